@@ -1,0 +1,1 @@
+"""One participant of a swarm: tasks, engine, policy, learner, rounds, journal and commands."""

@@ -1,0 +1,1 @@
+"""Shared experience: transport, directory, exchange, admission, pool and mixture. No torch."""
