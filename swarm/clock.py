@@ -1,0 +1,98 @@
+"""Time as an argument: the wall clock for a node, a hand-moved one for tests and simulation."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+# Loop turns given to woken tasks before the clock moves on: enough for a chain of awaits that
+# never leaves the loop.
+SETTLE_TURNS = 32
+
+
+class Clock(Protocol):
+    """What the swarm needs of time."""
+
+    def time(self) -> float:
+        """Unix time, seconds."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after ``seconds``; at once when not positive."""
+        ...
+
+
+class SystemClock:
+    """The machine's wall clock."""
+
+    def time(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+
+class VirtualClock:
+    """A clock that stands still until :meth:`advance` moves it; sleepers wake in order of time.
+
+    Sleepers due at the same moment wake in the order they went to sleep, so a run is a function of
+    its inputs.
+    """
+
+    def __init__(self, start: float = 1_700_000_000.0) -> None:
+        self._now = start
+        self._order = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def time(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), woken))
+        await woken
+
+    async def advance(self, seconds: float) -> None:
+        """Move time forward by ``seconds``, running every sleeper that falls due on the way."""
+        target = self._now + seconds
+        await self._settle()
+        while self._sleepers and self._sleepers[0][0] <= target:
+            due, _, woken = heapq.heappop(self._sleepers)
+            self._now = max(self._now, due)
+            if not woken.done():
+                woken.set_result(None)
+                await self._settle()
+        self._now = target
+        await self._settle()
+
+    @staticmethod
+    async def _settle() -> None:
+        for _ in range(SETTLE_TURNS):
+            await asyncio.sleep(0)
+
+
+async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
+    """Await ``work`` for at most ``seconds`` of ``clock``.
+
+    Raises:
+        TimeoutError: time ran out; ``work`` was cancelled.
+    """
+    task = asyncio.ensure_future(work)
+    alarm = asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise TimeoutError(f"not done within {seconds:g} s")
+    finally:
+        for unfinished in (task, alarm):
+            unfinished.cancel()
