@@ -1,0 +1,165 @@
+"""Catalogues: which envs a swarm trains on, read from TOML and opened into task sources.
+
+The file: keys before the first ``[[env]]`` are defaults for every env in it::
+
+    source = "reasoning-gym"            # or "jsonl", "plugin"
+    version = "0.1.25"                  # of reasoning-gym, or of the plugin
+    template = "{question}="            # what the policy reads
+    extract = "text"                    # or "answer_tag", "boxed": where the answer is read from
+
+    [[env]]
+    name = "gcd"                        # the family in reasoning-gym; the plugin's entry point
+    levels = [{ max_value = 12 }, { max_value = 24 }]   # settings, one table a level
+
+    [[env]]
+    name = "sums"
+    source = "jsonl"
+    file = "sums.jsonl"                 # beside the TOML; its digest becomes the version
+    levels = [{ match = "numeric" }]
+
+Peers rebuild tasks from these values alone, so they travel in the swarm's manifest; files do not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from node.tasks.task import Questions, TaskSource
+from protocol.manifest import EnvSpec
+
+logger = logging.getLogger(__name__)
+
+_KEYS = {"name", "source", "version", "levels", "template", "extract"}
+_SHIPPED = resources.files("node.tasks") / "catalogues"
+
+
+class CatalogueError(ValueError):
+    """A catalogue cannot be read or opened; the message names the env, the key and the remedy."""
+
+
+def load_catalogue(name_or_path: str) -> tuple[EnvSpec, ...]:
+    """The envs of a shipped catalogue (``tiny``, ``reasoning-gym``) or of a TOML file.
+
+    Raises:
+        CatalogueError: no such catalogue, not TOML, or an env with a missing or unknown key.
+    """
+    if name_or_path.endswith(".toml"):
+        text, folder = _read(Path(name_or_path)), Path(name_or_path).parent
+    else:
+        shipped = _SHIPPED / f"{name_or_path}.toml"
+        if not shipped.is_file():
+            known = ", ".join(sorted(f.name.removesuffix(".toml") for f in _SHIPPED.iterdir()))
+            raise CatalogueError(
+                f"no catalogue {name_or_path!r}: name one of {known}, or a path ending in .toml"
+            )
+        text, folder = shipped.read_text(encoding="utf-8"), Path()
+    return _parse(text, name_or_path, folder)
+
+
+def open_catalogue(
+    specs: Sequence[EnvSpec], files: Mapping[str, str | Path]
+) -> dict[str, TaskSource]:
+    """Open every env that this machine can serve, by name.
+
+    An env whose file or plugin is not here is left out and said in the log; tasks of it can then
+    neither be drawn nor checked.
+
+    Args:
+        specs: from :func:`load_catalogue` or from a swarm's manifest.
+        files: path of the JSONL file of each env of that source.
+
+    Raises:
+        CatalogueError: an env is here but in another version, or its settings are impossible.
+    """
+    sources: dict[str, TaskSource] = {}
+    for spec in specs:
+        questions = _open(spec, files)
+        if questions is not None:
+            sources[spec.name] = TaskSource(spec.name, spec.template, questions)
+    return sources
+
+
+def level_settings(spec: EnvSpec) -> list[dict[str, Any]]:
+    """The settings of each level, decoded.
+
+    Raises:
+        CatalogueError: a level is not a JSON object.
+    """
+    levels = [json.loads(level) for level in spec.levels]
+    if not all(isinstance(level, dict) for level in levels):
+        raise CatalogueError(f"env {spec.name!r}: every level is a table of settings")
+    return levels
+
+
+def _open(spec: EnvSpec, files: Mapping[str, str | Path]) -> Questions | None:
+    """The questions of one env; None when this machine lacks its file or plugin."""
+    # Each source is imported only when named: reasoning-gym alone costs a second and 80 MB.
+    if spec.source == "reasoning-gym":
+        from node.tasks.reasoning_gym import ReasoningGym
+
+        return ReasoningGym.open(spec, level_settings(spec))
+    if spec.source == "jsonl":
+        from node.tasks.jsonl import JsonLines
+
+        if spec.name not in files:
+            logger.warning("env %r is left out: [tasks] files names no file for it", spec.name)
+            return None
+        return JsonLines.open(spec, level_settings(spec), Path(files[spec.name]))
+    from node.tasks.plugins import open_plugin
+
+    return open_plugin(spec, level_settings(spec))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CatalogueError(f"catalogue {str(path)!r} cannot be read: {error}") from error
+
+
+def _parse(text: str, where: str, folder: Path) -> tuple[EnvSpec, ...]:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogueError(f"catalogue {where!r} is not TOML: {error}") from error
+    envs = document.pop("env", [])
+    if not isinstance(envs, list) or not envs:
+        raise CatalogueError(f"catalogue {where!r} has no env: add at least one [[env]] table")
+    specs = tuple(_spec({**document, **env}, where, folder) for env in envs)
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names):
+        raise CatalogueError(f"catalogue {where!r} names an env twice: each name once, with levels")
+    return specs
+
+
+def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
+    name = table.get("name")
+    if not isinstance(name, str):
+        raise CatalogueError(f"catalogue {where!r}: every [[env]] needs a name")
+    if file := table.pop("file", None):
+        from node.tasks.jsonl import file_digest
+
+        table["version"] = file_digest(folder / file)
+    if missing := _KEYS - table.keys():
+        raise CatalogueError(f"env {name!r} in {where!r} lacks {', '.join(sorted(missing))}")
+    if unknown := table.keys() - _KEYS:
+        known = ", ".join(sorted(_KEYS | {"file"}))
+        raise CatalogueError(
+            f"env {name!r} in {where!r} has unknown {', '.join(sorted(unknown))}; keys are {known}"
+        )
+    table["levels"] = tuple(_canonical(level) for level in table["levels"])
+    try:
+        return EnvSpec(**table)
+    except ValueError as error:
+        raise CatalogueError(f"env {name!r} in {where!r}: {error}") from error
+
+
+def _canonical(level: Any) -> str:
+    """JSON with sorted keys and no spaces, so that equal settings are equal bytes."""
+    return json.dumps(level, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,22 @@
+"""The families of reasoning-gym whose scoring runs the text of an answer as code.
+
+Whoever scores a stranger's answer to one of these hands that stranger this process, so groups of
+them are taken from nobody. The list is held by a test that tries payloads on every family of the
+library; it names what the test found for the version in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+EVALUATING = frozenset(
+    {
+        "binary_matrix",
+        "countdown",
+        "intermediate_integration",
+        "n_queens",
+        "polynomial_multiplication",
+        "puzzle24",
+        "simple_integration",
+        "spiral_matrix",
+        "string_insertion",
+    }
+)

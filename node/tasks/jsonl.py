@@ -1,0 +1,105 @@
+"""A file of questions and answers as an env.
+
+One JSON object a line, with the strings ``prompt`` and ``answer``. The file's SHA-256 is the env's
+version: whoever takes part holds the very same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from node.tasks.catalogue import CatalogueError
+from protocol.manifest import EnvSpec
+
+MATCHES = ("exact", "numeric")
+
+
+class JsonLines:
+    """Prompt and answer pairs; a level's one setting is ``match``, ``exact`` or ``numeric``.
+
+    ``exact`` compares text without surrounding space. ``numeric`` compares what math-verify reads
+    out of both as mathematics: ``1/2``, ``0.5`` and ``\\frac{1}{2}`` are equal.
+    """
+
+    evaluates_text = False
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], matches: Sequence[str]) -> None:
+        self._pairs = tuple(pairs)
+        self._matches = tuple(matches)
+        self.levels = len(self._matches)
+
+    @classmethod
+    def open(cls, spec: EnvSpec, levels: Sequence[Mapping[str, Any]], path: Path) -> JsonLines:
+        """Open the file at ``path`` for ``spec``.
+
+        Raises:
+            CatalogueError: the file is unreadable, is not the one the spec names, holds a bad
+                line, or a level has a setting other than ``match``.
+        """
+        if (digest := file_digest(path)) != spec.version:
+            raise CatalogueError(
+                f"env {spec.name!r}: {str(path)!r} is {digest}, the swarm's is {spec.version}: "
+                "get the same file"
+            )
+        for level in levels:
+            if level.keys() != {"match"} or level["match"] not in MATCHES:
+                raise CatalogueError(
+                    f"env {spec.name!r}: a level is {{ match = 'exact' }} or "
+                    f"{{ match = 'numeric' }}, not {level}"
+                )
+        return cls(_read_pairs(path), [level["match"] for level in levels])
+
+    def draw(self, level: int, number: int) -> Mapping[str, Any]:
+        """Line ``number`` modulo the file's length."""
+        prompt, answer = self._pairs[number % len(self._pairs)]
+        return {"question": prompt, "answer": answer, "match": self._matches[level]}
+
+    def score(self, entry: Mapping[str, Any], answer: str) -> float:
+        """1 when ``answer`` matches, else 0."""
+        if entry["match"] == "exact":
+            return float(answer.strip() == entry["answer"].strip())
+        return float(_equal_numbers(entry["answer"], answer))
+
+
+def file_digest(path: Path) -> str:
+    """``sha256:`` and the hex digest of a file.
+
+    Raises:
+        CatalogueError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        raise CatalogueError(f"file {str(path)!r} cannot be read: {error}") from error
+
+
+def _read_pairs(path: Path) -> list[tuple[str, str]]:
+    pairs = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            prompt, answer = record["prompt"], record["answer"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CatalogueError(f"{path} line {number}: {error!r}") from error
+        if not isinstance(prompt, str) or not isinstance(answer, str):
+            raise CatalogueError(f"{path} line {number}: prompt and answer are strings")
+        pairs.append((prompt, answer))
+    if not pairs:
+        raise CatalogueError(f"{path} holds no line")
+    return pairs
+
+
+def _equal_numbers(gold: str, answer: str) -> bool:
+    # math-verify imports sympy and ANTLR, which exact matching does without.
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    # Reading as LaTeX only: the library's reader of plain expressions is built on eval.
+    how = [LatexExtractionConfig()]
+    return bool(verify(parse(f"${gold}$", how), parse(f"${answer}$", how)))

@@ -1,0 +1,136 @@
+"""A task, and the source that builds it again from nothing but its seed.
+
+Questions kept for evaluation never appear in training: a question belongs to one split for ever,
+by its own hash, whatever family, level or seed it came from. One in eight is held out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+_SEED_DOMAIN = b"swarm-node/1/task-draw"
+_HELD_OUT_OF = 8
+MAX_ATTEMPTS = 256
+
+
+class TaskError(ValueError):
+    """A task cannot be built or scored; the message names the env and the remedy."""
+
+
+class Split(Enum):
+    """Which questions a task may be drawn from."""
+
+    TRAIN = "train"
+    HELDOUT = "heldout"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One question, rebuilt identically by everybody from ``(env, level, seed, split)``.
+
+    Attributes:
+        env: name in the catalogue.
+        level: index into the env's levels.
+        seed: the 63-bit number that the instance was drawn with.
+        prompt: the question inside the env's template.
+        entry: ``question`` (str) and whatever the source needs to score an answer; where one
+            exists, ``answer`` is a right one.
+    """
+
+    env: str
+    level: int
+    seed: int
+    prompt: str
+    entry: Mapping[str, Any]
+
+
+class Questions(Protocol):
+    """Questions of one env: what a reasoning-gym family, a file or a user's own task provides.
+
+    Attributes:
+        levels: number of levels.
+        evaluates_text: whether scoring may evaluate (``eval``, a parser built on it) the text of
+            an answer. Such an env is scored on this node's own text only.
+    """
+
+    levels: int
+    evaluates_text: bool
+
+    def draw(self, level: int, number: int) -> Mapping[str, Any]:
+        """The question with this 63-bit number, the same in every process and on every machine.
+
+        Returns a mapping with at least ``question`` (str).
+        """
+        ...
+
+    def score(self, entry: Mapping[str, Any], answer: str) -> float:
+        """How right ``answer`` is, in [0, 1]."""
+        ...
+
+
+def split_of(question: str) -> Split:
+    """The split that a question belongs to: held out when its SHA-256 is a multiple of eight."""
+    first = hashlib.sha256(question.encode()).digest()[0]
+    return Split.HELDOUT if first % _HELD_OUT_OF == 0 else Split.TRAIN
+
+
+def draw_number(seed: int, attempt: int) -> int:
+    """The 63-bit number of the ``attempt``-th question tried for a seed."""
+    material = _SEED_DOMAIN + seed.to_bytes(8, "big") + attempt.to_bytes(4, "big")
+    return int.from_bytes(hashlib.sha256(material).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """One env of a catalogue, opened: builds tasks inside a split and scores answers."""
+
+    name: str
+    template: str
+    questions: Questions
+
+    @property
+    def levels(self) -> int:
+        """Number of levels."""
+        return self.questions.levels
+
+    @property
+    def evaluates_text(self) -> bool:
+        """Whether scoring may evaluate the text of an answer."""
+        return self.questions.evaluates_text
+
+    def build(self, level: int, seed: int, split: Split = Split.TRAIN) -> Task:
+        """Build the task of a seed, redrawing until the question falls into ``split``.
+
+        Raises:
+            TaskError: no such level, or the level has too few questions to serve the split.
+        """
+        if not 0 <= level < self.levels:
+            raise TaskError(f"env {self.name!r} has levels 0 to {self.levels - 1}, not {level}")
+        if not 0 <= seed < 1 << 63:
+            raise TaskError(f"env {self.name!r}: seed {seed} is not a 63-bit number")
+        for attempt in range(MAX_ATTEMPTS):
+            entry = self.questions.draw(level, draw_number(seed, attempt))
+            question = entry["question"]
+            if split_of(question) is split:
+                prompt = self.template.replace("{question}", question)
+                return Task(self.name, level, seed, prompt, entry)
+        raise TaskError(
+            f"env {self.name!r} level {level}: {MAX_ATTEMPTS} draws gave no {split.value} question; "
+            "it has too few different questions, widen the level's settings"
+        )
+
+    def score(self, task: Task, answer: str) -> float:
+        """Reward of an extracted answer, in [0, 1].
+
+        Raises:
+            TaskError: the env's own scoring returned something that is not a number in [0, 1].
+        """
+        reward = float(self.questions.score(task.entry, answer))
+        if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
+            raise TaskError(f"env {self.name!r} scored an answer {reward}, outside [0, 1]")
+        return reward
