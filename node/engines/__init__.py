@@ -1,0 +1,1 @@
+"""Rollout engines: prompts in, sampled completions with their log-probs out."""

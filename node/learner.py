@@ -1,0 +1,191 @@
+"""One policy update on a mixture of own and outside groups."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from node.advantages import group_advantages, informative
+from node.batches import MicroBatch, Row, TrainingCompletion, TrainingGroup, micro_batches
+from node.logprobs import token_logprobs
+from node.losses import LOSSES, Clip, Counts, Terms, tis_weights
+from node.optimizer import Optimizer, OptimizerConfig
+from node.policy import Policy
+from node.update_stats import Tally, UpdateStats
+
+__all__ = ["Learner", "LearnerConfig", "TrainingCompletion", "TrainingGroup", "UpdateStats"]
+
+log = logging.getLogger(__name__)
+
+Correction = Literal["none", "tis"]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerConfig:
+    """How the policy is updated.
+
+    Attributes:
+        loss: a function of :mod:`node.losses`.
+        clip_low: the ratio's lower bound is ``1 - clip_low``.
+        clip_high: its upper bound is ``1 + clip_high``.
+        lr: AdamW's learning rate once warm.
+        betas: AdamW's decay of the two moments.
+        weight_decay: decoupled, times the learning rate a step.
+        epochs: optimizer steps an update, each on all of its groups.
+        micro_batch_tokens: rows times their padded length, in one forward pass.
+        max_completion_tokens: what is longer is trained on up to here.
+        max_grad_norm: the gradient's L2 norm is scaled down to this.
+        warmup_steps: optimizer steps until the learning rate is reached, linearly.
+        normalise_std: divide a group's advantages by its rewards' standard deviation.
+        tis_cap: bound of a truncated importance weight.
+    """
+
+    loss: Literal["grpo", "dr_grpo", "gspo", "cispo"] = "grpo"
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    lr: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.0
+    epochs: int = 1
+    micro_batch_tokens: int = 8192
+    max_completion_tokens: int = 4096
+    max_grad_norm: float = 1.0
+    warmup_steps: int = 0
+    normalise_std: bool = True
+    tis_cap: float = 2.0
+
+
+class Learner:
+    """Updates a policy in place and counts its version up with every optimizer step.
+
+    Args:
+        policy: what is trained; nothing else may write its weights meanwhile.
+        config: see :class:`LearnerConfig`.
+        temperature: of the distribution that completions are sampled from; divides the logits.
+        correction: ``"none"`` takes outside rollouts for the policy's own, as published in SAPO
+            (arXiv:2509.08721); ``"tis"`` weighs each token by :func:`node.losses.tis_weights`
+            where its behaviour log-prob is known.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: LearnerConfig,
+        *,
+        temperature: float = 1.0,
+        correction: Correction = "none",
+    ) -> None:
+        self._policy = policy
+        self._config = config
+        self._temperature = temperature
+        self._correction = correction
+        self._loss = LOSSES[config.loss]
+        self._clip = Clip(config.clip_low, config.clip_high)
+        self._optimizer = Optimizer(
+            policy.model.parameters(),
+            OptimizerConfig(
+                config.lr,
+                config.betas,
+                config.weight_decay,
+                config.max_grad_norm,
+                config.warmup_steps,
+            ),
+        )
+
+    def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
+        """Train on the groups, each counted once however many completions it has.
+
+        Groups of equal rewards have no gradient and are not forwarded; their tokens count in the
+        loss's denominator all the same. Where no group is informative no step is made. A step
+        whose loss or gradient is not finite is refused, and the weights stay as they are.
+        """
+        rows, counts, informative = self._rows(groups)
+        if not rows:
+            return UpdateStats(lr=self._optimizer.lr)
+        config, policy = self._config, self._policy
+        batches = tuple(
+            micro_batches(rows, config.micro_batch_tokens, policy.pad_id, policy.device)
+        )
+        tally = Tally()
+        prox: list[Tensor] = []
+        lr, steps, refused = self._optimizer.lr, 0, 0
+        first: tuple[float, float] | None = None
+        for _ in range(config.epochs):
+            losses = [self._backward(i, b, prox, counts, tally) for i, b in enumerate(batches)]
+            loss, norm = torch.stack([torch.stack(losses).sum(), self._optimizer.clip()]).tolist()
+            first = first or (loss, norm)
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                self._optimizer.discard()
+                refused += 1
+                log.error("step refused: loss %s, gradient norm %s; weights untouched", loss, norm)
+                break
+            lr = self._optimizer.lr
+            self._optimizer.step()
+            policy.version += 1
+            steps += 1
+        assert first is not None
+        return tally.stats(
+            loss=first[0],
+            grad_norm=first[1],
+            groups_informative=informative,
+            lr=lr,
+            skipped=steps == 0,
+            refused=refused,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer and version; the weights themselves belong to the policy."""
+        return {"optimizer": self._optimizer.state_dict(), "version": self._policy.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`, taken at the same moment as the policy's weights."""
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._policy.version = int(state["version"])
+
+    def _rows(self, groups: Sequence[TrainingGroup]) -> tuple[list[Row], Counts, int]:
+        rows: list[Row] = []
+        tokens = completions = useful = 0
+        for group in groups:
+            room = self._policy.context_length - len(group.prompt_ids)
+            cap = max(0, min(self._config.max_completion_tokens, room))
+            done = [completion.first(cap) for completion in group.completions]
+            tokens += sum(sum(completion.trained) for completion in done)
+            completions += len(done)
+            if not informative(group.rewards):
+                continue
+            useful += 1
+            advantages = group_advantages(group.rewards, self._config.normalise_std)
+            rows += [
+                Row(group.prompt_ids, completion, advantage, group.own)
+                for completion, advantage in zip(done, advantages, strict=True)
+                if any(completion.trained)
+            ]
+        return rows, Counts(tokens, completions, self._config.max_completion_tokens), useful
+
+    def _backward(
+        self, index: int, batch: MicroBatch, prox: list[Tensor], counts: Counts, tally: Tally
+    ) -> Tensor:
+        """Add one micro-batch's gradient; the first epoch's log-probs become ``prox``."""
+        cur, entropy = token_logprobs(
+            self._policy.model, batch.input_ids, batch.targets, self._temperature
+        )
+        if index == len(prox):
+            prox.append(cur.detach())
+            tally.add_behaviour(cur.detach(), entropy, batch)
+        frozen = prox[index]
+        terms = Terms(cur, frozen, batch.advantages, batch.mask, self._weights(frozen, batch))
+        loss = self._loss(terms, counts, self._clip)
+        self._optimizer.backward(loss)
+        tally.add_clipped(cur.detach() - frozen, self._clip, batch)
+        return loss.detach()
+
+    def _weights(self, prox: Tensor, batch: MicroBatch) -> Tensor:
+        if self._correction == "none":
+            return torch.ones_like(prox)
+        return tis_weights(prox, batch.behaviour, batch.mask & batch.known, self._config.tis_cap)

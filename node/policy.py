@@ -1,0 +1,202 @@
+"""The policy: a causal language model with its tokenizer, on one device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch.nn import Embedding
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+
+from node.errors import NodeError
+
+SHIPPED = ("tiny", "tiny-wide")
+PROMPT_FORMAT = "swarm-node/1/prompt"
+
+
+class PolicyError(NodeError):
+    """The policy cannot be loaded."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """What to load.
+
+    Attributes:
+        model: ``"tiny"`` or ``"tiny-wide"`` (shipped), a folder, or a hub id.
+        dtype: of the weights that generate and are trained; the optimizer keeps float32 masters.
+        device: ``"auto"`` picks CUDA where there is one, else the CPU; or any torch device name.
+    """
+
+    model: str = "tiny"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "auto"
+
+
+class Policy:
+    """A causal language model, its tokenizer and the number of updates it has seen.
+
+    Attributes:
+        model: in evaluation mode always (dropout would make log-probs incomparable).
+        tokenizer: the model's own.
+        name: free-form, for people to read.
+        version: optimizer steps so far; the learner increments it.
+        encoding: 32-byte digest of tokenizer, chat template and prompt format. Equal digests
+            mean equal ids for equal text.
+        eos_id: ends a completion and is trained on.
+        stop_ids: every id that ends a completion, ``eos_id`` among them.
+        pad_id: fills short rows; never attended to and never trained on.
+        context_length: prompt and completion together, tokens.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str
+    ) -> None:
+        self.model = model
+        self.model.train(False)
+        self.tokenizer = tokenizer
+        self.name = name
+        self.version = 0
+        self.device = model.device
+        self.eos_id, self.stop_ids = _stop_ids(model, tokenizer, name)
+        self.pad_id = self.eos_id if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+        text_config = model.config.get_text_config()
+        self.context_length = int(getattr(text_config, "max_position_embeddings", 1 << 20))
+        self.encoding = _encoding_digest(tokenizer, self.eos_id)
+        self._vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
+        self._special = frozenset(tokenizer.all_special_ids)
+        opening: list[int] = tokenizer.encode("", add_special_tokens=True)
+        bos = tokenizer.bos_token_id
+        self._prefix = opening[:1] if bos is not None and opening[:1] == [bos] else []
+
+    @classmethod
+    def load(cls, config: PolicyConfig) -> Policy:
+        """Load model and tokenizer.
+
+        Raises:
+            PolicyError: nothing loadable under ``config.model``, or no such device.
+        """
+        source = _source(config.model)
+        device = _device(config.device)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                source, dtype=getattr(torch, config.dtype)
+            )
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise PolicyError(
+                "policy.model",
+                f"{config.model!r} ({reason})",
+                "Name a folder made by save_pretrained, a hub id of a causal language model, "
+                "or 'tiny'.",
+            ) from error
+        return cls(model.to(device), tokenizer, config.model)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a prompt: one user turn of the chat template where the tokenizer has one, else
+        the plain text behind the BOS token if the tokenizer adds one by itself."""
+        if self.tokenizer.chat_template is not None:
+            turn = [{"role": "user", "content": text}]
+            ids: Any = self.tokenizer.apply_chat_template(
+                turn, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+            return list(ids)
+        return self._prefix + self._encode(text)
+
+    def encode_completion(self, text: str, stopped: bool) -> list[int]:
+        """Ids of a completion, EOS at the end where it stopped by itself.
+
+        Text that spells a special token is read as plain text, so an author cannot write control
+        tokens into somebody else's training data.
+        """
+        return self._encode(text) + ([self.eos_id] if stopped else [])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the ids, special tokens left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def spells(self, ids: Sequence[int], text: str) -> bool:
+        """Whether the ids are in the vocabulary and read as ``text``, with nothing hidden in them:
+        no special token but one at the end that stops the completion."""
+        body = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
+        return (
+            all(0 <= token < self._vocabulary and token not in self._special for token in body)
+            and self.decode(body) == text
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer in the layout that ``transformers`` and vLLM load."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(
+            text, add_special_tokens=False, split_special_tokens=True
+        )
+        return ids
+
+
+def _source(model: str) -> str:
+    if model not in SHIPPED:
+        return model
+    folder = Path(__file__).parent / "models" / model
+    if not folder.is_dir():
+        raise PolicyError(
+            "policy.model",
+            f"{model!r}, but {folder} does not exist",
+            "Install swarm-node again, or make the model with examples/tiny_model.",
+        )
+    return str(folder)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise PolicyError(
+            "policy.device",
+            f"{name!r} ({str(error).splitlines()[0]})",
+            "Set it to 'auto' or 'cpu'.",
+        ) from error
+
+
+def _stop_ids(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str
+) -> tuple[int, tuple[int, ...]]:
+    generation = getattr(model, "generation_config", None)
+    declared = getattr(generation, "eos_token_id", None)
+    ids = [declared] if isinstance(declared, int) else list(declared or ())
+    own = tokenizer.eos_token_id
+    if own is not None and own not in ids:
+        ids.append(own)
+    if not ids:
+        raise PolicyError(
+            "policy.model",
+            f"{name!r} has no end-of-sequence token",
+            "Set eos_token in its tokenizer_config.json.",
+        )
+    return int(own if own is not None else ids[0]), tuple(int(i) for i in ids)
+
+
+def _encoding_digest(tokenizer: PreTrainedTokenizerBase, eos_id: int) -> bytes:
+    """Digest of whatever decides which ids a text becomes; padding and truncation do not."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        rules = json.loads(backend.to_str())
+        rules.pop("padding", None)
+        rules.pop("truncation", None)
+    else:
+        rules = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+    described = [PROMPT_FORMAT, rules, tokenizer.chat_template, eos_id]
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).digest()

@@ -1,0 +1,110 @@
+"""What an update reports, and the sums it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from node.batches import MicroBatch
+from node.losses import Clip
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """What one update did; means are over the trained tokens of informative groups.
+
+    Attributes:
+        loss: of the first epoch, before its step.
+        grad_norm: likewise, before clipping.
+        entropy: of the policy, nats a token.
+        clip_fraction: share of tokens whose ratio to the proximal policy left the trust region,
+            over all epochs.
+        ratio_mean: of the policy's probability to the behaviour's, where the latter is known.
+        ratio_max: its largest value.
+        engine_gap: mean ``|cur - mu|`` on own tokens: how far the engine's log-probs are from the
+            learner's at equal weights.
+        tokens_trained: tokens with a gradient.
+        groups_informative: groups whose rewards differ.
+        lr: of the last step.
+        skipped: no optimizer step was made.
+        refused: steps refused because loss or gradient was not finite.
+    """
+
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    entropy: float = 0.0
+    clip_fraction: float = 0.0
+    ratio_mean: float = 1.0
+    ratio_max: float = 1.0
+    engine_gap: float = 0.0
+    tokens_trained: int = 0
+    groups_informative: int = 0
+    lr: float = 0.0
+    skipped: bool = True
+    refused: int = 0
+
+
+class Tally:
+    """Sums over micro-batches, kept on the device and read once."""
+
+    def __init__(self) -> None:
+        self._sums: list[Tensor] = []
+        self._ratio_max: list[Tensor] = []
+        self._clipped: list[Tensor] = []
+
+    def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch) -> None:
+        """Take a micro-batch's log-probs ``[B, T]`` from before the first step."""
+        known = batch.mask & batch.known
+        own = known & batch.own
+        gap = torch.where(known, cur - batch.behaviour, 0.0)
+        ratio = gap.exp()
+        self._ratio_max.append(ratio.where(known, 0.0).amax())
+        self._sums.append(
+            torch.stack(
+                [
+                    batch.mask.sum(),
+                    torch.where(batch.mask, entropy, 0.0).sum(),
+                    known.sum(),
+                    torch.where(known, ratio, 0.0).sum(),
+                    own.sum(),
+                    torch.where(own, gap.abs(), 0.0).sum(),
+                ]
+            )
+        )
+
+    def add_clipped(self, log_ratio: Tensor, clip: Clip, batch: MicroBatch) -> None:
+        """Take a micro-batch's ``cur - prox`` ``[B, T]``, of any epoch."""
+        ratio = log_ratio.exp()
+        outside = (ratio < 1 - clip.low) | (ratio > 1 + clip.high)
+        counted = torch.stack([(outside & batch.mask).sum(), batch.mask.sum()])
+        self._clipped.append(counted)
+
+    def stats(
+        self,
+        *,
+        loss: float,
+        grad_norm: float,
+        groups_informative: int,
+        lr: float,
+        skipped: bool,
+        refused: int,
+    ) -> UpdateStats:
+        """Read the sums."""
+        tokens, entropy, known, ratio, own, gap = torch.stack(self._sums).sum(0).tolist()
+        clipped, looked_at = torch.stack(self._clipped).sum(0).tolist()
+        return UpdateStats(
+            loss=loss,
+            grad_norm=grad_norm,
+            entropy=entropy / tokens,
+            clip_fraction=clipped / looked_at,
+            ratio_mean=ratio / known if known else 1.0,
+            ratio_max=float(torch.stack(self._ratio_max).max()) if known else 1.0,
+            engine_gap=gap / own if own else 0.0,
+            tokens_trained=int(tokens),
+            groups_informative=groups_informative,
+            lr=lr,
+            skipped=skipped,
+            refused=refused,
+        )
