@@ -1,0 +1,48 @@
+"""Writing files so that a crash or a full disk leaves the old content or the new, never half."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NEARLY_NOTHING = 1 << 20
+
+
+def fsync_path(path: Path) -> None:
+    """Flush a file or a folder entry to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace ``path`` by ``data`` in one step; ``durable`` survives a power cut as well."""
+    tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        tmp.write_bytes(data)
+        if durable:
+            fsync_path(tmp)
+        tmp.replace(path)
+        if durable:
+            fsync_path(path.parent)
+    finally:
+        tmp.unlink(missing_ok=True)
+
+
+def is_disk_full(error: BaseException, folder: Path) -> bool:
+    """Whether ``error`` came from a full disk.
+
+    Writers of tensors wrap the system's error in their own, so beside the chain of causes the
+    free space of ``folder`` is looked at. Ask before you clean up.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, OSError) and link.errno in _FULL:
+            return True
+        link = link.__cause__ or link.__context__
+    return shutil.disk_usage(folder).free < _NEARLY_NOTHING

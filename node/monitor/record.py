@@ -1,0 +1,93 @@
+"""The one record that a round leaves behind; every view of a node is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+PHASES = ("generate", "verify", "publish", "mix", "update", "evaluate", "checkpoint", "idle")
+"""Keys of :attr:`RoundRecord.seconds` in the order of a round; ``total`` is the ninth."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round in figures.
+
+    Attributes:
+        round: number of the round in this run folder's life, from 1.
+        policy_step: optimizer steps taken so far.
+        time: unix time at the end of the round, seconds.
+        reward_own: mean reward of the node's own completions, 0 to 1.
+        reward_external: mean reward (our verdict) of the external groups trained on.
+        reward_eval: mean reward on held-out tasks, in rounds that evaluate.
+        informative_own: share of own groups whose rewards differ, 0 to 1.
+        groups_own: own groups in the update.
+        groups_external: external groups in the update.
+        external_wanted: external groups asked for (``mixture.external``).
+        pool_groups: groups in the pool after the round.
+        tokens_generated: completion tokens sampled.
+        tokens_trained: completion tokens in the update.
+        tokens_per_s: sampling speed, tokens a second of the generate phase.
+        mean_length: tokens a completion.
+        truncated: share of completions cut by the length cap, 0 to 1.
+        seconds: time by phase, see :data:`PHASES`, and ``total``.
+        loss, entropy, grad_norm, clip_fraction, ratio_max, engine_gap, learning_rate: of the
+            update; ``None`` when no optimizer step was taken.
+        peers: peers known.
+        bytes_in, bytes_out: payload bytes since the process started.
+        refused: refused groups by reason since the process started.
+        counters: every other counter since the process started.
+        rss_mb: resident memory of this process and its children, MB of 10**6 bytes.
+    """
+
+    round: int
+    policy_step: int
+    time: float
+    reward_own: float
+    reward_external: float | None = None
+    reward_eval: float | None = None
+    informative_own: float = 0.0
+    groups_own: int = 0
+    groups_external: int = 0
+    external_wanted: int = 0
+    pool_groups: int = 0
+    tokens_generated: int = 0
+    tokens_trained: int = 0
+    tokens_per_s: float = 0.0
+    mean_length: float = 0.0
+    truncated: float = 0.0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    loss: float | None = None
+    entropy: float | None = None
+    grad_norm: float | None = None
+    clip_fraction: float | None = None
+    ratio_max: float | None = None
+    engine_gap: float | None = None
+    learning_rate: float | None = None
+    peers: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)
+    rss_mb: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
+        """The inverse of :meth:`to_dict`; keys of other versions are left out."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{k: v for k, v in values.items() if k in known})
+
+    def scalars(self) -> dict[str, float]:
+        """Every single figure by name, absent ones left out; phases as ``seconds_<phase>``."""
+        flat = {
+            name: float(value)
+            for name, value in self.to_dict().items()
+            if isinstance(value, int | float)
+        }
+        flat.update({f"seconds_{phase}": float(s) for phase, s in self.seconds.items()})
+        return flat
