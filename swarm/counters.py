@@ -13,7 +13,7 @@ class Counters:
         self._totals: dict[str, float] = {}
 
     def add(self, name: str, n: float = 1, **labels: str) -> None:
-        """Add ``n`` to the total under ``name`` and ``labels`` (order of labels is of no matter)."""
+        """Add ``n`` to the total under ``name`` and ``labels``, whose order does not matter."""
         key = name
         if labels:
             key += "{" + ",".join(f"{k}={labels[k]}" for k in sorted(labels)) + "}"

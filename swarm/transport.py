@@ -4,13 +4,18 @@ Two implementations keep this contract: :mod:`swarm.hivemind_transport` over rea
 :mod:`swarm.memory_transport` inside a process on a virtual clock.
 """
 
+# The names say what happened and need no suffix.
+# ruff: noqa: N818
+
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-RECORD_LIMIT = 1024
+from protocol.limits import MAX_RECORD_BYTES
+
+RECORD_LIMIT = MAX_RECORD_BYTES
 """Bytes of a record's value. Larger ones poison the hash table of whoever stores them."""
 
 MINIMUM_RATE = 4096.0

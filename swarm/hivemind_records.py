@@ -1,0 +1,200 @@
+"""What a hivemind DHT node lets in: strict decoding, checked records, bounded storage.
+
+Stand-ins for three parts of ``hivemind.dht`` that trust their peers. They keep the methods that
+its node calls and import nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import msgpack
+
+from swarm.counters import Counters
+from swarm.transport import RECORD_LIMIT, RecordCheck, RecordView
+
+logger = logging.getLogger(__name__)
+
+DICTIONARY_CODE = 0x50
+"""msgpack extension under which hivemind sends the subkeys of one key."""
+
+MAX_SUBKEYS = 1024
+MAX_KEYS = 256
+SUBKEY_LIMIT = 64
+BIN_HEADER = 3
+MESSAGE_LIMIT = 4 << 20
+REMEMBERED_CHECKS = 8192
+
+
+class StrictSerializer:
+    """Decodes records and dictionaries of records, and nothing else that msgpack can express."""
+
+    def __init__(self, dictionary: type[Any]) -> None:
+        self._dictionary = dictionary
+
+    def dumps(self, value: object) -> bytes:
+        """Encode a record, a subkey, or all records of a key."""
+        return bytes(msgpack.packb(value, use_bin_type=True, default=self._pack, strict_types=True))
+
+    def loads(self, data: bytes) -> object:
+        """Decode what :meth:`dumps` wrote.
+
+        Raises:
+            ValueError: anything else.
+        """
+        return msgpack.unpackb(
+            data,
+            ext_hook=self._unpack,
+            raw=False,
+            max_array_len=0,
+            max_map_len=0,
+            max_str_len=RECORD_LIMIT,
+            max_bin_len=RECORD_LIMIT + BIN_HEADER,
+            max_ext_len=MESSAGE_LIMIT,
+        )
+
+    def _pack(self, value: object) -> msgpack.ExtType:
+        if not isinstance(value, self._dictionary):
+            raise TypeError(f"a record holds bytes, not {type(value).__name__}")
+        return msgpack.ExtType(DICTIONARY_CODE, value.packb())
+
+    def _unpack(self, code: int, data: bytes) -> object:
+        """A key's records: ``[size bound, latest expiry, [[subkey, value, expiry], ...]]``.
+
+        Containers are entered by hand, so none can be nested where a scalar is due.
+        """
+        if code != DICTIONARY_CODE:
+            raise ValueError(f"unexpected msgpack extension {code}")
+        unpacker = msgpack.Unpacker(
+            raw=False,
+            max_buffer_size=MESSAGE_LIMIT,
+            max_array_len=0,
+            max_map_len=0,
+            max_str_len=0,
+            max_bin_len=RECORD_LIMIT + BIN_HEADER,
+            max_ext_len=0,
+        )
+        unpacker.feed(data)
+        result = self._dictionary(None)
+        try:
+            _enter(unpacker, 3, 3)
+            unpacker.skip()
+            unpacker.skip()
+            with result.freeze():
+                for _ in range(_enter(unpacker, 0, MAX_SUBKEYS)):
+                    _enter(unpacker, 3, 3)
+                    subkey, value, expiry = (unpacker.unpack() for _ in range(3))
+                    if not isinstance(subkey, bytes) or not isinstance(value, bytes):
+                        raise ValueError("a dictionary of records maps bytes to bytes")
+                    result.store(subkey, value, float(expiry))
+        except (msgpack.UnpackException, TypeError, RuntimeError) as error:
+            raise ValueError(f"not a dictionary of records: {error!r}") from error
+        return result
+
+
+def _enter(unpacker: msgpack.Unpacker, least: int, most: int) -> int:
+    length = int(unpacker.read_array_header())
+    if not least <= length <= most:
+        raise ValueError(f"array of {length} items where {least} to {most} are due")
+    return length
+
+
+class RecordGate:
+    """hivemind's record validator: asks ``check``, remembers its answer, refuses before it is set.
+
+    Every read brings the records of a shard again from each replica, so without the memory most
+    of a node's signature checks would be repetitions.
+    """
+
+    def __init__(self, serializer: StrictSerializer, counters: Counters) -> None:
+        self.check: RecordCheck | None = None
+        self._serializer = serializer
+        self._counters = counters
+        self._passed: OrderedDict[bytes, None] = OrderedDict()
+
+    def validate(self, record: Any) -> bool:
+        """Whether a record from a peer may be kept or read (hivemind's ``DHTRecord``)."""
+        head = repr((record.key, record.subkey, record.expiration_time)).encode()
+        digest = sha256(head + record.value).digest()
+        if digest in self._passed:
+            self._passed.move_to_end(digest)
+            return True
+        try:
+            passed = self._examine(record)
+        except Exception:
+            logger.exception("checking a record failed")
+            passed = False
+        if not passed:
+            self._counters.add("records_refused")
+            return False
+        self._passed[digest] = None
+        if len(self._passed) > REMEMBERED_CHECKS:
+            self._passed.popitem(last=False)
+        return True
+
+    def sign_value(self, record: Any) -> bytes:
+        """Records come signed by their author; nothing is added."""
+        return bytes(record.value)
+
+    def strip_value(self, record: Any) -> bytes:
+        """Nothing was added, nothing is taken off."""
+        return bytes(record.value)
+
+    def _examine(self, record: Any) -> bool:
+        if self.check is None or len(record.subkey) > SUBKEY_LIMIT:
+            return False
+        try:
+            subkey = self._serializer.loads(record.subkey)
+            value = self._serializer.loads(record.value)
+        except ValueError:
+            return False
+        if not isinstance(subkey, bytes) or not isinstance(value, bytes):
+            return False
+        return self.check(RecordView(record.key, subkey, value, record.expiration_time))
+
+
+class BoundedStorage:
+    """A node's share of the hash table: dictionaries of records only, so many and so long.
+
+    Wraps hivemind's own storage. Beyond the bounds new records are refused, so that a flood of
+    made-up authors cannot push out those already there, nor make a key too large to be read.
+    """
+
+    def __init__(self, storage: Any, counters: Counters) -> None:
+        self._storage = storage
+        self._counters = counters
+
+    def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
+        """Keep a record under ``key`` and ``subkey``; a value without a subkey is refused."""
+        if subkey is None:
+            return False
+        return self.store_subkey(key, subkey, value, expiration_time)
+
+    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+        """Keep a record unless it is not later than the one there or the bounds are reached."""
+        entry = self._storage.get(key)
+        if entry is None and len(self._storage) >= MAX_KEYS:
+            return self._full("keys")
+        if entry is not None:
+            present = entry.value.get(subkey)
+            if present is not None and present.expiration_time >= expiration_time:
+                return False
+            if present is None and len(entry.value) >= MAX_SUBKEYS:
+                return self._full("subkeys")
+        return bool(self._storage.store_subkey(key, subkey, value, expiration_time))
+
+    def get(self, key: Any) -> Any:
+        """The dictionary under ``key`` with its expiry, or None."""
+        return self._storage.get(key)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All keys with their dictionaries."""
+        return iter(self._storage.items())
+
+    def _full(self, bound: str) -> bool:
+        self._counters.add("records_over_bound", bound=bound)
+        return False

@@ -1,0 +1,75 @@
+"""What this machine must grant before a daemon starts: its ports, and a temp folder kept clean."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from swarm.transport import TransportError
+
+logger = logging.getLogger(__name__)
+
+SOCKET_PATTERN = "hivemind-p2p*.sock"
+STALE_SECONDS = 60.0
+
+
+class PortTaken(TransportError):  # noqa: N818
+    """Another process listens where this node was told to."""
+
+    code = "port_taken"
+
+
+def check_ports(listen: Iterable[str]) -> None:
+    """Refuse TCP ports that somebody listens on.
+
+    p2pd binds with ``SO_REUSEPORT`` and would start on such a port without a word, each of the two
+    processes then getting some of the connections.
+
+    Raises:
+        PortTaken
+    """
+    for address in listen:
+        parts = address.strip("/").split("/")
+        if len(parts) != 4 or parts[0] not in ("ip4", "ip6") or parts[2] != "tcp":
+            continue
+        family = socket.AF_INET6 if parts[0] == "ip6" else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((parts[1], int(parts[3])))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise PortTaken(
+                        f"network.listen = {address}: another process uses port {parts[3]}; "
+                        "stop it, or choose another port (0 draws a free one)"
+                    ) from error
+                raise PortTaken(
+                    f"network.listen = {address}: {error.strerror}; "
+                    "use an address of this machine, 0.0.0.0 for all"
+                ) from error
+
+
+def sweep_sockets(folder: Path = Path("/tmp")) -> int:
+    """Remove sockets whose daemon was killed; the number removed. Live and young ones stay."""
+    removed = 0
+    for path in folder.glob(SOCKET_PATTERN):
+        try:
+            if time.time() - path.stat().st_mtime > STALE_SECONDS and not _answers(path):
+                path.unlink()
+                removed += 1
+        except OSError as error:
+            logger.debug("left %s in place: %s", path, error)
+    return removed
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
