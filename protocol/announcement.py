@@ -1,0 +1,220 @@
+"""An announcement: what one author offers in one epoch, a signed record of at most 1 KiB."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol import envelope, schema
+from protocol.admission_rule import check_admitted
+from protocol.codec import Limits, decode, encode
+from protocol.errors import BadLifetime, BadSchema, Expired, TooLarge, WrongShard
+from protocol.frame import content_id
+from protocol.identity import Identity
+from protocol.keys import dht_key_of, record_key, shard_of
+from protocol.limits import MAX_FRAME_BYTES, MAX_GROUPS, MAX_OFFERS, MAX_RECORD_BYTES
+from protocol.manifest import Manifest
+from protocol.rollout import Batch
+
+LIFETIME_EPOCHS = 3
+"""A record ends at most this many epochs after the end of its own."""
+
+CLOCK_SKEW = 3.0
+"""Seconds by which two honest clocks may differ."""
+
+_LIMITS = Limits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
+
+_FIELDS = ("epoch", "shard", "sequence", "policy_step", "expiry", "nonce", "offers")
+_OFFER = ("content_id", "size", "groups", "env_digest", "informative")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One frame that its author serves.
+
+    Attributes:
+        content_id: SHA-256 of the frame.
+        size: bytes of the frame.
+        groups: how many it holds.
+        env_digest: 8 bytes, big-endian; bit ``i mod 64`` set for each family, ``i`` its place in
+            the manifest's catalogue.
+        informative: groups whose claimed rewards differ; a hint, not a promise.
+    """
+
+    content_id: bytes
+    size: int
+    groups: int
+    env_digest: bytes
+    informative: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An author's record of one epoch.
+
+    Attributes:
+        epoch: in which it was announced.
+        shard: :func:`protocol.keys.shard_of` author and epoch.
+        sequence: strictly increasing over an author's life, announcements and frames together.
+        policy_step: the author's policy version.
+        expiry: unix time, seconds; also the record's expiration in the DHT.
+        nonce: proof of work where the manifest asks for it, else 0.
+        offers: at most four.
+    """
+
+    epoch: int
+    shard: int
+    sequence: int
+    policy_step: int
+    expiry: float
+    nonce: int
+    offers: tuple[Offer, ...]
+
+
+def offer_of(frame: bytes, batch: Batch, manifest: Manifest) -> Offer:
+    """The offer of a frame that ``batch`` was sealed into."""
+    places = {env.name: place for place, env in enumerate(manifest.catalogue)}
+    families = 0
+    for group in batch.groups:
+        families |= 1 << (places[group.env] % 64)
+    return Offer(
+        content_id=content_id(frame),
+        size=len(frame),
+        groups=len(batch.groups),
+        env_digest=families.to_bytes(8, "big"),
+        informative=sum(len(set(group.rewards)) > 1 for group in batch.groups),
+    )
+
+
+def sign_announcement(announcement: Announcement, identity: Identity, swarm_id: bytes) -> bytes:
+    """The record's value: a signed envelope of at most 1 KiB.
+
+    Raises:
+        ProtocolError: a field is out of range.
+    """
+    body = encode(_to_wire(announcement))
+    _from_wire(decode(body, _LIMITS))
+    return envelope.close(envelope.ANNOUNCEMENT, swarm_id, identity, body)
+
+
+def open_announcement(
+    data: bytes, swarm_id: bytes, manifest: Manifest
+) -> tuple[bytes, Announcement]:
+    """Author and announcement, everything checked but the clock.
+
+    Raises:
+        ProtocolError: in the order size, magic, swarm, key, signature, encoding, schema, shard,
+            lifetime, the manifest's limits, admission.
+    """
+    author, body = envelope.open_envelope(envelope.ANNOUNCEMENT, data, swarm_id, MAX_RECORD_BYTES)
+    announcement = _from_wire(decode(body, _LIMITS))
+    if announcement.shard != shard_of(author, announcement.epoch, manifest.shards):
+        raise WrongShard(f"shard {announcement.shard} is not the author's in this epoch")
+    begin = announcement.epoch * manifest.epoch_seconds
+    end = (announcement.epoch + 1 + LIFETIME_EPOCHS) * manifest.epoch_seconds
+    if not begin < announcement.expiry <= end:
+        raise BadLifetime(f"expiry {announcement.expiry} is not in ({begin}, {end}]")
+    for offer in announcement.offers:
+        if offer.size > manifest.max_frame_bytes:
+            raise TooLarge(f"frame of {offer.size} bytes, limit {manifest.max_frame_bytes}")
+    check_admitted(manifest.admission, swarm_id, author, announcement.nonce)
+    return author, announcement
+
+
+def check_clock(announcement: Announcement, manifest: Manifest, now: float) -> None:
+    """Returns if an opened announcement is of ``now`` (unix seconds).
+
+    Raises:
+        Expired: its time is over.
+        BadLifetime: its epoch has not begun, or it lives longer than three epochs from now.
+    """
+    if announcement.expiry <= now:
+        raise Expired(f"expired {now - announcement.expiry:.1f} s ago")
+    if announcement.epoch * manifest.epoch_seconds > now + CLOCK_SKEW:
+        raise BadLifetime(f"epoch {announcement.epoch} has not begun")
+    if announcement.expiry > now + LIFETIME_EPOCHS * manifest.epoch_seconds + CLOCK_SKEW:
+        raise BadLifetime(f"lives {announcement.expiry - now:.1f} s on, over three epochs")
+
+
+def check_record(
+    key: bytes,
+    subkey: bytes,
+    value: bytes,
+    expiry: float,
+    now: float,
+    swarm_id: bytes,
+    manifest: Manifest,
+) -> tuple[bytes, Announcement]:
+    """All that a DHT validator asks of a record before it stores or returns it.
+
+    Args:
+        key: hashed, as the DHT holds it (:func:`protocol.keys.dht_key_of`).
+        subkey: the author's public key, 32 bytes.
+        value: the signed announcement.
+        expiry: the record's expiration; must be the signed one, or anybody could prolong it.
+        now: unix seconds.
+
+    Raises:
+        ProtocolError
+    """
+    author, announcement = open_announcement(value, swarm_id, manifest)
+    if subkey != author:
+        raise WrongShard("the record stands under another author's subkey")
+    where = record_key(swarm_id, announcement.epoch, manifest.shards, announcement.shard)
+    if key != dht_key_of(where):
+        raise WrongShard("the record stands under another key than its epoch and shard give")
+    if expiry != announcement.expiry:
+        raise BadLifetime(f"stored until {expiry}, signed until {announcement.expiry}")
+    check_clock(announcement, manifest, now)
+    return author, announcement
+
+
+def _to_wire(announcement: Announcement) -> dict[str, object]:
+    offers = [
+        {
+            "content_id": offer.content_id,
+            "size": offer.size,
+            "groups": offer.groups,
+            "env_digest": offer.env_digest,
+            "informative": offer.informative,
+        }
+        for offer in announcement.offers
+    ]
+    return {
+        "epoch": announcement.epoch,
+        "shard": announcement.shard,
+        "sequence": announcement.sequence,
+        "policy_step": announcement.policy_step,
+        "expiry": float(announcement.expiry),
+        "nonce": announcement.nonce,
+        "offers": offers,
+    }
+
+
+def _from_wire(wire: object) -> Announcement:
+    epoch, shard, sequence, step, expiry, nonce, offers = schema.fields(
+        wire, _FIELDS, "announcement"
+    )
+    entries = tuple(map(_offer, schema.items(offers, "offers", MAX_OFFERS)))
+    if len({offer.content_id for offer in entries}) < len(entries):
+        raise BadSchema("offers: one frame twice")
+    return Announcement(
+        epoch=schema.integer(epoch, "epoch"),
+        shard=schema.integer(shard, "shard"),
+        sequence=schema.integer(sequence, "sequence"),
+        policy_step=schema.integer(step, "policy_step"),
+        expiry=schema.real(expiry, "expiry", 0.0),
+        nonce=schema.integer(nonce, "nonce"),
+        offers=entries,
+    )
+
+
+def _offer(wire: object) -> Offer:
+    frame, size, groups, env_digest, informative = schema.fields(wire, _OFFER, "offer")
+    count = schema.integer(groups, "groups", 1, MAX_GROUPS)
+    return Offer(
+        content_id=schema.blob(frame, "content_id", 32),
+        size=schema.integer(size, "size", 1, MAX_FRAME_BYTES),
+        groups=count,
+        env_digest=schema.blob(env_digest, "env_digest", 8),
+        informative=schema.integer(informative, "informative", 0, count),
+    )

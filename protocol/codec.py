@@ -1,0 +1,229 @@
+"""One strict decoder for everything that comes from outside, and its encoder.
+
+The format is a canonical subset of msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md):
+nil, booleans, integers in their shortest form, float64, UTF-8 strings, byte strings, arrays, and
+maps with string keys. A value has exactly one encoding.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import msgpack
+
+from protocol.errors import (
+    BadEncoding,
+    DuplicateKey,
+    TooDeep,
+    TooLarge,
+    TooManyItems,
+    TrailingBytes,
+    Truncated,
+)
+
+_FLOAT64 = struct.Struct(">d")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one message may hold.
+
+    Attributes:
+        bytes: length of the whole message.
+        depth: arrays and maps inside one another; 0 allows a scalar only.
+        items: values in all, counting keys and the containers themselves.
+        str_len: bytes in one string.
+        bin_len: bytes in one byte string.
+    """
+
+    bytes: int
+    depth: int
+    items: int
+    str_len: int
+    bin_len: int
+
+
+def encode(value: object) -> bytes:
+    """Canonical bytes of ``value``: None, bool, int, float, str, bytes, list, and dict by str.
+
+    Dicts are written in their own order; the caller writes them in schema order.
+
+    Raises:
+        BadEncoding: for a value that the format cannot hold.
+    """
+    try:
+        return cast(bytes, msgpack.packb(value, use_bin_type=True, strict_types=True))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadEncoding(f"cannot encode: {error}") from error
+
+
+def decode(data: bytes, limits: Limits) -> object:
+    """The value whose canonical encoding is ``data``, all of it.
+
+    Never allocates more than a small multiple of ``limits.items`` and ``limits.bytes``: lengths are
+    checked against what is left of the message before anything is built.
+
+    Raises:
+        ProtocolError: one of its subclasses, for anything else than one canonical value.
+    """
+    if len(data) > limits.bytes:
+        raise TooLarge(f"message of {len(data)} bytes, limit {limits.bytes}")
+    reader = _Reader(data, limits)
+    value = reader.value(0)
+    if reader.at != len(data):
+        raise TrailingBytes(f"{len(data) - reader.at} bytes after the value")
+    return value
+
+
+class _Reader:
+    """A cursor over one message; ``left`` is what remains of the item budget."""
+
+    __slots__ = ("at", "data", "left", "limits")
+
+    def __init__(self, data: bytes, limits: Limits) -> None:
+        self.data = data
+        self.at = 0
+        self.left = limits.items
+        self.limits = limits
+
+    def value(self, depth: int) -> object:
+        if self.left <= 0:
+            raise TooManyItems(f"more than {self.limits.items} items")
+        self.left -= 1
+        at = self.at
+        if at >= len(self.data):
+            raise Truncated(f"message ends at byte {at} where a value was due")
+        head = self.data[at]
+        self.at = at + 1
+        if head < 0x80:
+            return head
+        if head < 0x90:
+            return self.map(head & 0x0F, depth)
+        if head < 0xA0:
+            return self.array(head & 0x0F, depth)
+        if head < 0xC0:
+            return self.text(head & 0x1F)
+        if head >= 0xE0:
+            return head - 0x100
+        read = _READ[head - 0xC0]
+        if read is None:
+            raise BadEncoding(f"type byte 0x{head:02x} at byte {at} is not in the format")
+        return read(self, depth)
+
+    def take(self, count: int) -> bytes:
+        end = self.at + count
+        if end > len(self.data):
+            raise Truncated(f"{count} bytes due at byte {self.at}, {len(self.data) - self.at} left")
+        chunk = self.data[self.at : end]
+        self.at = end
+        return chunk
+
+    def length(self, width: int, least: int) -> int:
+        """A big-endian length of ``width`` bytes that a shorter form could not have carried."""
+        count = int.from_bytes(self.take(width), "big")
+        if count < least:
+            raise BadEncoding(f"length {count} at byte {self.at} is not in its shortest form")
+        return count
+
+    def text(self, count: int) -> str:
+        if count > self.limits.str_len:
+            raise TooLarge(f"string of {count} bytes, limit {self.limits.str_len}")
+        try:
+            return self.take(count).decode()
+        except UnicodeDecodeError as error:
+            raise BadEncoding(f"string before byte {self.at} is not UTF-8") from error
+
+    def blob(self, count: int) -> bytes:
+        if count > self.limits.bin_len:
+            raise TooLarge(f"byte string of {count} bytes, limit {self.limits.bin_len}")
+        return self.take(count)
+
+    def enter(self, items: int, depth: int) -> int:
+        """Checks a container's head before anything is built; returns the depth inside it."""
+        if depth >= self.limits.depth:
+            raise TooDeep(f"nested deeper than {self.limits.depth}")
+        if items > self.left:
+            raise TooManyItems(f"more than {self.limits.items} items")
+        if items > len(self.data) - self.at:
+            raise Truncated(f"{items} items due at byte {self.at}, too few bytes left")
+        return depth + 1
+
+    def array(self, count: int, depth: int) -> list[object]:
+        inside = self.enter(count, depth)
+        value = self.value
+        return [value(inside) for _ in range(count)]
+
+    def map(self, count: int, depth: int) -> dict[str, object]:
+        inside = self.enter(2 * count, depth)
+        result: dict[str, object] = {}
+        for _ in range(count):
+            key = self.value(inside)
+            if type(key) is not str:
+                raise BadEncoding(f"map key before byte {self.at} is not a string")
+            if key in result:
+                raise DuplicateKey(f"key {key[:64]!r} twice in one map")
+            result[key] = self.value(inside)
+        return result
+
+    def integer(self, width: int, *, signed: bool) -> int:
+        number = int.from_bytes(self.take(width), "big", signed=signed)
+        shortest = not _fits(number, width // 2, signed) and (number < 0) == signed
+        if not shortest:
+            raise BadEncoding(f"integer {number} before byte {self.at} is not in its shortest form")
+        return number
+
+    def float64(self) -> float:
+        (number,) = _FLOAT64.unpack(self.take(8))
+        if not math.isfinite(number):
+            raise BadEncoding(f"float before byte {self.at} is not finite")
+        return cast(float, number)
+
+
+def _fits(number: int, width: int, signed: bool) -> bool:
+    """Whether a form of ``width`` bytes (0: the type byte alone) could carry ``number``."""
+    if width == 0:
+        return -32 <= number < 128
+    bits = 8 * width
+    return -(1 << (bits - 1)) <= number if signed else number < (1 << bits)
+
+
+_Read = Callable[[_Reader, int], object]
+# Type bytes 0xc0 to 0xdf in order; None is refused: never-used, extensions, float32.
+_READ: tuple[_Read | None, ...] = (
+    lambda r, d: None,
+    None,
+    lambda r, d: False,
+    lambda r, d: True,
+    lambda r, d: r.blob(r.length(1, 0)),
+    lambda r, d: r.blob(r.length(2, 1 << 8)),
+    lambda r, d: r.blob(r.length(4, 1 << 16)),
+    None,
+    None,
+    None,
+    None,
+    lambda r, d: r.float64(),
+    lambda r, d: r.integer(1, signed=False),
+    lambda r, d: r.integer(2, signed=False),
+    lambda r, d: r.integer(4, signed=False),
+    lambda r, d: r.integer(8, signed=False),
+    lambda r, d: r.integer(1, signed=True),
+    lambda r, d: r.integer(2, signed=True),
+    lambda r, d: r.integer(4, signed=True),
+    lambda r, d: r.integer(8, signed=True),
+    None,
+    None,
+    None,
+    None,
+    None,
+    lambda r, d: r.text(r.length(1, 32)),
+    lambda r, d: r.text(r.length(2, 1 << 8)),
+    lambda r, d: r.text(r.length(4, 1 << 16)),
+    lambda r, d: r.array(r.length(2, 16), d),
+    lambda r, d: r.array(r.length(4, 1 << 16), d),
+    lambda r, d: r.map(r.length(2, 16), d),
+    lambda r, d: r.map(r.length(4, 1 << 16), d),
+)

@@ -1,0 +1,25 @@
+"""Domain separation: no signature or hash made for one purpose is valid for another."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+MANIFEST = b"swarm-node/1/manifest"
+FRAME = b"swarm-node/1/frame"
+ANNOUNCEMENT = b"swarm-node/1/announcement"
+SWARM = b"swarm-node/1/swarm"
+SHARD = b"swarm-node/1/shard"
+READER = b"swarm-node/1/reader"
+TASK = b"swarm-node/1/task"
+HELDOUT = b"swarm-node/1/heldout"
+WORK = b"swarm-node/1/work"
+
+
+def separated(domain: bytes, message: bytes) -> bytes:
+    """``u8 length of domain ‖ domain ‖ message``: one reading only, whatever the message is."""
+    return bytes((len(domain),)) + domain + message
+
+
+def digest(domain: bytes, *parts: bytes) -> bytes:
+    """SHA-256 of the joined parts within a domain, 32 bytes."""
+    return sha256(separated(domain, b"".join(parts))).digest()

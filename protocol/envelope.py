@@ -1,0 +1,61 @@
+"""The signed envelope around every message: who says it, in which swarm, as what kind.
+
+``magic (8) ‖ swarm id (32) ‖ author (32) ‖ signature (64) ‖ body``. The signature covers the swarm
+id and SHA-256 of the body, in the domain of the kind, and is verified before the body is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from protocol import domains
+from protocol.errors import BadMagic, TooLarge, Truncated, WrongSwarm
+from protocol.identity import Identity, verify
+
+HEAD_BYTES = 8 + 32 + 32 + 64
+NO_SWARM = bytes(32)
+"""Stands for the swarm id in a manifest, which is there before its swarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an envelope holds: its first eight bytes and the domain of its signature."""
+
+    magic: bytes
+    domain: bytes
+
+
+MANIFEST = Kind(b"SWARMAN1", domains.MANIFEST)
+FRAME = Kind(b"SWARFRM1", domains.FRAME)
+ANNOUNCEMENT = Kind(b"SWARANN1", domains.ANNOUNCEMENT)
+
+
+def close(kind: Kind, swarm_id: bytes, identity: Identity, body: bytes) -> bytes:
+    """Signs ``body`` and puts it into an envelope."""
+    signature = identity.sign(kind.domain, swarm_id + sha256(body).digest())
+    return kind.magic + swarm_id + identity.author + signature + body
+
+
+def open_envelope(kind: Kind, data: bytes, swarm_id: bytes, most: int) -> tuple[bytes, bytes]:
+    """Author and body of an envelope whose signature holds.
+
+    Raises:
+        TooLarge, BadMagic, Truncated, WrongSwarm, BadKey, BadSignature: checked in this order.
+    """
+    if len(data) > most:
+        raise TooLarge(f"message of {len(data)} bytes, limit {most}")
+    author, signature, body = parts(kind, data, swarm_id)
+    verify(author, kind.domain, swarm_id + sha256(body).digest(), signature)
+    return author, body
+
+
+def parts(kind: Kind, data: bytes, swarm_id: bytes) -> tuple[bytes, bytes, bytes]:
+    """Author, signature and body, the signature not yet verified."""
+    if data[:8] != kind.magic[: len(data)]:
+        raise BadMagic(f"expected {kind.magic!r}, got {data[:8]!r}")
+    if len(data) < HEAD_BYTES:
+        raise Truncated(f"{len(data)} bytes, the head alone takes {HEAD_BYTES}")
+    if data[8:40] != swarm_id:
+        raise WrongSwarm(f"message of swarm {data[8:40].hex()}, expected {swarm_id.hex()}")
+    return data[40:72], data[72:HEAD_BYTES], data[HEAD_BYTES:]

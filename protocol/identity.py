@@ -1,0 +1,212 @@
+"""A peer's identity: one Ed25519 key is its libp2p PeerID and the author of its experience.
+
+Sources: RFC 8032; libp2p peer ids, https://github.com/libp2p/specs/blob/master/peer-ids/peer-ids.md.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from protocol import base58
+from protocol.domains import separated
+from protocol.errors import BadKey, BadSignature
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+
+# protobuf PrivateKey {Type = Ed25519 (1), Data = 64 bytes}, resp. PublicKey with 32 bytes, the
+# latter behind the head of an identity multihash of 36 bytes.
+_PRIVATE_HEAD = bytes.fromhex("08011240")
+_PEER_ID_HEAD = bytes.fromhex("002408011220")
+_FILE_BYTES = len(_PRIVATE_HEAD) + 64
+
+# The curve's field, its constant d, and the y of the points of order 1, 2, 4 and 8.
+_P = 2**255 - 19
+_D = -121665 * pow(121666, -1, _P) % _P
+_SMALL_ORDER_Y = frozenset(
+    (
+        0,
+        1,
+        _P - 1,
+        0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
+        0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
+    )
+)
+
+
+class KeyFileError(Exception):
+    """The key file cannot be used as it is; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A private key and its two public names.
+
+    Attributes:
+        author: raw Ed25519 public key, 32 bytes.
+        peer_id: libp2p PeerID in base58, "12D3Koo…".
+    """
+
+    _key: Ed25519PrivateKey = field(repr=False, compare=False)
+    author: bytes
+    peer_id: str
+
+    @classmethod
+    def generate(cls) -> Identity:
+        """A new random identity."""
+        return cls._of(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Identity:
+        """The identity of a 32-byte RFC 8032 seed; for reproducible tests and vectors."""
+        return cls._of(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Identity:
+        """The identity that :meth:`export` wrote.
+
+        Raises:
+            BadKey: for anything else than a libp2p Ed25519 private key of 68 bytes.
+        """
+        if len(data) != _FILE_BYTES or not data.startswith(_PRIVATE_HEAD):
+            raise BadKey("not a libp2p Ed25519 private key")
+        identity = cls.from_seed(data[4:36])
+        if identity.author != data[36:]:
+            raise BadKey("the public half of the key does not belong to its seed")
+        return identity
+
+    @classmethod
+    def load(cls, path: Path | str) -> Identity:
+        """The identity in a key file.
+
+        Raises:
+            KeyFileError: missing, unreadable, open to other users, or not a key.
+        """
+        try:
+            with Path(path).open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                data = file.read(_FILE_BYTES + 1)
+        except FileNotFoundError as error:
+            raise KeyFileError(f"no key file at {path}: create one, or correct the path") from error
+        except OSError as error:
+            raise KeyFileError(f"cannot read key file {path}: {error.strerror}") from error
+        if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise KeyFileError(
+                f"key file {path} is open to other users (mode {mode & 0o777:04o}): "
+                f"run `chmod 600 {path}`; if others may have read it, make a new identity"
+            )
+        try:
+            return cls.from_bytes(data)
+        except BadKey as error:
+            raise KeyFileError(
+                f"{path} holds no usable key: {error}. Restore it from a backup, "
+                "or move it away and create a new identity"
+            ) from error
+
+    @classmethod
+    def create(cls, path: Path | str) -> Identity:
+        """A new identity in a new key file of mode 0600; never overwrites.
+
+        Raises:
+            KeyFileError: the file exists, or cannot be written.
+        """
+        identity = cls.generate()
+        path = Path(path)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError as error:
+            raise KeyFileError(f"key file {path} exists: load it, or move it away first") from error
+        except OSError as error:
+            raise KeyFileError(f"cannot create key file {path}: {error.strerror}") from error
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(identity.export())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise KeyFileError(f"cannot write key file {path}: {error.strerror}") from error
+        return identity
+
+    @classmethod
+    def _of(cls, key: Ed25519PrivateKey) -> Identity:
+        author = key.public_key().public_bytes_raw()
+        return cls(key, author, peer_id_of(author))
+
+    def sign(self, domain: bytes, message: bytes) -> bytes:
+        """64-byte Ed25519 signature of ``message`` within ``domain``."""
+        return self._key.sign(separated(domain, message))
+
+    def export(self) -> bytes:
+        """The key as libp2p's protobuf ``PrivateKey``: head, seed, public key; 68 bytes."""
+        return _PRIVATE_HEAD + self._key.private_bytes_raw() + self.author
+
+
+def verify(author: bytes, domain: bytes, message: bytes, signature: bytes) -> None:
+    """Returns if ``signature`` is the author's over ``message`` within ``domain``.
+
+    Beyond RFC 8032 it refuses small-order keys and small-order R, for which one signature is
+    valid for many messages (the ``verify_strict`` of other libraries).
+
+    Raises:
+        BadKey: the author is not a usable public key.
+        BadSignature: the signature does not verify.
+    """
+    check_key(author)
+    if len(signature) != SIGNATURE_BYTES or _y(signature[:KEY_BYTES]) in _SMALL_ORDER_Y:
+        raise BadSignature("malformed signature")
+    try:
+        Ed25519PublicKey.from_public_bytes(author).verify(signature, separated(domain, message))
+    except InvalidSignature as error:
+        raise BadSignature("the signature does not verify") from error
+
+
+@lru_cache(maxsize=4096)
+def check_key(author: bytes) -> None:
+    """Returns if ``author`` is a canonical point on the curve, and not of small order.
+
+    Raises:
+        BadKey: otherwise.
+    """
+    if len(author) != KEY_BYTES:
+        raise BadKey(f"public key of {len(author)} bytes, expected {KEY_BYTES}")
+    y = _y(author)
+    if y >= _P:
+        raise BadKey("public key is not canonical")
+    if y in _SMALL_ORDER_Y:
+        raise BadKey("public key has small order")
+    # x² = (y² - 1) / (dy² + 1) has a root exactly if the product of the two is a square.
+    square = y * y % _P
+    if pow((square - 1) * (_D * square + 1), (_P - 1) // 2, _P) != 1:
+        raise BadKey("public key is not on the curve")
+
+
+def peer_id_of(author: bytes) -> str:
+    """The libp2p PeerID of a public key: base58 of its identity multihash."""
+    return base58.encode(_PEER_ID_HEAD + author)
+
+
+def author_of(peer_id: str) -> bytes:
+    """The public key inside an Ed25519 PeerID.
+
+    Raises:
+        BadKey: for a PeerID of another kind, or an unusable key.
+    """
+    raw = base58.decode(peer_id) if len(peer_id) <= 64 else None
+    if raw is None or len(raw) != 38 or not raw.startswith(_PEER_ID_HEAD):
+        raise BadKey(f"{peer_id[:64]!r} is not the PeerID of an Ed25519 key (12D3Koo…)")
+    author = raw[len(_PEER_ID_HEAD) :]
+    check_key(author)
+    return author
+
+
+def _y(point: bytes) -> int:
+    """The y coordinate of an encoded point, the sign of x left out."""
+    return int.from_bytes(point, "little") & ((1 << 255) - 1)

@@ -1,0 +1,251 @@
+"""What a swarm agrees on: its tasks, its clock, its limits and who may take part.
+
+Signed by its founder. The swarm's id is a hash of the founder's key and the manifest's body, so
+whoever knows the id can take the manifest from anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from reprlib import repr as short
+from typing import Literal, cast, get_args
+
+from protocol import domains, envelope, schema
+from protocol.admission_rule import AdmissionRule, Open, rule_from_wire, rule_to_wire
+from protocol.codec import Limits, decode, encode
+from protocol.errors import BadSchema
+from protocol.identity import Identity, check_key
+from protocol.limits import MAX_COMPLETIONS, MAX_FRAME_BYTES, MAX_MANIFEST_BYTES
+
+Source = Literal["reasoning-gym", "jsonl", "plugin"]
+Extract = Literal["text", "answer_tag", "boxed"]
+
+QUESTION = "{question}"
+
+_ENV_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_LIMITS = Limits(MAX_MANIFEST_BYTES, depth=4, items=1 << 15, str_len=1 << 13, bin_len=32)
+_FIELDS = (
+    "name",
+    "created",
+    "catalogue",
+    "epoch_seconds",
+    "shards",
+    "max_frame_bytes",
+    "max_groups_per_epoch",
+    "max_completions",
+    "max_text_bytes",
+    "max_age_epochs",
+    "admission",
+)
+_ENV_FIELDS = ("name", "source", "version", "levels", "template", "extract")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """One task family of the catalogue. Construction checks every field.
+
+    Attributes:
+        name: unique in the catalogue; letters, digits, ``_ . -``.
+        source: who builds and scores its tasks.
+        version: of that source; for a JSONL file the hex SHA-256 of its bytes.
+        levels: settings, one canonical JSON object a level (:func:`canonical_json`).
+        template: the prompt, with ``{question}`` in it exactly once.
+        extract: how the answer is found in a completion.
+    """
+
+    name: str
+    source: Source
+    version: str
+    levels: tuple[str, ...]
+    template: str
+    extract: Extract
+
+    def __post_init__(self) -> None:
+        where = f"catalogue entry {short(self.name)}"
+        if type(self.name) is not str or not _ENV_NAME.fullmatch(self.name):
+            raise BadSchema(f"{where}: name takes 1 to 64 letters, digits and _ . -")
+        schema.choice(self.source, f"{where}: source", get_args(Source))
+        schema.choice(self.extract, f"{where}: extract", get_args(Extract))
+        schema.label(self.version, f"{where}: version", 128)
+        if not 1 <= len(self.levels) <= 64:
+            raise BadSchema(f"{where}: levels takes 1 to 64 settings, got {len(self.levels)}")
+        for number, level in enumerate(self.levels):
+            _check_level(level, f"{where}: level {number}")
+        schema.text(self.template, f"{where}: template", 4096)
+        if self.template.count(QUESTION) != 1:
+            raise BadSchema(f"{where}: template must hold {QUESTION} exactly once")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A swarm's agreement. Construction checks every field.
+
+    Attributes:
+        name: for people; printable ASCII.
+        founder: public key of whoever signs it.
+        created: unix time, seconds.
+        catalogue: task families, each name once.
+        epoch_seconds: length of an epoch.
+        shards: announcement shards, a power of two, about one per 32 nodes.
+        max_frame_bytes: size of a whole frame on the wire.
+        max_groups_per_epoch: a group's ``index`` is below this.
+        max_completions: per group; at least two are due.
+        max_text_bytes: UTF-8 bytes of all segments of one completion, and its number of tokens.
+        max_age_epochs: a group older than this is no longer admitted.
+        admission: who may take part.
+    """
+
+    name: str
+    founder: bytes
+    created: float
+    catalogue: tuple[EnvSpec, ...]
+    epoch_seconds: float = 60.0
+    shards: int = 1
+    max_frame_bytes: int = 1 << 18
+    max_groups_per_epoch: int = 256
+    max_completions: int = 64
+    max_text_bytes: int = 1 << 16
+    max_age_epochs: int = 10
+    admission: AdmissionRule = field(default_factory=Open)
+
+    def __post_init__(self) -> None:
+        schema.label(self.name, "name", 64)
+        check_key(self.founder)
+        schema.real(self.created, "created", 0.0, 2.0**40)
+        if not 1 <= len(self.catalogue) <= 256:
+            raise BadSchema(f"catalogue takes 1 to 256 families, got {len(self.catalogue)}")
+        if len({env.name for env in self.catalogue}) < len(self.catalogue):
+            raise BadSchema("catalogue names one family twice")
+        schema.real(self.epoch_seconds, "epoch_seconds", 0.1, 86400.0)
+        schema.integer(self.shards, "shards", 1, 1 << 16)
+        if self.shards & (self.shards - 1):
+            raise BadSchema(f"shards: expected a power of two, got {self.shards}")
+        schema.integer(self.max_frame_bytes, "max_frame_bytes", 1 << 10, MAX_FRAME_BYTES)
+        schema.integer(self.max_groups_per_epoch, "max_groups_per_epoch", 1, 1 << 16)
+        schema.integer(self.max_completions, "max_completions", 2, MAX_COMPLETIONS)
+        schema.integer(self.max_text_bytes, "max_text_bytes", 1, 1 << 20)
+        schema.integer(self.max_age_epochs, "max_age_epochs", 1, 1 << 20)
+
+    def env(self, name: str) -> EnvSpec:
+        """The family of that name.
+
+        Raises:
+            BadSchema: the catalogue has none.
+        """
+        for env in self.catalogue:
+            if env.name == name:
+                return env
+        raise BadSchema(f"the catalogue has no family {short(name)}")
+
+
+def sign_manifest(manifest: Manifest, identity: Identity) -> bytes:
+    """The manifest in a signed envelope.
+
+    Raises:
+        BadSchema: ``identity`` is not the founder.
+    """
+    if identity.author != manifest.founder:
+        raise BadSchema("founder: only the founder can sign a manifest")
+    body = encode(_to_wire(manifest))
+    data = envelope.close(envelope.MANIFEST, envelope.NO_SWARM, identity, body)
+    open_manifest(data)
+    return data
+
+
+def open_manifest(data: bytes) -> Manifest:
+    """The manifest in a signed envelope, all checked.
+
+    Raises:
+        ProtocolError: for anything else.
+    """
+    founder, body = envelope.open_envelope(
+        envelope.MANIFEST, data, envelope.NO_SWARM, MAX_MANIFEST_BYTES
+    )
+    return _from_wire(decode(body, _LIMITS), founder)
+
+
+def swarm_id(data: bytes) -> bytes:
+    """32-byte id of the swarm whose signed manifest is ``data``: a hash of founder and body.
+
+    The signature is left out, so that nobody can give one manifest two ids; it is not verified
+    here (:func:`open_manifest` does).
+
+    Raises:
+        BadMagic, Truncated, WrongSwarm: not a manifest.
+    """
+    founder, _, body = envelope.parts(envelope.MANIFEST, data, envelope.NO_SWARM)
+    return domains.digest(domains.SWARM, founder, body)
+
+
+def canonical_json(value: object) -> str:
+    """The one JSON text of ``value``: sorted keys, no blanks, only necessary escapes, no NaN."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def _check_level(level: object, where: str) -> None:
+    text = schema.text(level, where, 4096)
+    try:
+        value = json.loads(text)
+        canonical = canonical_json(value)
+    except (ValueError, RecursionError) as error:
+        raise BadSchema(f"{where}: not JSON: {error}") from error
+    if type(value) is not dict or canonical != text:
+        raise BadSchema(f"{where}: expected a canonical JSON object, got {short(text)}")
+
+
+def _to_wire(manifest: Manifest) -> dict[str, object]:
+    catalogue = [
+        {
+            "name": env.name,
+            "source": env.source,
+            "version": env.version,
+            "levels": list(env.levels),
+            "template": env.template,
+            "extract": env.extract,
+        }
+        for env in manifest.catalogue
+    ]
+    return {
+        "name": manifest.name,
+        "created": manifest.created,
+        "catalogue": catalogue,
+        "epoch_seconds": manifest.epoch_seconds,
+        "shards": manifest.shards,
+        "max_frame_bytes": manifest.max_frame_bytes,
+        "max_groups_per_epoch": manifest.max_groups_per_epoch,
+        "max_completions": manifest.max_completions,
+        "max_text_bytes": manifest.max_text_bytes,
+        "max_age_epochs": manifest.max_age_epochs,
+        "admission": rule_to_wire(manifest.admission),
+    }
+
+
+def _from_wire(wire: object, founder: bytes) -> Manifest:
+    values = dict(zip(_FIELDS, schema.fields(wire, _FIELDS, "manifest"), strict=True))
+    catalogue = schema.items(values.pop("catalogue"), "catalogue", 256, least=1)
+    admission = rule_from_wire(values.pop("admission"))
+    return Manifest(
+        founder=founder,
+        catalogue=tuple(_env_from_wire(item) for item in catalogue),
+        admission=admission,
+        # Construction checks the remaining fields, types included.
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def _env_from_wire(wire: object) -> EnvSpec:
+    name, source, version, levels, template, extract = schema.fields(
+        wire, _ENV_FIELDS, "catalogue entry"
+    )
+    return EnvSpec(
+        cast(str, name),
+        cast(Source, source),
+        cast(str, version),
+        cast("tuple[str, ...]", tuple(schema.items(levels, "levels", 64, least=1))),
+        cast(str, template),
+        cast(Extract, extract),
+    )

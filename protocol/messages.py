@@ -1,0 +1,129 @@
+"""Requests and responses of the three streams between two peers.
+
+Each message is sent as a u32 big-endian length and that many bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from protocol import schema
+from protocol.codec import Limits, decode, encode
+from protocol.envelope import HEAD_BYTES
+from protocol.errors import BadSchema, TooLarge, TrailingBytes, Truncated
+from protocol.limits import MAX_FRAME_BYTES, MAX_MANIFEST_BYTES, MAX_RECORD_BYTES
+
+MANIFEST_STREAM: Final = "swarm-node/1/manifest"
+PULL_STREAM: Final = "swarm-node/1/pull"
+GOSSIP_STREAM: Final = "swarm-node/1/gossip"
+
+CONTENT_ID_BYTES = 32
+MAX_GOSSIP = 256
+"""Records in one gossip response."""
+
+MAX_GOSSIP_REQUEST_BYTES = 64
+MAX_GOSSIP_RESPONSE_BYTES = MAX_GOSSIP * (MAX_RECORD_BYTES + 3) + 3
+MAX_PULL_RESPONSE_BYTES = MAX_FRAME_BYTES + 1
+MAX_MANIFEST_RESPONSE_BYTES = MAX_MANIFEST_BYTES
+
+_REQUEST = ("after", "limit")
+_REQUEST_LIMITS = Limits(MAX_GOSSIP_REQUEST_BYTES, depth=1, items=5, str_len=5, bin_len=0)
+_RESPONSE_LIMITS = Limits(
+    MAX_GOSSIP_RESPONSE_BYTES, depth=1, items=MAX_GOSSIP + 1, str_len=0, bin_len=MAX_RECORD_BYTES
+)
+
+
+class PullStatus(IntEnum):
+    """First byte of a pull response."""
+
+    OK = 0
+    NOT_FOUND = 1
+    BUSY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GossipRequest:
+    """Asks for announcements.
+
+    Attributes:
+        after: only of epochs greater than this.
+        limit: at most so many, 1 to :data:`MAX_GOSSIP`.
+    """
+
+    after: int
+    limit: int
+
+
+def decode_pull_request(data: bytes) -> bytes:
+    """The content id, which is the whole request.
+
+    Raises:
+        Truncated, TrailingBytes
+    """
+    if len(data) < CONTENT_ID_BYTES:
+        raise Truncated(f"pull request of {len(data)} bytes, expected {CONTENT_ID_BYTES}")
+    if len(data) > CONTENT_ID_BYTES:
+        raise TrailingBytes(f"pull request of {len(data)} bytes, expected {CONTENT_ID_BYTES}")
+    return data
+
+
+def encode_pull_response(status: PullStatus, frame: bytes = b"") -> bytes:
+    """The status byte, then the frame if the status is OK."""
+    return bytes((status,)) + frame
+
+
+def decode_pull_response(data: bytes) -> tuple[PullStatus, bytes]:
+    """Status and frame, which is empty unless the status is OK.
+
+    Raises:
+        Truncated, TrailingBytes, TooLarge, BadSchema
+    """
+    if not data:
+        raise Truncated("empty pull response")
+    if len(data) > MAX_PULL_RESPONSE_BYTES:
+        raise TooLarge(f"pull response of {len(data)} bytes, limit {MAX_PULL_RESPONSE_BYTES}")
+    if data[0] > PullStatus.BUSY:
+        raise BadSchema(f"unknown pull status {data[0]}")
+    status, frame = PullStatus(data[0]), data[1:]
+    if status is PullStatus.OK and len(frame) < HEAD_BYTES:
+        raise Truncated(f"pulled frame of {len(frame)} bytes, its head alone takes {HEAD_BYTES}")
+    if status is not PullStatus.OK and frame:
+        raise TrailingBytes(f"{len(frame)} bytes after status {status.name}")
+    return status, frame
+
+
+def encode_gossip_request(request: GossipRequest) -> bytes:
+    """The request as canonical msgpack."""
+    return encode({"after": request.after, "limit": request.limit})
+
+
+def decode_gossip_request(data: bytes) -> GossipRequest:
+    """The inverse of :func:`encode_gossip_request`.
+
+    Raises:
+        ProtocolError
+    """
+    after, limit = schema.fields(decode(data, _REQUEST_LIMITS), _REQUEST, "gossip request")
+    return GossipRequest(
+        schema.integer(after, "after"), schema.integer(limit, "limit", 1, MAX_GOSSIP)
+    )
+
+
+def encode_gossip_response(records: list[bytes]) -> bytes:
+    """Signed announcements as a canonical msgpack array of byte strings."""
+    return encode(records)
+
+
+def decode_gossip_response(data: bytes, limit: int = MAX_GOSSIP) -> list[bytes]:
+    """At most ``limit`` records of at most 1 KiB, none of them opened yet.
+
+    Raises:
+        ProtocolError
+    """
+    records = schema.items(decode(data, _RESPONSE_LIMITS), "gossip response", limit)
+    result = [record for record in records if isinstance(record, bytes)]
+    if len(result) < len(records):
+        raise BadSchema("gossip response: a record is not a byte string")
+    return result
