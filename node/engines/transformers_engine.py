@@ -1,0 +1,93 @@
+"""The embedded rollout engine: a lean decoding loop over the policy's own model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from node.engines.decoding import Decoding
+from node.engines.engine import Sample, Sampling
+from node.policy import Policy
+from protocol.rollout import Finish
+
+MAX_ROWS = 256
+
+
+class TransformersEngine:
+    """Samples with any ``transformers`` causal model, on the device that its weights are on.
+
+    A prompt is read once for all of its completions, and rows that have finished leave the batch.
+    The learner's in-place updates are seen by the next call.
+
+    Args:
+        policy: whose weights are sampled from.
+        seed: of the engine's own random numbers.
+        max_rows: completions decoded side by side, unless one prompt alone asks for more.
+    """
+
+    def __init__(self, policy: Policy, *, seed: int, max_rows: int = MAX_ROWS) -> None:
+        self._policy = policy
+        self._max_rows = max_rows
+        self._random = torch.Generator(policy.device)
+        self._random.manual_seed(seed)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+    ) -> list[list[Sample]]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        for prompt in prompts:
+            self._check(prompt)
+        at_once = max(1, self._max_rows // n)
+        samples: list[list[Sample]] = []
+        for start in range(0, len(prompts), at_once):
+            samples += self._generate(prompts[start : start + at_once], n, sampling)
+        return samples
+
+    def update(self, policy: Policy) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        self._policy = policy
+
+    def close(self) -> None:
+        """Nothing is held that needs releasing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the random numbers."""
+        return {"random": self._random.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on drawing where :meth:`state_dict` was taken."""
+        self._random.set_state(state["random"])
+
+    def _check(self, prompt: Sequence[int]) -> None:
+        if not 0 < len(prompt) < self._policy.context_length:
+            raise ValueError(
+                f"a prompt of {len(prompt)} tokens leaves no room for a completion in a context of "
+                f"{self._policy.context_length}; use shorter prompts or a model with a longer one"
+            )
+
+    @torch.inference_mode()
+    def _generate(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+    ) -> list[list[Sample]]:
+        room = [self._policy.context_length - len(prompt) for prompt in prompts for _ in range(n)]
+        caps = [min(sampling.max_new_tokens, each) for each in room]
+        decoding = Decoding(self._policy, prompts, n, max(caps))
+        while decoding.live:
+            decoding.step(sampling, self._random)
+        rows = zip(decoding.ids.tolist(), decoding.logprobs.tolist(), caps, strict=True)
+        samples = [self._sample(*row) for row in rows]
+        return [samples[start : start + n] for start in range(0, len(samples), n)]
+
+    def _sample(self, ids: list[int], logprobs: list[float], cap: int) -> Sample:
+        policy = self._policy
+        ends = [position for position, token in enumerate(ids[:cap]) if token in policy.stop_ids]
+        length = ends[0] + 1 if ends else cap
+        return Sample(
+            ids=tuple(ids[:length]),
+            logprobs=tuple(logprobs[:length]),
+            versions=(policy.version,) * length,
+            finish=Finish.STOP if ends else Finish.LENGTH,
+            text=policy.decode(ids[:length]),
+        )

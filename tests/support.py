@@ -1,0 +1,56 @@
+"""Small real parts for tests: a random decoder with a character tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from node.policy import Policy
+
+CHARACTERS = "".join(chr(code) for code in range(32, 127))
+CHAT = "{% for m in messages %}<user>{{ m['content'] }}<end>{% endfor %}<assistant>"
+
+
+def character_tokenizer(characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
+    """One id a character, then ``<pad>`` and ``<eos>``."""
+    vocabulary = {c: i for i, c in enumerate([*characters, "<unk>"])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
+
+
+def random_policy(
+    *, seed: int = 0, hidden: int = 64, layers: int = 2, spread: float = 0.3, dtype=torch.float32
+) -> Policy:
+    """A random Qwen3 decoder; ``spread`` is the weights' standard deviation (more is peakier)."""
+    tokenizer = character_tokenizer()
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        initializer_range=spread,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(config).to(dtype)
+    return Policy(model, tokenizer, f"random-{seed}")
+
+
+def saved_policy(folder: Path, **settings) -> Path:
+    """A random policy written the way ``transformers`` writes models."""
+    random_policy(**settings).save(folder)
+    return folder
