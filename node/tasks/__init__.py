@@ -1,1 +1,1 @@
-"""Verifiable tasks: where questions come from, how answers are scored, and the worker that does it."""
+"""Verifiable tasks: where questions come from, and the worker process that scores the answers."""

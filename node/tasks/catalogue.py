@@ -23,7 +23,6 @@ Peers rebuild tasks from these values alone, so they travel in the swarm's manif
 from __future__ import annotations
 
 import json
-import logging
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -31,9 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from node.tasks.task import Questions, TaskSource
-from protocol.manifest import EnvSpec
-
-logger = logging.getLogger(__name__)
+from protocol.manifest import EnvSpec, canonical_json
 
 _KEYS = {"name", "source", "version", "levels", "template", "extract"}
 _SHIPPED = resources.files("node.tasks") / "catalogues"
@@ -67,8 +64,8 @@ def open_catalogue(
 ) -> dict[str, TaskSource]:
     """Open every env that this machine can serve, by name.
 
-    An env whose file or plugin is not here is left out and said in the log; tasks of it can then
-    neither be drawn nor checked.
+    An env whose file or plugin is not here is left out: this machine neither trains on it nor
+    takes groups of it.
 
     Args:
         specs: from :func:`load_catalogue` or from a swarm's manifest.
@@ -81,7 +78,7 @@ def open_catalogue(
     for spec in specs:
         questions = _open(spec, files)
         if questions is not None:
-            sources[spec.name] = TaskSource(spec.name, spec.template, questions)
+            sources[spec.name] = TaskSource(spec.name, spec.template, spec.extract, questions)
     return sources
 
 
@@ -108,7 +105,6 @@ def _open(spec: EnvSpec, files: Mapping[str, str | Path]) -> Questions | None:
         from node.tasks.jsonl import JsonLines
 
         if spec.name not in files:
-            logger.warning("env %r is left out: [tasks] files names no file for it", spec.name)
             return None
         return JsonLines.open(spec, level_settings(spec), Path(files[spec.name]))
     from node.tasks.plugins import open_plugin
@@ -153,13 +149,8 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
         raise CatalogueError(
             f"env {name!r} in {where!r} has unknown {', '.join(sorted(unknown))}; keys are {known}"
         )
-    table["levels"] = tuple(_canonical(level) for level in table["levels"])
     try:
-        return EnvSpec(**table)
+        levels = tuple(canonical_json(level) for level in table["levels"])
+        return EnvSpec(**{**table, "levels": levels})
     except ValueError as error:
         raise CatalogueError(f"env {name!r} in {where!r}: {error}") from error
-
-
-def _canonical(level: Any) -> str:
-    """JSON with sorted keys and no spaces, so that equal settings are equal bytes."""
-    return json.dumps(level, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

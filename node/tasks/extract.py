@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
+from protocol.manifest import Extract
+
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _BOX = r"\boxed{"
 
 
-def extract(text: str, how: str) -> str:
+def extract(text: str, how: Extract) -> str:
     """The answer in a completion, stripped; empty when the completion holds none.
 
     Args:
         text: the completion's own text.
         how: ``text`` takes all of it, ``answer_tag`` the inside of the last
             ``<answer>…</answer>``, ``boxed`` the inside of the last ``\\boxed{…}``.
-
-    Raises:
-        ValueError: unknown ``how``.
     """
     match how:
         case "text":
@@ -24,7 +25,7 @@ def extract(text: str, how: str) -> str:
             return _last_tagged(text).strip()
         case "boxed":
             return _last_boxed(text).strip()
-    raise ValueError(f"extract = {how!r} is none of text, answer_tag, boxed")
+    assert_never(how)
 
 
 def _last_tagged(text: str) -> str:

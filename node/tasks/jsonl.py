@@ -66,14 +66,14 @@ class JsonLines:
 
 
 def file_digest(path: Path) -> str:
-    """``sha256:`` and the hex digest of a file.
+    """The hex SHA-256 of a file's bytes.
 
     Raises:
         CatalogueError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:
-            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CatalogueError(f"file {str(path)!r} cannot be read: {error}") from error
 

@@ -1,23 +1,26 @@
 """Tasks that an installed package brings along, by entry point.
 
 The package names a factory in the group ``swarm_node.tasks``; called with the list of the levels'
-settings it returns :class:`~node.tasks.task.Questions` that also carry a ``version`` (str).
+settings it returns the questions, a :class:`Plugin`.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Protocol
 
 from node.tasks.catalogue import CatalogueError
 from node.tasks.task import Questions
 from protocol.manifest import EnvSpec
 
-logger = logging.getLogger(__name__)
-
 GROUP = "swarm_node.tasks"
+
+
+class Plugin(Questions, Protocol):
+    """Questions of a package, and the version that everybody in a swarm must have of them."""
+
+    version: str
 
 
 def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions | None:
@@ -29,11 +32,10 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
     """
     found = tuple(entry_points(group=GROUP, name=spec.name))
     if not found:
-        logger.warning("env %r is left out: no installed package brings it", spec.name)
         return None
     try:
-        questions = found[0].load()(list(levels))
-        version, _ = str(questions.version), bool(questions.evaluates_text)
+        questions: Plugin = found[0].load()(list(levels))
+        version, _ = questions.version, questions.evaluates_text
     except Exception as error:
         raise CatalogueError(f"env {spec.name!r}: {found[0].value} fails: {error}") from error
     if version != spec.version:

@@ -7,7 +7,11 @@ the seed, since the library seeds every item with ``seed + index`` whatever came
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from node.tasks.catalogue import CatalogueError
@@ -15,6 +19,23 @@ from node.tasks.evaluating import EVALUATING
 from protocol.manifest import EnvSpec
 
 PARTIAL = "partial_credit"
+_INDICES = (1 << 32) - 1
+_CHARTS = (
+    "matplotlib",
+    "matplotlib.pyplot",
+    "matplotlib.animation",
+    "matplotlib.collections",
+    "mpl_toolkits.mplot3d",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """One level: its dataset, how many items that has, and whether partial credit counts."""
+
+    dataset: Any
+    items: int
+    partial: bool
 
 
 class ReasoningGym:
@@ -25,10 +46,9 @@ class ReasoningGym:
     ``partial_credit = true`` keeps the library's score.
     """
 
-    def __init__(self, family: str, datasets: Sequence[Any], partial: Sequence[bool]) -> None:
-        self._datasets = tuple(datasets)
-        self._partial = tuple(partial)
-        self.levels = len(self._datasets)
+    def __init__(self, family: str, levels: Sequence[_Level]) -> None:
+        self._levels = tuple(levels)
+        self.levels = len(self._levels)
         self.evaluates_text = family in EVALUATING
 
     @classmethod
@@ -45,28 +65,62 @@ class ReasoningGym:
                 f"env {spec.name!r} is of reasoning-gym {spec.version}, installed is {installed}: "
                 f"pip install reasoning-gym=={spec.version}"
             )
-        datasets = [_dataset(spec.name, number, level) for number, level in enumerate(levels)]
-        return cls(spec.name, datasets, [bool(level.get(PARTIAL, False)) for level in levels])
+        return cls(spec.name, [_open(spec.name, n, level) for n, level in enumerate(levels)])
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
-        """Item ``number`` of the level's dataset."""
-        entry: dict[str, Any] = self._datasets[level][number]
+        """Item ``number`` modulo the items there are."""
+        chosen = self._levels[level]
+        entry: dict[str, Any] = chosen.dataset[number % chosen.items]
         return {**entry, "level": level}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """The library's verdict: 1 or 0, or the partial credit where the level keeps it."""
-        level = entry["level"]
-        score = float(self._datasets[level].score_answer(answer, entry))
-        return min(score, 1.0) if self._partial[level] else float(score >= 1.0)
+        level = self._levels[entry["level"]]
+        score = float(level.dataset.score_answer(answer, entry))
+        return min(score, 1.0) if level.partial else float(score >= 1.0)
 
 
-def _dataset(family: str, number: int, level: Mapping[str, Any]) -> Any:
-    from reasoning_gym.factory import DATASETS, create_dataset
+def _open(family: str, number: int, settings: Mapping[str, Any]) -> _Level:
+    with _without_charts():
+        from reasoning_gym.factory import DATASETS, create_dataset
 
     if family not in DATASETS:
         raise CatalogueError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
-    settings = {key: value for key, value in level.items() if key != PARTIAL}
+    of_family = {key: value for key, value in settings.items() if key != PARTIAL}
     try:
-        return create_dataset(family, seed=0, **settings)
+        dataset = create_dataset(family, seed=0, **of_family)
     except (TypeError, ValueError, AssertionError) as error:
-        raise CatalogueError(f"env {family!r} level {number} {settings}: {error}") from error
+        raise CatalogueError(f"env {family!r} level {number} {of_family}: {error}") from error
+    return _Level(dataset, _items(dataset), bool(settings.get(PARTIAL, False)))
+
+
+def _items(dataset: Any) -> int:
+    """How many items a dataset has: all that an index can name, unless it keeps a list of them."""
+    try:
+        dataset[_INDICES - 1]
+    except IndexError:
+        return len(dataset)
+    return _INDICES
+
+
+class _NoCharts(ModuleType):
+    """Stands for a module that is imported and never used: any name in it is None."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+@contextmanager
+def _without_charts() -> Iterator[None]:
+    """Keep matplotlib out of the process while reasoning-gym is imported.
+
+    One of its dependencies draws charts and imports matplotlib for that, which costs 40 MB and
+    writes a font cache; nothing here draws any.
+    """
+    missing = [] if "matplotlib" in sys.modules else _CHARTS
+    sys.modules.update({name: _NoCharts(name) for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from protocol.manifest import Extract
+
 _SEED_DOMAIN = b"swarm-node/1/task-draw"
 _HELD_OUT_OF = 8
 MAX_ATTEMPTS = 256
@@ -91,6 +93,7 @@ class TaskSource:
 
     name: str
     template: str
+    extract: Extract
     questions: Questions
 
     @property
@@ -107,22 +110,31 @@ class TaskSource:
         """Build the task of a seed, redrawing until the question falls into ``split``.
 
         Raises:
-            TaskError: no such level, or the level has too few questions to serve the split.
+            TaskError: no such level, drawing fails, or the level has too few questions to serve
+                the split.
         """
         if not 0 <= level < self.levels:
             raise TaskError(f"env {self.name!r} has levels 0 to {self.levels - 1}, not {level}")
         if not 0 <= seed < 1 << 63:
             raise TaskError(f"env {self.name!r}: seed {seed} is not a 63-bit number")
         for attempt in range(MAX_ATTEMPTS):
-            entry = self.questions.draw(level, draw_number(seed, attempt))
+            entry = self._draw(level, draw_number(seed, attempt))
             question = entry["question"]
             if split_of(question) is split:
                 prompt = self.template.replace("{question}", question)
                 return Task(self.name, level, seed, prompt, entry)
         raise TaskError(
-            f"env {self.name!r} level {level}: {MAX_ATTEMPTS} draws gave no {split.value} question; "
+            f"env {self.name!r} level {level}: no {split.value} question in {MAX_ATTEMPTS} draws; "
             "it has too few different questions, widen the level's settings"
         )
+
+    def _draw(self, level: int, number: int) -> Mapping[str, Any]:
+        try:
+            return self.questions.draw(level, number)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise TaskError(f"env {self.name!r} level {level} cannot draw: {error!r}") from error
 
     def score(self, task: Task, answer: str) -> float:
         """Reward of an extracted answer, in [0, 1].

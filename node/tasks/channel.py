@@ -1,0 +1,85 @@
+"""Messages between a verifier and its worker: length-prefixed msgpack over a socket pair."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from typing import Any
+
+import msgpack
+
+_LENGTH = struct.Struct("<I")
+MAX_MESSAGE_BYTES = 32 << 20
+
+
+class ChannelError(OSError):
+    """The other side is gone, or sent something that is no message."""
+
+
+class Channel:
+    """One end of the pair. Not thread-safe."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def send(self, message: dict[str, Any], seconds: float | None = None) -> None:
+        """Send one message.
+
+        Raises:
+            TimeoutError: the other side did not take it within ``seconds``.
+            ChannelError: the other side is gone.
+            ValueError: the message is larger than ``MAX_MESSAGE_BYTES``.
+        """
+        body = msgpack.packb(message)
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"a message of {len(body)} bytes: at most {MAX_MESSAGE_BYTES}")
+        self._end.settimeout(seconds)
+        try:
+            self._end.sendall(_LENGTH.pack(len(body)) + body)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ChannelError(f"the other side is gone: {error}") from error
+
+    def receive(self, seconds: float | None = None) -> dict[str, Any]:
+        """The next message.
+
+        Raises:
+            TimeoutError: none was complete after ``seconds``.
+            ChannelError: the other side is gone, or what came is no message.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size, deadline))
+        if size > MAX_MESSAGE_BYTES:
+            raise ChannelError(f"a message of {size} bytes: at most {MAX_MESSAGE_BYTES}")
+        body = self._exactly(size, deadline)
+        try:
+            message = msgpack.unpackb(body)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise ChannelError(f"no message: {error}") from error
+        if not isinstance(message, dict):
+            raise ChannelError("no message: not a map")
+        return message
+
+    def close(self) -> None:
+        """Close this end; the other one reads end of file."""
+        self._end.close()
+
+    def _exactly(self, size: int, deadline: float | None) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            if deadline is not None:
+                self._end.settimeout(max(deadline - time.monotonic(), 1e-3))
+            else:
+                self._end.settimeout(None)
+            try:
+                chunk = self._end.recv(min(size - len(data), 1 << 20))
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise ChannelError(f"the other side is gone: {error}") from error
+            if not chunk:
+                raise ChannelError("the other side is gone: end of file")
+            data += chunk
+        return bytes(data)

@@ -1,0 +1,191 @@
+"""The judge of answers: a handle of one worker process that builds tasks and scores texts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from node.tasks.task import Split
+from node.tasks.worker_process import WorkerDied, WorkerLimits, WorkerProcess
+from protocol.manifest import EnvSpec
+from swarm.counters import Counters
+from swarm.judge import (
+    CRASHED,
+    EVALUATES_TEXT,
+    TIMEOUT,
+    UNAVAILABLE,
+    UNKNOWN_ENV,
+    JudgeRefused,
+    Verdict,
+)
+
+logger = logging.getLogger(__name__)
+
+_NOT_SERVED = {
+    "jsonl": "env %r is not served here: name its file under [tasks] files",
+    "plugin": "env %r is not served here: install the package that brings it",
+}
+
+Coordinates = tuple[str, int, int, Split]
+
+
+class Verifier:
+    """Scores answers in a process of its own, and starts another when that one is lost.
+
+    A text that makes the worker hang or die costs the group it came in, counted and logged, and
+    the time to start a worker again; the caller lives on. Thread-safe; requests queue.
+
+    Args:
+        specs: the swarm's catalogue.
+        files: path of the file of each ``jsonl`` env that this machine holds.
+        limits: of the worker process.
+        outside: whether texts come from strangers. Then envs whose scoring evaluates text are
+            refused, and the worker yields the processor to the node's own work.
+        counters: ``verifier_restarts{reason}``, ``answers_unreadable{env}`` go here.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[EnvSpec],
+        files: Mapping[str, str | Path] | None = None,
+        *,
+        outside: bool,
+        limits: WorkerLimits | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self._catalogue: dict[str, Any] = {
+            "specs": [asdict(spec) for spec in specs],
+            "files": {name: str(Path(path).absolute()) for name, path in (files or {}).items()},
+        }
+        self._outside = outside
+        self._limits = limits or WorkerLimits()
+        self._counters = counters or Counters()
+        self._lock = threading.Lock()
+        self._worker: WorkerProcess | None = None
+        self._closed = False
+
+    def start(self) -> tuple[str, ...]:
+        """Start the worker now, name the envs that this machine can serve and log the others.
+
+        Raises:
+            CatalogueError: the catalogue cannot be opened here; the message says what to do.
+            JudgeRefused: no worker can be started (``unavailable``).
+        """
+        with self._lock:
+            served = tuple(self._running().envs)
+        for spec in self._catalogue["specs"]:
+            if spec["name"] not in served:
+                logger.warning(_NOT_SERVED[spec["source"]], spec["name"])
+        return served
+
+    def judge(
+        self,
+        env: str,
+        level: int,
+        seed: int,
+        texts: Sequence[str],
+        split: Split = Split.TRAIN,
+    ) -> Verdict:
+        """Rebuild one task and score ``texts``, whole completions, as answers to it.
+
+        Raises:
+            JudgeRefused: no verdict; see :class:`swarm.judge.JudgeRefused` for the reasons.
+        """
+        task = (env, level, seed, split)
+        reply = self._ask({"task": _wire(task), "texts": list(texts)}, [task])
+        if unreadable := reply.get("unreadable"):
+            self._counters.add("answers_unreadable", unreadable, env=env)
+        return _verdict(reply, len(texts))
+
+    def prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
+        """The prompts of tasks, in their order.
+
+        Raises:
+            JudgeRefused: one of them cannot be built.
+        """
+        prompts = self._ask({"tasks": [_wire(task) for task in tasks]}, tasks).get("prompts")
+        if not isinstance(prompts, list) or len(prompts) != len(tasks):
+            raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
+        return prompts
+
+    def memory_mib(self) -> float:
+        """Resident memory of the worker, 0 while there is none."""
+        with self._lock:
+            return self._worker.memory_mib() if self._worker else 0.0
+
+    def close(self) -> None:
+        """End the worker. Nothing can be asked afterwards."""
+        with self._lock:
+            self._closed = True
+            if self._worker:
+                self._worker.end()
+                self._worker = None
+
+    def __enter__(self) -> Verifier:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self, message: dict[str, Any], tasks: Sequence[Coordinates]) -> dict[str, Any]:
+        with self._lock:
+            worker = self._running()
+            for env, level, _, _ in tasks:
+                self._admit(worker, env, level)
+            try:
+                reply = worker.ask(message, self._limits.wall_seconds)
+            except WorkerDied as death:
+                self._worker = None
+                reason = TIMEOUT if death.ran_out_of_time else CRASHED
+                self._counters.add("verifier_restarts", reason=reason)
+                logger.warning("the worker was lost on env %r: %s", tasks[0][0], death)
+                raise JudgeRefused(reason, str(death)) from death
+        if "refused" in reply:
+            raise JudgeRefused(str(reply["refused"]), str(reply.get("detail", "")))
+        return reply
+
+    def _running(self) -> WorkerProcess:
+        if self._closed:
+            raise JudgeRefused(UNAVAILABLE, "the verifier is closed")
+        if self._worker and not self._worker.alive():
+            # Lost while idle, to the system or an operator: no text is to blame.
+            logger.warning("the worker died between requests; starting another")
+            self._counters.add("verifier_restarts", reason="idle")
+            self._worker.end()
+            self._worker = None
+        if self._worker is None:
+            self._worker = WorkerProcess.start(self._catalogue, self._limits, nice=self._outside)
+        return self._worker
+
+    def _admit(self, worker: WorkerProcess, env: str, level: int) -> None:
+        if env not in worker.envs:
+            raise JudgeRefused(UNKNOWN_ENV, f"{env!r} is not served here")
+        if not 0 <= level < worker.envs[env].levels:
+            raise JudgeRefused(UNKNOWN_ENV, f"env {env!r} has no level {level}")
+        if self._outside and worker.envs[env].evaluates_text:
+            raise JudgeRefused(EVALUATES_TEXT, f"env {env!r}")
+
+
+def _wire(task: Coordinates) -> list[Any]:
+    env, level, seed, split = task
+    return [env, level, seed, split.value]
+
+
+def _verdict(reply: dict[str, Any], count: int) -> Verdict:
+    """The reply as a verdict; checked, since scoring strange text may have bent the worker."""
+    prompt, rewards = reply.get("prompt"), reply.get("rewards")
+    if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:
+        raise JudgeRefused(CRASHED, "the worker's verdict is malformed")
+    if not all(isinstance(reward, float) and 0.0 <= reward <= 1.0 for reward in rewards):
+        raise JudgeRefused(CRASHED, "the worker's rewards are not numbers in [0, 1]")
+    return Verdict(prompt, tuple(rewards))

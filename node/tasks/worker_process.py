@@ -1,0 +1,182 @@
+"""Starting, asking and ending one worker process, seen from the node."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from node.tasks.catalogue import CatalogueError
+from node.tasks.channel import Channel, ChannelError
+from swarm.judge import UNAVAILABLE, JudgeRefused
+
+logger = logging.getLogger(__name__)
+
+_END_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """What a worker may use. More than any honest answer needs, by a wide margin.
+
+    Attributes:
+        cpu_seconds: CPU time a request.
+        wall_seconds: time a request, measured by the node.
+        memory_mib: address space of the process.
+        start_seconds: time to start and open the catalogue.
+    """
+
+    cpu_seconds: int = 5
+    wall_seconds: float = 10.0
+    memory_mib: int = 1024
+    start_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEnv:
+    """What the worker says of an env it has opened."""
+
+    levels: int
+    evaluates_text: bool
+
+
+class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to judge
+    """The worker hung, died or spoke nonsense, and is gone.
+
+    Attributes:
+        ran_out_of_time: it used up its CPU or wall time.
+    """
+
+    def __init__(self, detail: str, *, ran_out_of_time: bool) -> None:
+        super().__init__(detail)
+        self.ran_out_of_time = ran_out_of_time
+
+
+class WorkerProcess:
+    """One live worker. Not thread-safe. After :class:`WorkerDied` it is ended and reaped."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
+        self._process = process
+        self._channel = channel
+        self.envs: dict[str, OpenEnv] = {}
+
+    @classmethod
+    def start(cls, catalogue: dict[str, Any], limits: WorkerLimits, *, nice: bool) -> WorkerProcess:
+        """Start a worker and wait until it has opened the catalogue.
+
+        Raises:
+            CatalogueError: it cannot be opened here.
+            JudgeRefused: the process did not come up (``unavailable``).
+        """
+        worker = cls._spawn(limits, nice)
+        try:
+            reply = worker.ask(catalogue, limits.start_seconds)
+        except WorkerDied as death:
+            detail = f"{death}: {worker._last_words()}"
+            logger.error("no worker can be started: %s", detail)
+            raise JudgeRefused(UNAVAILABLE, detail) from death
+        if "error" in reply:
+            worker.end()
+            raise CatalogueError(str(reply["error"]))
+        worker.envs = {
+            name: OpenEnv(env["levels"], env["evaluates"]) for name, env in reply["envs"].items()
+        }
+        return worker
+
+    @classmethod
+    def _spawn(cls, limits: WorkerLimits, nice: bool) -> WorkerProcess:
+        ours, theirs = socket.socketpair()
+        arguments = {
+            "cpu_seconds": limits.cpu_seconds,
+            "memory_mib": limits.memory_mib,
+            "nice": 10 if nice else 0,
+        }
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "node.tasks.worker", json.dumps(arguments)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                # Never a log file: the worker may not write to files.
+                stderr=subprocess.PIPE,
+                env=_environment(),
+                # Ctrl-C is the node's to handle; the worker ends when the node closes its socket.
+                start_new_session=True,
+            )
+        return cls(process, Channel(ours))
+
+    def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Send one request and wait for its reply.
+
+        Raises:
+            WorkerDied: there is none; the worker has been ended.
+        """
+        try:
+            self._channel.send(message, seconds)
+            return self._channel.receive(seconds)
+        except TimeoutError as error:
+            self._reap(0.0)
+            raise WorkerDied(f"no reply in {seconds:g} s", ran_out_of_time=True) from error
+        except ChannelError as error:
+            status = self._reap(_END_SECONDS)
+            raise WorkerDied(
+                f"ended with {_in_words(status)}", ran_out_of_time=status == -signal.SIGXCPU
+            ) from error
+
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def memory_mib(self) -> float:
+        """Resident memory; 0 once the process has ended."""
+        try:
+            return float(psutil.Process(self._process.pid).memory_info().rss) / (1 << 20)
+        except psutil.NoSuchProcess:
+            return 0.0
+
+    def end(self) -> None:
+        """Close the channel, which ends the worker, and reap it."""
+        self._reap(_END_SECONDS)
+
+    def _last_words(self) -> str:
+        """The last line that a worker which has ended wrote to its standard error."""
+        words = self._process.communicate()[1].decode(errors="replace").strip()
+        return words.rsplit("\n", 1)[-1] or "it left no message"
+
+    def _reap(self, patience: float) -> int:
+        """Close the channel, end the process if that does not, and return its exit status."""
+        self._channel.close()
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """All that the worker inherits: where to import from, and one order for sets.
+
+    Some verifiable families iterate over sets of strings; with a fixed hash seed every worker in
+    the swarm builds the same question from the same seed.
+    """
+    return {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def _in_words(status: int) -> str:
+    if status < 0:
+        return f"signal {signal.Signals(-status).name}"
+    return f"exit status {status}"
