@@ -1,0 +1,45 @@
+"""Founding a swarm: putting a manifest together and signing it."""
+
+from __future__ import annotations
+
+import time
+
+from node.tasks.catalogue import load_catalogue
+from protocol.admission_rule import AdmissionRule, Open
+from protocol.identity import Identity
+from protocol.manifest import Manifest, sign_manifest
+
+
+def found_swarm(
+    identity: Identity,
+    *,
+    name: str,
+    catalogue: str = "tiny",
+    epoch_seconds: float = 60.0,
+    shards: int = 1,
+    admission: AdmissionRule | None = None,
+) -> bytes:
+    """A signed manifest, ready to be pinned and handed to joiners.
+
+    Args:
+        identity: the founder's.
+        name: for people.
+        catalogue: a shipped one's name, or a path ending in ``.toml``.
+        epoch_seconds: length of an epoch: about one round of a slow node.
+        shards: a power of two, about one for every 32 nodes expected.
+        admission: who may take part; everybody when None.
+
+    Raises:
+        CatalogueError: the catalogue cannot be read.
+        BadSchema: a value is out of its range; the message names it.
+    """
+    manifest = Manifest(
+        name=name,
+        founder=identity.author,
+        created=time.time(),
+        catalogue=load_catalogue(catalogue),
+        epoch_seconds=epoch_seconds,
+        shards=shards,
+        admission=admission or Open(),
+    )
+    return sign_manifest(manifest, identity)

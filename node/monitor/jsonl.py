@@ -1,0 +1,80 @@
+"""Records as JSON lines, one a round."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+
+from node.errors import DiskFullError
+from node.files import is_disk_full
+from node.monitor.record import RoundRecord
+
+
+class JsonLinesFile:
+    """Appends records to a file.
+
+    Rounds that were lost in a crash and done again stand in it twice; the later line counts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        _drop_half_line(path)
+        # unbuffered: what failed to be written must not be tried again by close()
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, record: RoundRecord) -> None:
+        """Append one line and hand it to the system.
+
+        Raises:
+            DiskFullError: there is no space for it.
+        """
+        line = _line(record)
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if not is_disk_full(error, self._path.parent):
+                raise
+            raise DiskFullError(
+                "no space left for", self._path, "Free some space and start again; it resumes."
+            ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class JsonLinesOutput:
+    """Prints records to standard output, for other programs to read."""
+
+    def write(self, record: RoundRecord) -> None:
+        """Print one line."""
+        sys.stdout.write(_line(record).decode())
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Standard output stays open."""
+
+
+def read_records(path: Path) -> list[RoundRecord]:
+    """All records of a file, a last half line left out; empty when there is no file."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [RoundRecord.from_dict(json.loads(line)) for line in lines]
+
+
+def _line(record: RoundRecord) -> bytes:
+    return json.dumps(record.to_dict()).encode() + b"\n"
+
+
+def _drop_half_line(path: Path) -> None:
+    """Cut what a killed process left behind the last line's end."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)

@@ -1,0 +1,50 @@
+"""Which sinks a node writes to, by its config."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from rich.console import Console
+
+from node.config import Config
+from node.monitor.jsonl import JsonLinesFile, JsonLinesOutput
+from node.monitor.live import LivePanel, PlainLines
+from node.monitor.prometheus import Prometheus
+from node.monitor.sink import Sink
+from node.monitor.tensorboard import TensorBoard
+from node.run_folder import RunFolder
+
+
+def open_sinks(config: Config, folder: RunFolder, *, json: bool = False) -> tuple[Sink, ...]:
+    """Open the metrics file, what the config asks for, and a view on standard output.
+
+    The view is a live panel on a terminal, else a line a round; JSON lines with ``json``.
+
+    Raises:
+        NodeError: a port is taken or a package missing; what was opened is closed again.
+    """
+    monitor = config.monitor
+    with ExitStack() as stack:
+        sinks: list[Sink] = []
+
+        def add(sink: Sink) -> None:
+            sinks.append(sink)
+            stack.callback(sink.close)
+
+        add(JsonLinesFile(folder.metrics))
+        if monitor.prometheus_port:
+            add(Prometheus(monitor.prometheus_port))
+        if monitor.tensorboard:
+            add(TensorBoard(folder.tensorboard))
+        add(_view(config, json))
+        stack.pop_all()
+    return tuple(sinks)
+
+
+def _view(config: Config, json: bool) -> Sink:
+    if json:
+        return JsonLinesOutput()
+    console = Console()
+    if config.monitor.live and console.is_terminal:
+        return LivePanel(config.node.name, config.schedule.rounds, console)
+    return PlainLines(console)

@@ -1,0 +1,46 @@
+"""Records as TensorBoard event files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from node.errors import NodeError
+from node.monitor.record import RoundRecord
+
+
+class TensorBoard:
+    """Writes every figure of the record, by round.
+
+    A run that resumes hides what an earlier process wrote of rounds that are done again.
+
+    Raises:
+        NodeError: the package is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise NodeError(
+                f"monitor.tensorboard needs a package that is missing ({error})",
+                None,
+                "Install it with: pip install 'swarm-node[tensorboard]', or set it to false.",
+            ) from error
+        self._open = SummaryWriter
+        self._folder = folder
+        self._writer: Any = None
+
+    def write(self, record: RoundRecord) -> None:
+        """Add the record's figures at its round."""
+        if self._writer is None:
+            self._writer = self._open(str(self._folder), purge_step=record.round)
+        for name, value in record.scalars().items():
+            self._writer.add_scalar(name, value, record.round, walltime=record.time)
+        for reason, count in record.refused.items():
+            self._writer.add_scalar(f"refused/{reason}", count, record.round, walltime=record.time)
+
+    def close(self) -> None:
+        """Flush to disk."""
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,59 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from node.monitor.record import PHASES, RoundRecord
+
+NONE = "–"
+
+
+def share(value: float | None) -> str:
+    """A reward or share from 0 to 1, with three places."""
+    return NONE if value is None else f"{value:.3f}"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that fits."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def split(seconds: Mapping[str, float]) -> str:
+    """How a round's time divides, largest part first, parts below one percent left out."""
+    total = seconds.get("total") or sum(seconds.values()) or 1.0
+    parts = sorted(((seconds.get(phase, 0.0), phase) for phase in PHASES), reverse=True)
+    shown = [f"{phase} {spent / total:.0%}" for spent, phase in parts if spent / total >= 0.01]
+    return ", ".join(shown) or NONE
+
+
+def externals(record: RoundRecord) -> str:
+    """External groups trained on, of those wanted."""
+    return f"{record.groups_external} of {record.external_wanted}"
+
+
+def refusals(refused: Mapping[str, int]) -> str:
+    """Refused groups by reason, most frequent first."""
+    ordered = sorted(refused.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{reason} {count}" for reason, count in ordered) or "none"
+
+
+def one_line(record: RoundRecord) -> str:
+    """A round in one line."""
+    parts = [
+        f"round {record.round}",
+        f"reward {share(record.reward_own)}",
+        f"external {share(record.reward_external)} ({externals(record)})",
+        f"informative {record.informative_own:.0%}",
+        f"{record.tokens_per_s:.0f} tokens/s",
+        f"{record.seconds.get('total', 0.0):.2f} s",
+        f"peers {record.peers}",
+        f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",
+    ]
+    if record.reward_eval is not None:
+        parts.insert(2, f"eval {share(record.reward_eval)}")
+    return " | ".join(parts)
