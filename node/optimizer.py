@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,13 +89,13 @@ class Optimizer:
         self._adam.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the model's own weights."""
+        """Everything but the model's own weights; tensors are the live ones, as torch's are."""
         masters = [m.detach() for m in self._masters] if self._copied else []
         return {"adam": self._adam.state_dict(), "masters": masters, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`; the model's weights must be of the same moment."""
-        self._adam.load_state_dict(state["adam"])
+        self._adam.load_state_dict(deepcopy(state["adam"]))
         with torch.no_grad():
             for master, saved in zip(self._masters, state["masters"], strict=self._copied):
                 master.copy_(saved)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import character_tokenizer, random_policy
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
 from node.engines.decoding import draw
@@ -13,6 +12,7 @@ from node.engines.transformers_engine import TransformersEngine
 from node.logprobs import token_logprobs
 from node.policy import Policy
 from protocol.rollout import Finish
+from tests.support import character_tokenizer, random_policy
 
 PROMPTS = ["2+2=", "What is the gcd of 12 and 18?", "spell", "7", "Reverse: abcdef"]
 SHAPE = {

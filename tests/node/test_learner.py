@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.engines.engine import Sampling
+from node.engines.transformers_engine import TransformersEngine
+from node.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGroup
+from node.logprobs import token_logprobs
+from node.policy import Policy
+from tests.support import random_policy
+
+CONFIG = LearnerConfig(lr=1e-3, max_grad_norm=1e9)
+
+
+def group(seed: int, rewards: tuple[float, ...], *, own: bool = True) -> TrainingGroup:
+    draw = random.Random(seed)
+    completions = []
+    for _ in rewards:
+        length = draw.randint(1, 6)
+        ids = (*(draw.randrange(95) for _ in range(length)), 96)
+        behaviour = tuple(draw.uniform(-4.0, -0.1) for _ in ids)
+        completions.append(TrainingCompletion(ids, (True,) * len(ids), behaviour))
+    prompt = tuple(draw.randrange(95) for _ in range(draw.randint(2, 9)))
+    return TrainingGroup(prompt, tuple(completions), rewards, own)
+
+
+MIXED = [group(1, (0.0, 1.0, 0.0)), group(2, (1.0, 0.0)), group(3, (0.2, 0.4, 0.9, 0.0))]
+
+
+def weights(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.detach().float().flatten() for p in policy.model.parameters()]).clone()
+
+
+def gradient_of(groups, config: LearnerConfig = CONFIG, **settings) -> torch.Tensor:
+    """The gradient an update would take, caught where it is handed to the optimizer."""
+    policy = random_policy()
+    learner = Learner(policy, config, **settings)
+    caught = []
+    learner._optimizer.step = lambda: caught.append(
+        torch.cat([p.grad.flatten() for p in policy.model.parameters()]).clone()
+    )
+    learner.update(groups)
+    return caught[0]
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 0.1, 1.0]), max_size=3), st.randoms())
+def test_groups_without_signal_act_only_through_the_denominator(levels, shuffler):
+    idle = [group(10 + i, (level,) * 4) for i, level in enumerate(levels)]
+    mixed = [*MIXED, *idle]
+    shuffler.shuffle(mixed)
+    tokens = sum(len(c.ids) for g in MIXED for c in g.completions)
+    more = sum(len(c.ids) for g in idle for c in g.completions)
+    torch.testing.assert_close(
+        gradient_of(mixed) * (tokens + more) / tokens, gradient_of(MIXED), atol=1e-6, rtol=1e-4
+    )
+
+
+def test_skipping_groups_without_signal_equals_training_on_them():
+    """A group of equal rewards and one with rewards that differ by next to nothing agree."""
+    idle = group(10, (0.5,) * 4)
+    nearly = dataclasses.replace(idle, rewards=(0.5, 0.5, 0.5, 0.5 + 1e-12))
+    torch.testing.assert_close(
+        gradient_of([*MIXED, idle]), gradient_of([*MIXED, nearly]), atol=1e-6, rtol=0
+    )
+
+
+def test_without_any_signal_no_step_is_made():
+    policy = random_policy()
+    learner = Learner(policy, CONFIG)
+    before = weights(policy)
+    stats = learner.update([group(1, (1.0, 1.0)), group(2, (0.0, 0.0, 0.0))])
+    assert stats.skipped
+    assert (stats.groups_informative, stats.tokens_trained, stats.refused) == (0, 0, 0)
+    assert policy.version == 0
+    assert torch.equal(weights(policy), before)
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo", "cispo"])
+@pytest.mark.parametrize("budget", [1, 24, 60])
+def test_the_gradient_does_not_depend_on_how_rows_are_split(loss, budget):
+    config = dataclasses.replace(CONFIG, loss=loss)
+    split = dataclasses.replace(config, micro_batch_tokens=budget)
+    torch.testing.assert_close(
+        gradient_of(MIXED, split), gradient_of(MIXED, config), atol=1e-6, rtol=1e-4
+    )
+
+
+def behaving(groups, shift: float) -> list[TrainingGroup]:
+    """The groups, sampled by a policy that differs from the learner's by ``shift`` nats."""
+    policy = random_policy()
+    changed = []
+    for each in groups:
+        completions = []
+        for done in each.completions:
+            ids = torch.tensor([[*each.prompt_ids, *done.ids]])
+            with torch.no_grad():
+                cur, _ = token_logprobs(policy.model, ids, torch.tensor([done.ids]), 1.0)
+            behaviour = tuple((cur[0] - shift).tolist())
+            completions.append(dataclasses.replace(done, behaviour=behaviour))
+        changed.append(dataclasses.replace(each, completions=tuple(completions)))
+    return changed
+
+
+def test_a_behaviour_other_than_the_policy_counts_under_tis_and_not_under_none():
+    plain = gradient_of(MIXED)
+    near, far = behaving(MIXED, 0.5), behaving(MIXED, 3.0)
+    torch.testing.assert_close(gradient_of(near, correction="none"), plain)
+    torch.testing.assert_close(
+        gradient_of(near, correction="tis"), plain * 1.6487, atol=1e-5, rtol=1e-3
+    )
+    torch.testing.assert_close(
+        gradient_of(far, correction="tis"), plain * CONFIG.tis_cap, atol=1e-5, rtol=1e-3
+    )
+
+
+def test_an_unknown_behaviour_is_taken_for_the_policys_own():
+    unknown = [
+        dataclasses.replace(
+            g, completions=tuple(dataclasses.replace(c, behaviour=None) for c in g.completions)
+        )
+        for g in MIXED
+    ]
+    torch.testing.assert_close(gradient_of(unknown, correction="tis"), gradient_of(MIXED))
+
+
+def test_prompts_are_masked_and_the_end_of_sequence_token_is_trained():
+    """The gradient equals that of the log-prob of the completions' tokens, EOS among them."""
+    policy = random_policy()
+    each = group(1, (0.0, 1.0))
+    total = torch.zeros(())
+    for done, advantage in zip(each.completions, (-0.5, 0.5), strict=True):
+        ids = torch.tensor([[*each.prompt_ids, *done.ids]])
+        logits = policy.model(input_ids=ids).logits[0].log_softmax(-1)
+        start = len(each.prompt_ids)
+        for offset, token in enumerate(done.ids):
+            total = total - advantage * logits[start + offset - 1, token]
+    total = total / sum(len(c.ids) for c in each.completions)
+    expected = torch.autograd.grad(total, list(policy.model.parameters()))
+    config = dataclasses.replace(CONFIG, normalise_std=False)
+    torch.testing.assert_close(
+        gradient_of([each], config),
+        torch.cat([g.flatten() for g in expected]),
+        atol=1e-6,
+        rtol=1e-4,
+    )
+
+
+def test_tokens_of_an_environment_are_context_and_not_trained():
+    done = group(1, (0.0, 1.0)).completions
+    spoken = tuple(
+        TrainingCompletion((7, *c.ids), (False, *c.trained), (0.0, *c.behaviour)) for c in done
+    )
+    prompt = (4, 5, 6)
+    told = TrainingGroup(prompt, spoken, (0.0, 1.0), True)
+    asked = TrainingGroup((*prompt, 7), done, (0.0, 1.0), True)
+    torch.testing.assert_close(gradient_of([told]), gradient_of([asked]))
+
+
+def test_what_is_longer_than_the_cap_is_trained_on_up_to_it():
+    config = dataclasses.replace(CONFIG, max_completion_tokens=3)
+    short = [
+        dataclasses.replace(g, completions=tuple(c.first(3) for c in g.completions)) for g in MIXED
+    ]
+    torch.testing.assert_close(gradient_of(MIXED, config), gradient_of(short, CONFIG))
+
+
+@pytest.mark.parametrize("correction", ["none", "tis"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_engines_logprobs_are_the_learners_at_equal_weights(correction, temperature):
+    policy = random_policy(spread=0.1)
+    engine = TransformersEngine(policy, seed=0)
+    prompt = policy.encode_prompt("1+1=")
+    (samples,) = engine.generate([prompt], 8, Sampling(temperature, max_new_tokens=12))
+    completions = tuple(
+        TrainingCompletion(s.ids, (True,) * len(s.ids), s.logprobs) for s in samples
+    )
+    own = TrainingGroup(tuple(prompt), completions, (1.0, *[0.0] * 7), True)
+    learner = Learner(policy, CONFIG, temperature=temperature, correction=correction)
+    stats = learner.update([own])
+    assert stats.engine_gap < 1e-5
+    assert stats.ratio_mean == pytest.approx(1.0, abs=1e-4)
+    assert stats.ratio_max == pytest.approx(1.0, abs=1e-4)
+    assert stats.tokens_trained == sum(len(s.ids) for s in samples)
+    assert not stats.skipped
+    assert policy.version == 1
+
+
+def test_an_update_raises_the_odds_of_what_was_rewarded():
+    policy = random_policy()
+    learner = Learner(policy, CONFIG)
+    each = group(1, (0.0, 1.0))
+
+    def odds() -> list[float]:
+        ids = [torch.tensor([[*each.prompt_ids, *c.ids]]) for c in each.completions]
+        targets = [torch.tensor([c.ids]) for c in each.completions]
+        with torch.no_grad():
+            return [
+                float(token_logprobs(policy.model, i, t, 1.0)[0].sum())
+                for i, t in zip(ids, targets, strict=True)
+            ]
+
+    before = odds()
+    learner.update([each])
+    after = odds()
+    assert after[0] < before[0]
+    assert after[1] > before[1]
+
+
+def test_more_epochs_are_held_by_the_trust_region():
+    policy = random_policy()
+    config = LearnerConfig(lr=3e-2, epochs=3)
+    stats = Learner(policy, config).update(MIXED)
+    assert policy.version == 3
+    assert 0 < stats.clip_fraction < 1
+
+
+def spoil(policy: Policy) -> None:
+    with torch.no_grad():
+        policy.model.model.norm.weight[0] = float("nan")
+
+
+def test_a_step_that_is_not_finite_is_refused_loudly_and_leaves_the_weights(caplog):
+    policy = random_policy()
+    learner = Learner(policy, CONFIG)
+    spoil(policy)
+    before = weights(policy)
+    state = learner.state_dict()["optimizer"]["adam"]["state"]
+    stats = learner.update(MIXED)
+    assert stats.skipped
+    assert stats.refused == 1
+    assert policy.version == 0
+    assert torch.equal(weights(policy).nan_to_num(), before.nan_to_num())
+    assert learner.state_dict()["optimizer"]["adam"]["state"] == state
+    assert "step refused" in caplog.text
+
+
+def test_after_a_refused_step_training_goes_on_from_the_same_weights():
+    policy, other = random_policy(), random_policy()
+    uncapped = dataclasses.replace(CONFIG, tis_cap=float("inf"))
+    learner, refusing = (Learner(p, uncapped, correction="tis") for p in (policy, other))
+    assert refusing.update(behaving(MIXED, 1e9)).refused == 1
+    same = behaving(MIXED, 0.0)
+    learner.update(same)
+    refusing.update(same)
+    assert torch.equal(weights(other), weights(policy))
+
+
+def test_a_restored_learner_takes_the_step_that_the_saved_one_would_have_taken():
+    policy, other = random_policy(), random_policy()
+    config = dataclasses.replace(CONFIG, warmup_steps=4)
+    learner = Learner(policy, config)
+    learner.update(MIXED)
+    other.model.load_state_dict(policy.model.state_dict())
+    restored = Learner(other, config)
+    restored.load_state_dict(learner.state_dict())
+    assert learner.update(MIXED).lr == restored.update(MIXED).lr == pytest.approx(5e-4)
+    assert torch.equal(weights(policy), weights(other))
+    assert other.version == policy.version == 2
+
+
+def test_steps_smaller_than_half_precision_can_show_are_not_lost():
+    policy = random_policy(dtype=torch.bfloat16, spread=1.0)
+    learner = Learner(policy, LearnerConfig(lr=1e-4))
+    before = weights(policy)
+    for _ in range(30):
+        learner.update(MIXED)
+    drift = (weights(policy) - before).abs().mean()
+    assert 3e-4 < drift < 4e-3
+    assert learner.state_dict()["optimizer"]["masters"][0].dtype == torch.float32
+
+
+def test_tokens_and_mask_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match="differ in length"):
+        TrainingCompletion((1, 2), (True,))

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from node.advantages import group_advantages, informative
+from node.losses import LOSSES, Clip, Counts, Terms, cispo, dr_grpo, grpo, gspo, tis_weights
+
+CLIP = Clip(0.2, 0.28)
+
+
+def terms(seed: int = 0, rows: int = 6, tokens: int = 9, drift: float = 0.5) -> Terms:
+    """Random log-probs; ``drift`` is how far the current policy went from the proximal one."""
+    random = torch.Generator().manual_seed(seed)
+    prox = -3 * torch.rand((rows, tokens), generator=random)
+    cur = prox + drift * torch.randn((rows, tokens), generator=random)
+    lengths = torch.randint(1, tokens + 1, (rows, 1), generator=random)
+    return Terms(
+        cur=cur.requires_grad_(),
+        prox=prox,
+        advantages=torch.randn(rows, generator=random),
+        mask=torch.arange(tokens) < lengths,
+        weights=0.5 + torch.rand((rows, tokens), generator=random),
+    )
+
+
+def counts_of(t: Terms) -> Counts:
+    return Counts(int(t.mask.sum()), len(t.mask), 16)
+
+
+def gradient(loss, t: Terms, counts: Counts) -> torch.Tensor:
+    return torch.autograd.grad(loss(t, counts, CLIP), t.cur)[0]
+
+
+def rows_of(t: Terms, rows: slice) -> Terms:
+    return Terms(*(getattr(t, f.name)[rows] for f in dataclasses.fields(t)))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_micro_batches_add_up_to_the_whole_batch(name):
+    t, loss = terms(), LOSSES[name]
+    counts = counts_of(t)
+    parts = loss(rows_of(t, slice(0, 2)), counts, CLIP) + loss(
+        rows_of(t, slice(2, None)), counts, CLIP
+    )
+    torch.testing.assert_close(parts, loss(t, counts, CLIP))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_masked_tokens_change_neither_loss_nor_gradient(name):
+    t, loss = terms(), LOSSES[name]
+    spoiled = dataclasses.replace(t, cur=torch.where(t.mask, t.cur, 40.0))
+    torch.testing.assert_close(loss(spoiled, counts_of(t), CLIP), loss(t, counts_of(t), CLIP))
+    assert not gradient(loss, t, counts_of(t))[~t.mask].any()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_rows_without_advantage_have_no_gradient(name):
+    t = terms()
+    t = dataclasses.replace(t, advantages=t.advantages * torch.tensor([1, 0, 1, 0, 0, 1]))
+    by_row = gradient(LOSSES[name], t, counts_of(t)).abs().sum(-1)
+    assert by_row[[1, 3, 4]].sum() == 0
+    assert by_row[[0, 2, 5]].sum() > 0
+
+
+@pytest.mark.parametrize("loss", [grpo, cispo])
+def test_at_the_proximal_policy_the_gradient_is_weight_times_advantage(loss):
+    t = terms(drift=0.0)
+    expected = -t.weights * t.advantages[:, None] * t.mask / t.mask.sum()
+    torch.testing.assert_close(gradient(loss, t, counts_of(t)), expected)
+
+
+def test_masking_half_of_the_tokens_leaves_the_scale_of_the_others():
+    t = terms()
+    counts = counts_of(t)
+    fewer = t.mask & (torch.arange(t.mask.shape[1]) % 2 == 0)
+    whole = gradient(grpo, t, counts)
+    half = gradient(grpo, dataclasses.replace(t, mask=fewer), counts)
+    torch.testing.assert_close(half, torch.where(fewer, whole, 0.0))
+
+
+def test_grpo_clips_upwards_later_than_downwards():
+    ratios = torch.tensor([[0.79, 0.81, 1.27, 1.29]])
+    for advantage, moving in ((1.0, [True, True, True, False]), (-1.0, [False, True, True, True])):
+        t = Terms(
+            cur=ratios.log().requires_grad_(),
+            prox=torch.zeros(1, 4),
+            advantages=torch.tensor([advantage]),
+            mask=torch.ones(1, 4, dtype=torch.bool),
+            weights=torch.ones(1, 4),
+        )
+        assert (gradient(grpo, t, counts_of(t))[0] != 0).tolist() == moving
+
+
+def test_dr_grpo_divides_by_a_constant_whatever_the_lengths():
+    t = terms()
+    scale = t.mask.sum() / (len(t.mask) * 16)
+    torch.testing.assert_close(
+        gradient(dr_grpo, t, counts_of(t)), gradient(grpo, t, counts_of(t)) * scale
+    )
+
+
+def test_gspo_spreads_one_sequence_ratio_over_its_tokens():
+    t = dataclasses.replace(terms(drift=0.02), weights=torch.ones(6, 9))
+    length = t.mask.sum(-1)
+    ratio = (((t.cur - t.prox) * t.mask).sum(-1) / length).exp()
+    expected = (-t.advantages * ratio / length / len(length))[:, None] * t.mask
+    torch.testing.assert_close(gradient(gspo, t, counts_of(t)), expected.detach())
+
+
+def test_cispo_keeps_the_gradient_of_tokens_that_grpo_clips():
+    t = terms(drift=2.0)
+    dropped = gradient(grpo, t, counts_of(t)) == 0
+    assert (dropped & t.mask).any()
+    assert gradient(cispo, t, counts_of(t))[t.mask].all()
+
+
+def test_tis_weights_lie_between_zero_and_the_cap():
+    t = terms(drift=3.0)
+    weights = tis_weights(t.prox, t.cur, t.mask, cap=2.0)
+    assert not weights.requires_grad
+    assert weights.min() >= 0 and weights.max() == 2.0
+    assert (weights[~t.mask] == 1).all()
+    free = (t.prox - t.cur).exp()
+    small = t.mask & (free < 2.0)
+    torch.testing.assert_close(weights[small], free[small].detach())
+
+
+def test_truncation_bias_vanishes_as_the_cap_grows():
+    behaviour, target = torch.tensor([0.9, 0.09, 0.01]), torch.tensor([0.2, 0.2, 0.6])
+    value = torch.tensor([0.0, 1.0, 2.0])
+    everywhere = torch.ones(3, dtype=torch.bool)
+    errors = []
+    for cap in (1.0, 5.0, 100.0):
+        weights = tis_weights(target.log(), behaviour.log(), everywhere, cap)
+        errors.append(float(((behaviour * weights - target) * value).sum().abs()))
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-6
+
+
+def test_advantages_are_centred_and_scaled_by_the_sample_deviation():
+    advantages = group_advantages((0.0, 0.0, 0.0, 1.0), normalise_std=True)
+    rewards = torch.tensor([0.0, 0.0, 0.0, 1.0])
+    expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+    torch.testing.assert_close(torch.tensor(advantages), expected)
+    assert group_advantages((0.0, 1.0), normalise_std=False) == (-0.5, 0.5)
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, 1.0])
+@pytest.mark.parametrize("normalise_std", [True, False])
+def test_equal_rewards_have_advantages_of_exactly_zero(reward, normalise_std):
+    assert not informative((reward,) * 7)
+    assert group_advantages((reward,) * 7, normalise_std) == (0.0,) * 7

@@ -1,0 +1,122 @@
+"""GRPO's loss and gradient against those of TRL's own trainer, on the same tensors."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from node.advantages import group_advantages
+from node.batches import MicroBatch, Row, TrainingCompletion, micro_batches
+from node.logprobs import token_logprobs
+from node.losses import Clip, Counts, Loss, Terms, cispo, dr_grpo, grpo, gspo
+from node.policy import Policy
+from tests.support import random_policy
+
+CLIP = Clip(0.2, 0.28)
+CAP = 10
+REWARDS = ((0.0, 1.0, 0.0, 0.5), (1.0, 1.0, 0.0, 0.0))
+
+
+def rows() -> list[Row]:
+    draw = random.Random(3)
+    made = []
+    for rewards in REWARDS:
+        prompt = tuple(draw.randrange(95) for _ in range(draw.randint(3, 8)))
+        for advantage in group_advantages(rewards, normalise_std=True):
+            ids = (*(draw.randrange(95) for _ in range(draw.randint(1, CAP - 1))), 96)
+            completion = TrainingCompletion(ids, (True,) * len(ids))
+            made.append(Row(prompt, completion, advantage, own=True))
+    return made
+
+
+def trl_inputs(made: list[Row], old: list[torch.Tensor], pad_id: int) -> dict[str, torch.Tensor]:
+    """TRL's layout: prompts padded on the left, completions on the right."""
+    before = max(len(row.prompt_ids) for row in made)
+    after = max(len(row.completion.ids) for row in made)
+
+    def padded(values, width: int, left: bool, fill: float = 0) -> torch.Tensor:
+        lines = [[fill] * (width - len(v)) * left + [*v] for v in values]
+        return torch.tensor([line + [fill] * (width - len(line)) for line in lines])
+
+    prompts, completions = [r.prompt_ids for r in made], [r.completion.ids for r in made]
+    return {
+        "prompt_ids": padded(prompts, before, True, pad_id),
+        "prompt_mask": padded([[1] * len(p) for p in prompts], before, True),
+        "completion_ids": padded(completions, after, False, pad_id),
+        "completion_mask": padded([[1] * len(c) for c in completions], after, False),
+        "old_per_token_logps": padded([o.tolist() for o in old], after, False, 0.0),
+        "advantages": torch.tensor([row.advantage for row in made]),
+        "num_items_in_batch": torch.tensor(sum(len(c) for c in completions)),
+    }
+
+
+def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torch.Tensor, list]:
+    model = copy.deepcopy(policy.model)
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        processing_class=policy.tokenizer,
+        train_dataset=Dataset.from_dict({"prompt": ["1", "2"]}),
+        args=GRPOConfig(
+            output_dir=str(folder),
+            use_cpu=True,
+            bf16=False,
+            beta=0.0,
+            epsilon=CLIP.low,
+            max_completion_length=CAP,
+            per_device_train_batch_size=8,
+            num_generations=4,
+            report_to=[],
+            **{"epsilon_high": CLIP.high, **settings},
+        ),
+    )
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    loss = trainer._compute_loss(trainer.model, inputs)
+    loss.backward()
+    return loss.detach(), [p.grad for p in trainer.model.parameters()]
+
+
+def ours(policy: Policy, loss: Loss, batch: MicroBatch, prox: torch.Tensor, counts: Counts):
+    cur, _ = token_logprobs(policy.model, batch.input_ids, batch.targets, 1.0)
+    terms = Terms(cur, prox, batch.advantages, batch.mask, torch.ones_like(cur))
+    value = loss(terms, counts, CLIP)
+    return value.detach(), torch.autograd.grad(value, list(policy.model.parameters()))
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.4])
+@pytest.mark.parametrize(
+    ("loss", "settings"),
+    [
+        (grpo, {"loss_type": "dapo"}),
+        (grpo, {"loss_type": "bnpo"}),
+        (dr_grpo, {"loss_type": "dr_grpo"}),
+        (gspo, {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
+        (cispo, {"loss_type": "cispo", "epsilon_high": 1 + CLIP.high}),
+    ],
+)
+def test_loss_and_gradient_equal_those_of_trl(loss, settings, drift, tmp_path):
+    policy = random_policy()
+    made = sorted(rows(), key=lambda row: row.length)
+    (batch,) = micro_batches(made, 10_000, policy.pad_id, torch.device("cpu"))
+    with torch.no_grad():
+        cur, _ = token_logprobs(policy.model, batch.input_ids, batch.targets, 1.0)
+    noise = torch.Generator().manual_seed(0)
+    prox = cur + drift * torch.randn(cur.shape, generator=noise)
+    counts = Counts(int(batch.mask.sum()), len(made), CAP)
+
+    value, gradient = ours(policy, loss, batch, prox, counts)
+    old = [line[mask] for line, mask in zip(prox, batch.mask, strict=True)]
+    inputs = trl_inputs(made, old, policy.pad_id)
+    expected, expected_gradient = theirs(policy, tmp_path, inputs, **settings)
+
+    torch.testing.assert_close(value, expected, atol=1e-5, rtol=1e-5)
+    assert any(g.abs().max() > 1e-3 for g in gradient)
+    for mine, their in zip(gradient, expected_gradient, strict=True):
+        torch.testing.assert_close(mine, their, atol=1e-5, rtol=1e-4)

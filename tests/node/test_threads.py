@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from node import threads
+
+
+def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more():
+    code = (
+        "from node import threads; threads.choose(1); import json, os, torch;"
+        "print(json.dumps([torch.get_num_threads(), os.environ['OMP_NUM_THREADS']]))"
+    )
+    clean = {k: v for k, v in os.environ.items() if k not in threads.LIBRARIES}
+    output = subprocess.run(
+        [sys.executable, "-c", code], env=clean, capture_output=True, check=True, timeout=60
+    ).stdout
+    assert json.loads(output) == [1, "1"]
+
+
+def test_fewer_than_one_thread_is_refused_by_name():
+    with pytest.raises(ValueError, match="threads = 0"):
+        threads.environment(0)
