@@ -29,7 +29,7 @@ class Verdict:
     rewards: tuple[float, ...]
 
 
-class JudgeRefused(Exception):
+class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
     """The judge gives no verdict on this group, and the group is lost.
 
     Attributes:

@@ -1,0 +1,180 @@
+"""What this node remembers of every author: bytes, groups taken and refused, strikes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from swarm.clock import Clock
+from swarm.journal import Journal
+from swarm.refusals import strike_weight
+
+log = logging.getLogger(__name__)
+
+HALF_LIFE_S = 3600.0
+BAR_AT = 5.0
+RELEASE_AT = 1.0
+# No past is so bad that it takes longer than five and a half half-lives to outlive it.
+MOST_STRIKES = 45.0
+MAX_ACCOUNTS = 10_000
+
+_COLUMNS = "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One author's record.
+
+    Attributes:
+        author: raw Ed25519 public key, 32 bytes.
+        bytes_in: payload bytes pulled from this author.
+        bytes_out: payload bytes served to this author.
+        admitted: groups.
+        strikes: their weight at ``struck_at``; it halves every hour.
+        struck_at: unix time of the last strike, seconds.
+        barred: the last strike brought the weight to ``BAR_AT`` or found the author banned.
+        touched: unix time of the last change, seconds.
+        refused: refusals by reason; groups, or 1 for a frame that could not be opened.
+    """
+
+    author: bytes
+    bytes_in: int = 0
+    bytes_out: int = 0
+    admitted: int = 0
+    strikes: float = 0.0
+    struck_at: float = 0.0
+    barred: bool = False
+    touched: float = 0.0
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+def strikes_now(account: Account, now: float) -> float:
+    """Weight of an account's strikes at unix time ``now``."""
+    age = max(0.0, now - account.struck_at)
+    return account.strikes * math.exp2(-age / HALF_LIFE_S)
+
+
+def is_banned(account: Account, now: float) -> bool:
+    """Whether nothing of this author is looked at.
+
+    An author is barred when strikes reach ``BAR_AT`` and released once they have decayed to
+    ``RELEASE_AT``: 2.3 hours after the last one at the least, 5.5 at the most.
+    """
+    return account.barred and strikes_now(account, now) > RELEASE_AT
+
+
+def struck(account: Account, weight: float, now: float) -> Account:
+    """The account after a strike of ``weight``."""
+    strikes = min(MOST_STRIKES, strikes_now(account, now) + weight)
+    barred = is_banned(account, now) or strikes >= BAR_AT
+    return replace(account, strikes=strikes, struck_at=now, barred=barred)
+
+
+class Accounts:
+    """Accounts by author, kept in the journal; at most ``MAX_ACCOUNTS``, the idlest go first."""
+
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+
+    def get(self, author: bytes) -> Account:
+        """The author's account, empty for a stranger."""
+        rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts WHERE author=?", (author,))
+        refused = self._journal.read("SELECT reason, n FROM refusals WHERE author=?", (author,))
+        return _account(rows[0], dict(refused)) if rows else Account(author)
+
+    def banned(self, author: bytes) -> bool:
+        """Whether nothing of this author is looked at now."""
+        return is_banned(self.get(author), self._clock.time())
+
+    def count_bytes(self, author: bytes, *, received: int = 0, sent: int = 0) -> None:
+        """Add payload bytes that came from or went to the author."""
+        with self._journal.transaction() as connection:
+            account = self._load(connection, author)
+            self._store(
+                connection,
+                replace(
+                    account,
+                    bytes_in=account.bytes_in + received,
+                    bytes_out=account.bytes_out + sent,
+                ),
+            )
+
+    def admit(self, author: bytes, groups: int) -> None:
+        """Add admitted groups."""
+        with self._journal.transaction() as connection:
+            account = self._load(connection, author)
+            self._store(connection, replace(account, admitted=account.admitted + groups))
+
+    def refuse(self, author: bytes, reason: str, n: int = 1) -> None:
+        """Add refusals for ``reason``, with the strikes that :mod:`swarm.refusals` gives it."""
+        weight = n * strike_weight(reason)
+        now = self._clock.time()
+        with self._journal.transaction() as connection:
+            account = self._load(connection, author)
+            after = struck(account, weight, now) if weight else account
+            self._store(connection, after)
+            connection.execute(
+                "INSERT INTO refusals VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n=n+excluded.n",
+                (author, reason, n),
+            )
+        if is_banned(after, now) and not is_banned(account, now):
+            log.warning("author %s is banned, at last for %s", author.hex(), reason)
+
+    def snapshot(self) -> list[Account]:
+        """All accounts, the most recently changed first."""
+        refused: dict[bytes, dict[str, int]] = {}
+        for author, reason, n in self._journal.read("SELECT author, reason, n FROM refusals"):
+            refused.setdefault(author, {})[reason] = n
+        rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts ORDER BY touched DESC, author")
+        return [_account(row, refused.get(row[0], {})) for row in rows]
+
+    def _load(self, connection: sqlite3.Connection, author: bytes) -> Account:
+        query = f"SELECT {_COLUMNS} FROM accounts WHERE author=?"
+        row = connection.execute(query, (author,)).fetchone()
+        if row:
+            return _account(row, {})
+        (count,) = connection.execute("SELECT count(*) FROM accounts").fetchone()
+        if count >= MAX_ACCOUNTS:
+            self._forget_idlest(connection)
+        return Account(author)
+
+    def _store(self, connection: sqlite3.Connection, account: Account) -> None:
+        connection.execute(
+            "REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                account.author,
+                account.bytes_in,
+                account.bytes_out,
+                account.admitted,
+                account.strikes,
+                account.struck_at,
+                account.barred,
+                self._clock.time(),
+            ),
+        )
+
+    @staticmethod
+    def _forget_idlest(connection: sqlite3.Connection) -> None:
+        idlest = "SELECT author FROM accounts ORDER BY barred, touched LIMIT 1"
+        for table in ("refusals", "accounts"):
+            connection.execute(f"DELETE FROM {table} WHERE author=({idlest})")
+
+
+def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:
+    author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched = row
+    return Account(
+        author=author,
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        admitted=admitted,
+        strikes=strikes,
+        struck_at=struck_at,
+        barred=bool(barred),
+        touched=touched,
+        refused=refused,
+    )

@@ -1,0 +1,270 @@
+"""One SQLite file that remembers, across any kill, what a node must not do twice."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from swarm.clock import Clock
+from swarm.journal_errors import RESTORED, JournalCorrupt, JournalError, named_errors
+from swarm.schema import TABLES, VERSION
+
+log = logging.getLogger(__name__)
+
+MEMORY = ":memory:"
+BUSY_SECONDS = 5.0
+# Draws of epochs further back are forgotten: more than any manifest's ``max_age_epochs``.
+KEPT_EPOCHS = 1 << 21
+
+_SEQUENCE = "last_sequence"
+_RESTORED = "restored_ms"
+_VOID = "void_epoch"
+_UNDECIDED = -1
+
+
+class Journal:
+    """Storage shared by outbox, pool, accounts and admission; safe from several threads.
+
+    Every write happens in a :meth:`transaction`. A committed one survives the death of the
+    process; a ``durable`` one also survives the death of the machine.
+
+    Args:
+        path: the file, made when missing, or ``":memory:"``.
+        clock: source of the millisecond that sequence numbers start from.
+
+    Raises:
+        JournalCorrupt: the file fails SQLite's quick check.
+        JournalError: it cannot be opened, is full, is in use or was written by a newer version.
+    """
+
+    def __init__(self, path: Path | str, clock: Clock) -> None:
+        self.path = path
+        self._clock = clock
+        self._lock = threading.RLock()
+        with named_errors(path):
+            self._connection = sqlite3.connect(
+                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _prepare(self) -> None:
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        findings = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        if findings != ("ok",):
+            raise JournalCorrupt(self.path, f"quick check says {findings[0]!r}", RESTORED)
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};COMMIT;")
+        elif version != VERSION:
+            raise JournalError(
+                self.path,
+                f"has layout {version}, this program knows {VERSION}",
+                "update swarm-node or use another run folder",
+            )
+
+    @contextmanager
+    def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """Hold the journal for a block of statements that happen together or not at all.
+
+        Transactions do not nest; other threads wait. With ``durable`` the block ends only when
+        its changes are on the disk (SQLite's ``synchronous=FULL``).
+
+        Raises:
+            JournalError: the disk is full or the file unusable; nothing was changed.
+        """
+        with self._lock, named_errors(self.path):
+            level = "FULL" if durable else "NORMAL"
+            self._connection.execute(f"PRAGMA synchronous={level}")
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # SQLite may have rolled back by itself, as it does when the disk is full.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows that ``query`` selects.
+
+        Raises:
+            JournalError: the file is unusable.
+        """
+        with self._lock, named_errors(self.path):
+            return self._connection.execute(query, parameters).fetchall()
+
+    def next_sequence(self) -> int:
+        """A number larger than every one before it, on the disk before it is returned.
+
+        It starts at the clock's millisecond, so that a node whose journal was lost goes on above
+        all that it used.
+        """
+        with self.transaction(durable=True) as connection:
+            last = _number(connection, _SEQUENCE, -1)
+            sequence: int = max(last + 1, int(self._clock.time() * 1000))
+            _set_number(connection, _SEQUENCE, sequence)
+        return sequence
+
+    def next_index(self, epoch: int, limit: int) -> int | None:
+        """The next unused draw of ``epoch``, below ``limit``, on the disk before it is returned.
+
+        None where the epoch has no draw left. A restored journal may have forgotten draws of the
+        epoch it is first asked for, so that whole epoch counts as used.
+        """
+        with self.transaction(durable=True) as connection:
+            void = _number(connection, _VOID, None)
+            if void == _UNDECIDED:
+                void = epoch
+                _set_number(connection, _VOID, epoch)
+            if void is not None and epoch <= void:
+                return None
+            row = connection.execute("SELECT next FROM draws WHERE epoch=?", (epoch,)).fetchone()
+            index: int = row[0] if row else 0
+            if index >= limit:
+                return None
+            connection.execute("REPLACE INTO draws VALUES (?, ?)", (epoch, index + 1))
+            if not row:
+                connection.execute("DELETE FROM draws WHERE epoch<?", (epoch - KEPT_EPOCHS,))
+        return index
+
+    @property
+    def restored_at(self) -> float | None:
+        """Unix time at which this journal was last rebuilt; None for one that never was.
+
+        What was trained on shortly before that may be forgotten.
+        """
+        with self._lock, named_errors(self.path):
+            milliseconds = _number(self._connection, _RESTORED, None)
+        return None if milliseconds is None else milliseconds / 1000
+
+    def backup(self, target: Path | None = None) -> Path:
+        """Copy the journal while it is in use; the previous copy stays until this one is whole.
+
+        Args:
+            target: the copy; beside the journal when None.
+
+        Raises:
+            JournalError: the disk is full or the folder cannot be written.
+        """
+        target = target or backup_path(Path(self.path))
+        unfinished = target.with_name(target.name + ".tmp")
+        with self._lock, named_errors(target):
+            unfinished.unlink(missing_ok=True)
+            copy = sqlite3.connect(unfinished)
+            try:
+                self._connection.backup(copy)
+                copy.execute("PRAGMA journal_mode=DELETE")
+            finally:
+                copy.close()
+            _replace(unfinished, target)
+        return target
+
+    def close(self) -> None:
+        """Release the file; using the journal afterwards is an error."""
+        with self._lock:
+            self._connection.close()
+
+    def _forget_recent(self) -> None:
+        """Drop what this copy may wrongly believe to be unused, at the price of losing it."""
+        with self.transaction(durable=True) as connection:
+            connection.execute("DELETE FROM pool")
+            connection.execute("DELETE FROM waiting")
+            _set_number(connection, _VOID, _UNDECIDED)
+            _set_number(connection, _RESTORED, int(self._clock.time() * 1000))
+
+
+def backup_path(path: Path) -> Path:
+    """Where the copy of the journal at ``path`` lies unless told otherwise."""
+    return path.with_name(path.name + ".backup")
+
+
+def open_or_restore(
+    path: Path, clock: Clock, backup: Path | None = None
+) -> tuple[Journal, tuple[str, ...]]:
+    """Open the journal, or put it together again from its backup.
+
+    A corrupt file is moved aside, never deleted. A rebuilt journal gives up what it cannot be
+    sure about: pooled and waiting groups are dropped, the running epoch is not drawn from, and
+    :attr:`Journal.restored_at` tells admission which outside groups may have been used before.
+
+    Returns:
+        The journal, and what happened in sentences for people (empty where nothing did).
+
+    Raises:
+        JournalError: it can be neither opened nor rebuilt.
+    """
+    backup = backup or backup_path(path)
+    if path.exists() or not backup.exists():
+        try:
+            return Journal(path, clock), ()
+        except JournalCorrupt as corrupt:
+            notes = [f"{corrupt}"]
+    else:
+        notes = [f"journal {path}: the file is missing"]
+    with named_errors(path):
+        notes.append(_rebuild(path, clock, backup))
+    for note in notes:
+        log.warning(note)
+    return Journal(path, clock), tuple(notes)
+
+
+def _rebuild(path: Path, clock: Clock, backup: Path) -> str:
+    """Put a new journal in the place of the one at ``path``; says from what it was made."""
+    rebuilt = path.with_name(path.name + ".rebuilt")
+    source = "started anew, as there is no backup"
+    rebuilt.unlink(missing_ok=True)
+    if backup.exists():
+        shutil.copyfile(backup, rebuilt)
+        source = f"went on from the backup {backup.name}"
+    try:
+        journal = Journal(rebuilt, clock)
+    except JournalCorrupt:
+        rebuilt.unlink()
+        source = f"started anew, as the backup {backup.name} is corrupt too"
+        journal = Journal(rebuilt, clock)
+    journal._forget_recent()
+    journal.close()
+    aside = path.with_name(f"{path.name}.corrupt-{int(clock.time() * 1000)}")
+    for ending in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + ending).rename(aside.with_name(aside.name + ending))
+    _replace(rebuilt, path)
+    kept = f"; the old file is kept as {aside.name}" if aside.exists() else ""
+    return f"journal {path}: {source}{kept}"
+
+
+def _replace(finished: Path, target: Path) -> None:
+    """Rename ``finished`` to ``target`` so that either the old or the whole new file is there."""
+    _flush(finished)
+    finished.replace(target)
+    if os.name == "posix":
+        _flush(target.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _number(connection: sqlite3.Connection, name: str, default: int | None) -> Any:
+    row = connection.execute("SELECT value FROM numbers WHERE name=?", (name,)).fetchone()
+    return row[0] if row else default
+
+
+def _set_number(connection: sqlite3.Connection, name: str, value: int) -> None:
+    connection.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))

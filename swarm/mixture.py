@@ -1,0 +1,54 @@
+"""Which outside groups an update takes: J of them beside I own ones.
+
+SAPO (arXiv 2509.08721, section 3 and the set-up of its experiments): outside groups without
+advantage are dropped first, then the rest is sampled uniformly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from swarm.pooled_group import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureConfig:
+    """How an update is composed."""
+
+    local: int = 4
+    """I: own groups in an update."""
+    external: int = 4
+    """J: outside groups in an update, at most."""
+    select: Literal["uniform"] = "uniform"
+    """How outside groups are chosen."""
+    correction: Literal["none", "tis"] = "none"
+    """Weights for outside tokens: none, as published, or truncated importance sampling."""
+    max_age_s: float = 600.0
+    """Seconds after admission at which an outside group is no longer used."""
+
+
+class Mixture:
+    """A pure choice: the same seed, turn and set of candidates give the same groups.
+
+    Args:
+        config: J and the kind of selection.
+        seed: of this node; other nodes' choices should differ.
+    """
+
+    def __init__(self, config: MixtureConfig, seed: int) -> None:
+        self._external = config.external
+        self._seed = seed
+
+    def choose(self, candidates: Sequence[Candidate], turn: int) -> list[Candidate]:
+        """Up to J candidates with advantage, uniformly without replacement, in random order.
+
+        Args:
+            candidates: with distinct keys; their order does not matter.
+            turn: number of the choice, usually the round; each turn draws anew.
+        """
+        useful = sorted((c for c in candidates if c.informative), key=lambda c: c.key)
+        draw = random.Random(f"mixture/{self._seed}/{turn}")
+        return draw.sample(useful, min(self._external, len(useful)))

@@ -1,0 +1,177 @@
+"""Own experience on its way out: groups that wait for a frame, and the frames that are served."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from protocol.announcement import Offer
+from protocol.batch import decode_batch, encode_batch
+from protocol.rollout import Batch, Group
+from swarm.counters import Counters
+from swarm.journal import Journal
+
+log = logging.getLogger(__name__)
+
+_OFFER = "content_id, size, groups, env_digest, informative"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What all groups of one frame have in common; the fields are :class:`Batch`'s.
+
+    Attributes:
+        policy_step: the policy version that wrote the group.
+        model: name of the model, for people.
+        encoding: 32-byte encoding digest.
+        temperature: of the sampling distribution.
+        max_new_tokens: length cap in force.
+    """
+
+    policy_step: int
+    model: str
+    encoding: bytes
+    temperature: float
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A group that no frame holds yet, and its number in the outbox."""
+
+    number: int
+    origin: Origin
+    group: Group
+
+
+class Outbox:
+    """Groups go in once, leave in one frame, and the frame is served as long as it is kept.
+
+    A kill between sealing and :meth:`keep` leaves the groups waiting: they are sealed again under
+    another sequence number, and as nobody saw the first frame, no draw is told in two ways.
+
+    Args:
+        journal: where everything lies.
+        counters: ``outbox_dropped{reason=group_stale|group_backlog|frame_old|frame_surplus}``.
+    """
+
+    def __init__(self, journal: Journal, counters: Counters) -> None:
+        self._journal = journal
+        self._counters = counters
+
+    def put(self, groups: Iterable[Group], origin: Origin) -> None:
+        """Add own groups, to be sealed by whoever serves the network.
+
+        Raises:
+            ProtocolError: a group cannot be put on the wire.
+        """
+        rows = [(group.epoch, encode_batch(_batch(group, origin))) for group in groups]
+        for _, plain in rows:
+            decode_batch(plain)
+        with self._journal.transaction() as connection:
+            connection.executemany("INSERT INTO waiting (epoch, plain) VALUES (?, ?)", rows)
+
+    def take(self) -> list[Waiting]:
+        """All waiting groups, the oldest first; they wait until :meth:`keep` or :meth:`drop`."""
+        rows = self._journal.read("SELECT number, plain FROM waiting ORDER BY number")
+        return [_waiting(number, plain) for number, plain in rows]
+
+    def keep(self, offer: Offer, frame: bytes, created: float, sealed: Sequence[int]) -> None:
+        """Serve a frame from now on; in the same moment its groups wait no longer.
+
+        Args:
+            offer: describes the frame.
+            frame: the signed bytes.
+            created: unix time, seconds.
+            sealed: numbers of the groups in it.
+        """
+        with self._journal.transaction(durable=True) as connection:
+            connection.execute(
+                "REPLACE INTO frames VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    offer.content_id,
+                    created,
+                    offer.size,
+                    offer.groups,
+                    offer.env_digest,
+                    offer.informative,
+                    frame,
+                ),
+            )
+            connection.executemany("DELETE FROM waiting WHERE number=?", [(n,) for n in sealed])
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Give up waiting groups, such as those that fit into no frame."""
+        with self._journal.transaction() as connection:
+            connection.executemany("DELETE FROM waiting WHERE number=?", [(n,) for n in numbers])
+
+    def get(self, content_id: bytes) -> bytes | None:
+        """The frame of that content id, None where it is not kept."""
+        rows = self._journal.read("SELECT frame FROM frames WHERE content_id=?", (content_id,))
+        return rows[0][0] if rows else None
+
+    def offers(self, limit: int) -> list[Offer]:
+        """The youngest ``limit`` frames, the youngest first."""
+        query = f"SELECT {_OFFER} FROM frames ORDER BY created DESC, content_id LIMIT ?"
+        return [Offer(*row) for row in self._journal.read(query, (limit,))]
+
+    def prune(self, *, oldest_epoch: int, oldest_frame: float, max_bytes: int) -> None:
+        """Forget what nobody would take any more.
+
+        Args:
+            oldest_epoch: waiting groups drawn before it are dropped.
+            oldest_frame: frames created before this unix time are dropped.
+            max_bytes: beyond these, the oldest frames are dropped, and waiting groups that alone
+                take more, the oldest first.
+        """
+        with self._journal.transaction() as connection:
+            dropped = {
+                "group_stale": connection.execute(_STALE_WAITING, (oldest_epoch,)).rowcount,
+                "group_backlog": connection.execute(_SURPLUS_WAITING, (max_bytes,)).rowcount,
+                "frame_old": connection.execute(_OLD_FRAMES, (oldest_frame,)).rowcount,
+                "frame_surplus": connection.execute(_SURPLUS_FRAMES, (max_bytes,)).rowcount,
+            }
+        for reason, count in dropped.items():
+            if count:
+                self._counters.add("outbox_dropped", count, reason=reason)
+                log.info("outbox: %d dropped (%s)", count, reason)
+
+
+_STALE_WAITING = "DELETE FROM waiting WHERE epoch<?"
+_OLD_FRAMES = "DELETE FROM frames WHERE created<?"
+_SURPLUS_FRAMES = """
+DELETE FROM frames WHERE content_id IN (
+    SELECT content_id FROM (
+        SELECT content_id, sum(size) OVER (ORDER BY created DESC, content_id) AS upto FROM frames
+    ) WHERE upto>?
+)
+"""
+_SURPLUS_WAITING = """
+DELETE FROM waiting WHERE number IN (
+    SELECT number FROM (
+        SELECT number, sum(length(plain)) OVER (ORDER BY number DESC) AS upto FROM waiting
+    ) WHERE upto>?
+)
+"""
+
+
+def _batch(group: Group, origin: Origin) -> Batch:
+    return Batch(
+        sequence=0,
+        policy_step=origin.policy_step,
+        created=0.0,
+        model=origin.model,
+        encoding=origin.encoding,
+        temperature=origin.temperature,
+        max_new_tokens=origin.max_new_tokens,
+        groups=(group,),
+    )
+
+
+def _waiting(number: int, plain: bytes) -> Waiting:
+    batch = decode_batch(plain)
+    origin = Origin(
+        batch.policy_step, batch.model, batch.encoding, batch.temperature, batch.max_new_tokens
+    )
+    return Waiting(number, origin, batch.groups[0])

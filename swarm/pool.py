@@ -1,0 +1,226 @@
+"""Admitted outside groups that no update has used yet, and the record of what updates used."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from swarm.clock import Clock
+from swarm.counters import Counters
+from swarm.journal import Journal
+from swarm.packing import pack_pooled, pack_rewards, unpack_pooled, unpack_rewards
+from swarm.pooled_group import Candidate, GroupKey, PooledGroup
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 64 << 20
+_OWN = b""
+_THIS = "author=? AND epoch=? AND number=?"
+_INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class Pool:
+    """A bounded store that hands out every group at most once, ever, across any crash.
+
+    The network's thread adds while the learner's thread looks and consumes. A group's completions
+    leave the pool only through :meth:`consume`, which first notes on the disk that they are used.
+
+    Args:
+        journal: where everything lies.
+        max_groups: groups held at most.
+        max_age_s: seconds after admission at which a group is no longer offered.
+        clock: tells the age.
+        counters: ``pool_evicted{reason=aged|full}``, ``pool_refused{reason=used|duplicate}`` and
+            ``pool_gone`` (chosen, but evicted before it was consumed) are counted here.
+        max_bytes: stored bytes held at most.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        max_groups: int,
+        max_age_s: float,
+        clock: Clock,
+        counters: Counters,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._journal = journal
+        self._max_groups = max_groups
+        self._max_age_s = max_age_s
+        self._clock = clock
+        self._counters = counters
+        self._max_bytes = max_bytes
+
+    def add(self, groups: Iterable[PooledGroup]) -> int:
+        """Take in groups that are neither here nor used; returns how many.
+
+        Over the limits, the author who fills most of the pool loses groups first, those without
+        advantage before the others, the oldest first.
+        """
+        rows = [_row(group) for group in groups]
+        added = 0
+        with self._journal.transaction() as connection:
+            for row in rows:
+                if connection.execute(f"SELECT 1 FROM used WHERE {_THIS}", row[:3]).fetchone():
+                    self._counters.add("pool_refused", reason="used")
+                elif connection.execute(_INSERT, row).rowcount:
+                    added += 1
+                else:
+                    self._counters.add("pool_refused", reason="duplicate")
+            self._evict(connection)
+        return added
+
+    def fresh(self) -> list[Candidate]:
+        """Every group young enough to learn from, in the order of keys."""
+        rows = self._journal.read(
+            "SELECT author, epoch, number, env, level, rewards, policy_step, received FROM pool "
+            "WHERE received>? ORDER BY author, epoch, number",
+            (self._oldest(),),
+        )
+        return [
+            Candidate(GroupKey(*key), env, level, unpack_rewards(rewards), step, received)
+            for *key, env, level, rewards, step, received in rows
+        ]
+
+    def available(self) -> int:
+        """How many fresh groups have an advantage."""
+        query = "SELECT count(*) FROM pool WHERE informative AND received>?"
+        count: int = self._journal.read(query, (self._oldest(),))[0][0]
+        return count
+
+    def consume(self, chosen: Sequence[Candidate], step: int) -> list[PooledGroup]:
+        """Hand out the chosen groups for update ``step``, never to hand them out again.
+
+        When this returns, the disk knows that they are used: a crash before the update wastes
+        them. A group that was evicted since it was listed is left out and counted.
+        """
+        taken = []
+        with self._journal.transaction(durable=True) as connection:
+            for key in (candidate.key for candidate in chosen):
+                claimed = connection.execute(
+                    "INSERT OR IGNORE INTO used VALUES (?, ?, ?, ?, 0)", (*key, step)
+                ).rowcount
+                rows = connection.execute(
+                    f"DELETE FROM pool WHERE {_THIS} RETURNING received, contents", key
+                ).fetchall()
+                if claimed and rows:
+                    taken.append((key.author, *rows[0]))
+                else:
+                    self._counters.add("pool_gone")
+        return [unpack_pooled(*row) for row in taken]
+
+    def evict(self) -> int:
+        """Drop what is too old or over the limits; returns how many groups that were."""
+        with self._journal.transaction() as connection:
+            return self._evict(connection)
+
+    def record_update(
+        self, step: int, own: Iterable[tuple[int, int]], external: Iterable[GroupKey]
+    ) -> None:
+        """Note what update ``step`` was made of.
+
+        Args:
+            step: the policy step that the update led to.
+            own: ``(epoch, index)`` of own groups.
+            external: keys of consumed groups.
+        """
+        keys = [(_OWN, *draw) for draw in own] + [tuple(key) for key in external]
+        with self._journal.transaction() as connection:
+            connection.executemany(
+                "REPLACE INTO used VALUES (?, ?, ?, ?, 1)", [(*key, step) for key in keys]
+            )
+
+    def lineage(self, step: int) -> list[GroupKey]:
+        """What update ``step`` was made of, in the order of keys; own groups have no author."""
+        query = "SELECT author, epoch, number FROM used WHERE step=? AND trained ORDER BY 1, 2, 3"
+        return [GroupKey(*row) for row in self._journal.read(query, (step,))]
+
+    def rewind(self, step: int) -> None:
+        """Strike updates after ``step`` from the lineage, as the policy went back to that step.
+
+        Their groups stay used.
+        """
+        with self._journal.transaction() as connection:
+            connection.execute("UPDATE used SET trained=0 WHERE step>?", (step,))
+
+    def _oldest(self) -> float:
+        return self._clock.time() - self._max_age_s
+
+    def _evict(self, connection: sqlite3.Connection) -> int:
+        aged = connection.execute("DELETE FROM pool WHERE received<=?", (self._oldest(),)).rowcount
+        query = "SELECT author, epoch, number, informative, received, size FROM pool"
+        held = [Held(GroupKey(*row[:3]), *row[3:]) for row in connection.execute(query)]
+        surplus = over_limits(held, self._max_groups, self._max_bytes)
+        connection.executemany(f"DELETE FROM pool WHERE {_THIS}", surplus)
+        for reason, count in (("aged", aged), ("full", len(surplus))):
+            if count:
+                self._counters.add("pool_evicted", count, reason=reason)
+                log.info("pool: %d groups evicted (%s)", count, reason)
+        return aged + len(surplus)
+
+
+def _row(pooled: PooledGroup) -> tuple[object, ...]:
+    """A group as its row in the journal."""
+    entry, contents = pooled.candidate, pack_pooled(pooled)
+    return (
+        *entry.key,
+        entry.received,
+        entry.informative,
+        len(contents),
+        entry.env,
+        entry.level,
+        pack_rewards(entry.rewards),
+        entry.policy_step,
+        contents,
+    )
+
+
+class Held(NamedTuple):
+    """What eviction looks at; within one author the smallest ``rank`` goes first."""
+
+    key: GroupKey
+    informative: int
+    received: float
+    size: int
+
+    @property
+    def rank(self) -> tuple[int, float, GroupKey]:
+        return self.informative, self.received, self.key
+
+
+def over_limits(held: Sequence[Held], max_groups: int, max_bytes: int) -> list[GroupKey]:
+    """The groups to drop so that the rest keep both limits.
+
+    Each time, the author with the largest share of either limit gives one group, so that a
+    peer who floods the pool pushes out its own groups and nobody else's.
+    """
+    groups, size = len(held), sum(h.size for h in held)
+    if groups <= max_groups and size <= max_bytes:
+        return []
+    stacks: defaultdict[bytes, list[Held]] = defaultdict(list)
+    for entry in sorted(held, key=lambda h: h.rank, reverse=True):
+        stacks[entry.key.author].append(entry)
+    weight = {author: sum(h.size for h in stack) for author, stack in stacks.items()}
+
+    def share(author: bytes) -> tuple[float, bytes]:
+        part = max(len(stacks[author]) / max_groups, weight[author] / max_bytes)
+        return -part, author
+
+    heap = [share(author) for author in stacks]
+    heapq.heapify(heap)
+    dropped = []
+    while groups > max_groups or size > max_bytes:
+        _, author = heap[0]
+        gone = stacks[author].pop()
+        dropped.append(gone.key)
+        groups, size = groups - 1, size - gone.size
+        weight[author] -= gone.size
+        if stacks[author]:
+            heapq.heapreplace(heap, share(author))
+        else:
+            heapq.heappop(heap)
+    return dropped

@@ -1,0 +1,52 @@
+"""The journal's tables. Each belongs to the one component named above it."""
+
+from __future__ import annotations
+
+VERSION = 1
+
+TABLES = """
+-- journal: numbers that must never be handed out twice
+CREATE TABLE numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE draws (epoch INTEGER PRIMARY KEY, next INTEGER NOT NULL);
+
+-- outbox: own groups waiting for a frame, and sealed frames as they are served
+CREATE TABLE waiting (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, epoch INTEGER NOT NULL, plain BLOB NOT NULL
+);
+CREATE TABLE frames (
+    content_id BLOB PRIMARY KEY, created REAL NOT NULL, size INTEGER NOT NULL,
+    groups INTEGER NOT NULL, env_digest BLOB NOT NULL, informative INTEGER NOT NULL,
+    frame BLOB NOT NULL
+);
+CREATE INDEX frames_created ON frames (created);
+
+-- admission: every draw of an outside author that was looked at
+CREATE TABLE seen (
+    author BLOB, epoch INTEGER, number INTEGER, digest BLOB NOT NULL,
+    PRIMARY KEY (author, epoch, number)
+) WITHOUT ROWID;
+CREATE INDEX seen_epoch ON seen (epoch);
+
+-- pool: admitted groups that no update has used; what updates used; own groups have author x''
+CREATE TABLE pool (
+    author BLOB, epoch INTEGER, number INTEGER, received REAL NOT NULL,
+    informative INTEGER NOT NULL, size INTEGER NOT NULL, env TEXT NOT NULL,
+    level INTEGER NOT NULL, rewards BLOB NOT NULL, policy_step INTEGER NOT NULL,
+    contents BLOB NOT NULL, PRIMARY KEY (author, epoch, number)
+);
+CREATE TABLE used (
+    author BLOB, epoch INTEGER, number INTEGER, step INTEGER NOT NULL, trained INTEGER NOT NULL,
+    PRIMARY KEY (author, epoch, number)
+) WITHOUT ROWID;
+CREATE INDEX used_step ON used (step);
+
+-- accounts: what each author sent, took and got wrong
+CREATE TABLE accounts (
+    author BLOB PRIMARY KEY, bytes_in INTEGER NOT NULL, bytes_out INTEGER NOT NULL,
+    admitted INTEGER NOT NULL, strikes REAL NOT NULL, struck_at REAL NOT NULL,
+    barred INTEGER NOT NULL, touched REAL NOT NULL
+);
+CREATE TABLE refusals (
+    author BLOB, reason TEXT, n INTEGER NOT NULL, PRIMARY KEY (author, reason)
+) WITHOUT ROWID;
+"""

@@ -1,0 +1,131 @@
+"""An admission with real frames around it, and a judge for sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from protocol.admission_rule import AdmissionRule, Open
+from protocol.frame import seal
+from protocol.identity import Identity
+from protocol.keys import epoch_of, task_seed
+from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
+from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
+from swarm.accounts import Accounts
+from swarm.admission import Admission
+from swarm.clock import VirtualClock
+from swarm.counters import Counters
+from swarm.journal import Journal
+from swarm.judge import JudgeRefused, Verdict
+from tests.swarm.experience_parts import START
+
+FOUNDER = Identity.generate()
+ENV = EnvSpec("sum", "plugin", "1", ("{}", '{"digits":2}'), "{question}", "text")
+EPOCH_SECONDS = 60.0
+NOW = epoch_of(START, EPOCH_SECONDS)
+
+
+def right_answer(seed: int) -> str:
+    return str(seed % 90 + 1)
+
+
+class SumJudge:
+    """Scores sums; refuses, hangs or errs when a text tells it to."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
+        self.calls += 1
+        for text in texts:
+            if text.startswith("refuse:"):
+                raise JudgeRefused(text.removeprefix("refuse:"))
+            if text == "bug":
+                raise ZeroDivisionError
+            if text == "nonsense":
+                return Verdict("?", (float("nan"),) * len(texts))
+        rewards = tuple(float(text == right_answer(seed)) for text in texts)
+        return Verdict(f"{seed % 90} + 1", rewards)
+
+
+class Peer:
+    """An author who writes groups and seals frames, honestly unless told otherwise."""
+
+    def __init__(self, gate: Gate, identity: Identity | None = None) -> None:
+        self.identity = identity or Identity.generate()
+        self._gate = gate
+
+    @property
+    def author(self) -> bytes:
+        return self.identity.author
+
+    def group(
+        self,
+        index: int,
+        texts: Sequence[str] = ("right", "wrong"),
+        *,
+        epoch: int = NOW,
+        claims: Sequence[float] = (),
+        level: int = 0,
+    ) -> Group:
+        """A group with true claims; the text ``right`` stands for the right answer."""
+        answer = right_answer(task_seed(self.author, epoch, index))
+        texts = [answer if text == "right" else text for text in texts]
+        claims = claims or [float(text == answer) for text in texts]
+        completions = tuple(
+            Completion((Segment(Writer.POLICY, text),), claim, Finish.STOP)
+            for text, claim in zip(texts, claims, strict=True)
+        )
+        return Group("sum", level, epoch, index, completions)
+
+    def frame(self, *groups: Group, sequence: int = 1, swarm: bytes | None = None) -> bytes:
+        """A frame of the groups; each sequence number makes another one."""
+        batch = Batch(sequence, 5, START, "tiny", b"\x02" * 32, 1.0, 16, groups)
+        return seal(batch, self.identity, swarm or self._gate.swarm_id)
+
+
+class Gate:
+    """A node's admission and everything it writes to."""
+
+    def __init__(self, path: Path | str = ":memory:", *, rule: AdmissionRule | None = None) -> None:
+        self.clock = VirtualClock(START)
+        self.counters = Counters()
+        self.judge = SumJudge()
+        self.manifest = Manifest(
+            name="test",
+            founder=FOUNDER.author,
+            created=START,
+            catalogue=(ENV,),
+            epoch_seconds=EPOCH_SECONDS,
+            max_groups_per_epoch=32,
+            max_age_epochs=5,
+            admission=rule or Open(),
+        )
+        self.swarm_id = swarm_id(sign_manifest(self.manifest, FOUNDER))
+        self.open(Journal(path, self.clock))
+
+    def open(self, journal: Journal) -> None:
+        """Stand on another journal, as after a restart."""
+        self.journal = journal
+        self.accounts = Accounts(journal, self.clock)
+        self.admission = Admission(
+            self.manifest,
+            self.swarm_id,
+            self.judge,
+            self.accounts,
+            journal,
+            self.clock,
+            self.counters,
+        )
+
+    def admit(self, frame: bytes, author: bytes) -> list[int]:
+        """Indices of the groups admitted out of a frame."""
+        return [g.group.index for g in self.admission.examine(frame, author)]
+
+    def refused(self) -> dict[str, int]:
+        """Counted refusals by reason."""
+        return {
+            name.removeprefix("refused{reason=").rstrip("}"): int(total)
+            for name, total in self.counters.snapshot().items()
+            if name.startswith("refused")
+        }

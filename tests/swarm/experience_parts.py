@@ -1,0 +1,63 @@
+"""Small real values and a hand-moved clock for the tests of shared experience."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
+from swarm.clock import VirtualClock
+from swarm.pooled_group import PooledGroup
+
+ANNA = b"\xaa" * 32
+BEN = b"\xbb" * 32
+START = 1_700_000_000.0
+
+
+def wait(clock: VirtualClock, seconds: float) -> None:
+    """Move a clock that nobody sleeps on."""
+    asyncio.run(clock.advance(seconds))
+
+
+def completion(text: str, reward: float, *, tokens: bool = True) -> Completion:
+    """One policy segment of one token a character."""
+    ids = tuple(ord(c) for c in text)
+    written = Tokens(ids, (-0.5,) * len(ids), (3,) * len(ids)) if tokens else None
+    return Completion((Segment(Writer.POLICY, text, written),), reward, Finish.STOP)
+
+
+def group(
+    index: int = 0,
+    rewards: Sequence[float] = (1.0, 0.0),
+    *,
+    epoch: int = 7,
+    env: str = "chain_sum",
+    texts: Sequence[str] = (),
+) -> Group:
+    """A group with one completion a reward."""
+    texts = texts or [f"answer {i}" for i in range(len(rewards))]
+    completions = tuple(completion(t, r) for t, r in zip(texts, rewards, strict=True))
+    return Group(env, 0, epoch, index, completions)
+
+
+def pooled(
+    index: int = 0,
+    rewards: Sequence[float] = (1.0, 0.0),
+    *,
+    author: bytes = ANNA,
+    epoch: int = 7,
+    received: float = START,
+    texts: Sequence[str] = (),
+) -> PooledGroup:
+    """A group as admission hands it on."""
+    return PooledGroup(
+        author=author,
+        content_id=bytes(32),
+        group=group(index, rewards, epoch=epoch, texts=texts),
+        prompt="1 + 1 =",
+        claimed=tuple(rewards),
+        encoding=b"\x01" * 32,
+        temperature=1.0,
+        policy_step=3,
+        received=received,
+    )

@@ -1,0 +1,128 @@
+"""Accounts: what authors did is remembered, strikes fade, and bans end."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import errors
+from swarm import accounts as accounts_module
+from swarm import judge, refusals
+from swarm.accounts import (
+    BAR_AT,
+    HALF_LIFE_S,
+    MOST_STRIKES,
+    Account,
+    Accounts,
+    is_banned,
+    strikes_now,
+    struck,
+)
+from swarm.clock import VirtualClock
+from swarm.journal import Journal
+from swarm.refusals import STRIKES
+from tests.swarm.experience_parts import ANNA, BEN, START, wait
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(START)
+
+
+@pytest.fixture
+def accounts(clock) -> Accounts:
+    return Accounts(Journal(":memory:", clock), clock)
+
+
+def test_a_stranger_has_an_empty_account_and_is_not_banned(accounts):
+    assert accounts.get(ANNA) == Account(ANNA)
+    assert not accounts.banned(ANNA)
+    assert accounts.snapshot() == []
+
+
+def test_bytes_groups_and_refusals_add_up(accounts, clock):
+    accounts.count_bytes(ANNA, received=100)
+    accounts.count_bytes(ANNA, received=20, sent=7)
+    accounts.admit(ANNA, 3)
+    accounts.refuse(ANNA, "stale_epoch", 2)
+    accounts.refuse(ANNA, "stale_epoch")
+    wait(clock, 1.0)
+    accounts.admit(BEN, 1)
+    ben, anna = accounts.snapshot()
+    assert (ben.author, ben.admitted, ben.refused) == (BEN, 1, {})
+    assert (anna.bytes_in, anna.bytes_out, anna.admitted) == (120, 7, 3)
+    assert anna.refused == {"stale_epoch": 3}
+    assert anna.strikes == 0.0
+    assert anna == accounts.get(ANNA)
+
+
+def test_a_forger_is_banned_at_once_and_released_when_his_strikes_have_faded(accounts, clock):
+    accounts.refuse(ANNA, "bad_signature")
+    assert accounts.banned(ANNA)
+    wait(clock, 2.3 * HALF_LIFE_S)
+    assert accounts.banned(ANNA)
+    wait(clock, 0.1 * HALF_LIFE_S)
+    assert not accounts.banned(ANNA)
+    accounts.refuse(ANNA, "reward_mismatch")
+    assert not accounts.banned(ANNA)
+
+
+def test_a_few_lies_are_borne_and_five_at_once_are_not(accounts):
+    accounts.refuse(ANNA, "reward_mismatch", 4)
+    assert not accounts.banned(ANNA)
+    accounts.refuse(ANNA, "reward_mismatch")
+    assert accounts.banned(ANNA)
+
+
+def test_lies_far_apart_never_ban(accounts, clock):
+    for _ in range(50):
+        accounts.refuse(ANNA, "reward_mismatch")
+        wait(clock, HALF_LIFE_S)
+    assert not accounts.banned(ANNA)
+
+
+def test_what_is_not_the_authors_fault_never_bans(accounts):
+    for reason in [reason for reason, weight in STRIKES.items() if weight == 0]:
+        accounts.refuse(ANNA, reason, 10_000)
+    assert not accounts.banned(ANNA)
+
+
+def test_every_reason_of_the_protocol_the_judge_and_admission_has_its_line_in_the_table():
+    codes = {kind.code for _, kind in inspect.getmembers(errors, inspect.isclass)}
+    named = {
+        value
+        for module in (judge, refusals)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    assert codes | named <= set(STRIKES)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([1.0, 5.0])), max_size=30))
+def test_a_ban_ends_within_six_half_lives_whatever_came_before(strikes):
+    account, now = Account(ANNA), START
+    for pause, weight in strikes:
+        now += pause
+        account = struck(account, weight, now)
+        assert strikes_now(account, now) <= MOST_STRIKES
+        if strikes_now(account, now) >= BAR_AT:
+            assert is_banned(account, now)
+    assert not is_banned(account, now + 6 * HALF_LIFE_S)
+
+
+def test_a_clock_that_goes_back_does_not_multiply_strikes():
+    account = struck(Account(ANNA), 2.0, START)
+    assert strikes_now(account, START - 1e6) == 2.0
+
+
+def test_strangers_push_out_the_idlest_account_but_no_ban(accounts, clock, monkeypatch):
+    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 3)
+    accounts.refuse(ANNA, "bad_signature")
+    for number in range(10):
+        wait(clock, 1.0)
+        accounts.refuse(bytes([number]) * 32, "stale_epoch")
+    assert {a.author for a in accounts.snapshot()} == {ANNA, b"\x08" * 32, b"\x09" * 32}
+    assert accounts.banned(ANNA)

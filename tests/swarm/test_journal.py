@@ -1,0 +1,310 @@
+"""The journal: numbers handed out once, whole transactions, and what happens to a broken file."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from swarm import journal as journal_module
+from swarm.clock import VirtualClock
+from swarm.counters import Counters
+from swarm.journal import (
+    Journal,
+    JournalCorrupt,
+    JournalError,
+    backup_path,
+    open_or_restore,
+)
+from swarm.pool import Pool
+from tests.swarm.experience_parts import START, pooled, wait
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(START)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def test_sequences_start_at_the_clocks_millisecond_and_rise_while_it_stands_still(clock):
+    journal = Journal(":memory:", clock)
+    assert [journal.next_sequence() for _ in range(3)] == [
+        int(START * 1000),
+        int(START * 1000) + 1,
+        int(START * 1000) + 2,
+    ]
+
+
+def test_sequences_rise_when_the_clock_goes_back(clock):
+    journal = Journal(":memory:", clock)
+    first = journal.next_sequence()
+    journal._clock = VirtualClock(START - 3600)
+    assert journal.next_sequence() == first + 1
+
+
+def test_an_epochs_draws_are_used_once_and_end_at_the_limit(clock):
+    journal = Journal(":memory:", clock)
+    assert [journal.next_index(5, 3) for _ in range(5)] == [0, 1, 2, None, None]
+    assert journal.next_index(6, 3) == 0
+    assert journal.next_index(5, 4) == 3
+
+
+def test_numbers_go_on_where_they_stopped_after_the_journal_is_opened_again(path, clock):
+    journal = Journal(path, clock)
+    sequence, index = journal.next_sequence(), journal.next_index(5, 10)
+    journal.close()
+    journal = Journal(path, clock)
+    assert (journal.next_sequence(), journal.next_index(5, 10)) == (sequence + 1, index + 1)
+
+
+def test_threads_never_get_the_same_number(path, clock):
+    journal = Journal(path, clock)
+    drawn: list[tuple[int, int | None]] = []
+
+    def draw() -> None:
+        for _ in range(50):
+            drawn.append((journal.next_sequence(), journal.next_index(1, 1000)))
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(index for _, index in drawn) == list(range(200))
+    assert len({sequence for sequence, _ in drawn}) == 200
+
+
+def test_a_transaction_that_fails_changes_nothing(path, clock):
+    journal = Journal(path, clock)
+    with pytest.raises(ZeroDivisionError), journal.transaction() as connection:
+        connection.execute("INSERT INTO draws VALUES (1, 1)")
+        1 / 0  # noqa: B018
+    assert journal.read("SELECT * FROM draws") == []
+    assert journal.next_index(1, 1) == 0
+
+
+def test_a_killed_process_never_draws_a_number_again(path):
+    script = """
+        import sys
+        from swarm.clock import SystemClock
+        from swarm.journal import Journal
+        journal = Journal(sys.argv[1], SystemClock())
+        while True:
+            print(journal.next_sequence(), journal.next_index(9, 10**9), flush=True)
+    """
+    drawn = []
+    for lines in (1, 7, 30, 3):
+        drawn += [tuple(map(int, line.split())) for line in killed_after(lines, script, path)]
+    sequences, indices = zip(*drawn, strict=True)
+    assert list(sequences) == sorted(set(sequences))
+    assert list(indices) == sorted(set(indices))
+    assert len(drawn) >= 41
+
+
+def killed_after(lines: int, script: str, *arguments: object) -> list[str]:
+    """Everything a script printed until it was killed with SIGKILL in the middle of its loop."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    seen = [process.stdout.readline() for _ in range(lines)]
+    process.kill()
+    rest, _ = process.communicate()
+    seen += rest.splitlines(keepends=True)
+    return [line for line in seen if line.endswith("\n")]
+
+
+def test_a_sound_journal_opens_without_a_word(path, clock):
+    Journal(path, clock).close()
+    journal, notes = open_or_restore(path, clock)
+    assert notes == ()
+    assert journal.restored_at is None
+
+
+@pytest.mark.parametrize("damage", ["garbage", "truncated", "flipped"])
+def test_a_damaged_file_is_named_corrupt(path, clock, damage):
+    make_rich(path, clock)
+    damage_file(path, damage)
+    with pytest.raises(JournalCorrupt, match=r"journal\.sqlite"):
+        Journal(path, clock)
+
+
+def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(path, clock, caplog):
+    journal = Journal(path, clock)
+    journal.next_index(1, 10)
+    journal.backup()
+    forgotten = [journal.next_sequence() for _ in range(5)]
+    journal.close()
+    damage_file(path, "garbage")
+    wait(clock, 1.0)
+
+    journal, notes = open_or_restore(path, clock)
+    assert "not a database" in notes[0]
+    assert backup_path(path).name in notes[1]
+    assert "backup" in caplog.text
+    (aside,) = path.parent.glob("*.corrupt-*")
+    assert aside.name in notes[1]
+    assert journal.next_sequence() > max(forgotten)
+    assert journal.restored_at == START + 1
+
+
+def test_a_restored_journal_leaves_the_running_epoch_alone(path, clock):
+    journal = Journal(path, clock)
+    journal.backup()
+    assert journal.next_index(41, 10) == 0
+    journal.close()
+    damage_file(path, "garbage")
+    journal, _ = open_or_restore(path, clock)
+    assert journal.next_index(41, 10) is None
+    assert journal.next_index(40, 10) is None
+    assert journal.next_index(42, 10) == 0
+
+
+def test_a_restored_pool_offers_nothing_that_may_have_been_used(path, clock):
+    journal = Journal(path, clock)
+    pool = Pool(journal, 10, 60.0, clock, Counters())
+    pool.add([pooled()])
+    journal.backup()
+    assert pool.consume(pool.fresh(), 1)
+    journal.close()
+    path.unlink()
+    journal, notes = open_or_restore(path, clock)
+    assert "missing" in notes[0]
+    assert Pool(journal, 10, 60.0, clock, Counters()).fresh() == []
+
+
+@pytest.mark.parametrize("backup", [None, b"not a database at all" * 100])
+def test_without_a_usable_backup_a_damaged_journal_starts_anew_and_says_so(path, clock, backup):
+    make_rich(path, clock)
+    damage_file(path, "garbage")
+    if backup:
+        backup_path(path).write_bytes(backup)
+    journal, notes = open_or_restore(path, clock)
+    assert "anew" in notes[1]
+    assert journal.next_index(1, 10) is None
+    assert journal.next_sequence() == int(START * 1000)
+
+
+def test_a_backup_is_whole_while_others_write(path, clock):
+    journal = Journal(path, clock)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            journal.next_sequence()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(5):
+            copy = Journal(journal.backup(), clock)
+            assert copy.next_sequence() <= journal.next_sequence()
+            copy.close()
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_journal_of_a_newer_program_is_left_alone(path, clock):
+    make_rich(path, clock)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version=99")
+    connection.close()
+    with pytest.raises(JournalError, match=r"layout 99.*update swarm-node") as caught:
+        open_or_restore(path, clock)
+    assert not isinstance(caught.value, JournalCorrupt)
+
+
+def test_a_missing_folder_is_named_with_a_remedy(tmp_path, clock):
+    with pytest.raises(JournalError, match="run folder exists and is writable"):
+        Journal(tmp_path / "nowhere" / "journal.sqlite", clock)
+
+
+def test_a_journal_in_use_by_another_process_is_named(path, clock, monkeypatch):
+    monkeypatch.setattr(journal_module, "BUSY_SECONDS", 0.01)
+    journal = Journal(path, clock)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(JournalError, match="stop the other process"):
+        journal.next_sequence()
+    other.execute("ROLLBACK")
+    assert journal.next_sequence()
+
+
+def test_a_full_disk_is_a_clear_error_and_loses_nothing(path, clock):
+    script = """
+        import resource, sys
+        from swarm.clock import SystemClock
+        from swarm.journal import Journal, JournalError
+        journal = Journal(sys.argv[1], SystemClock())
+        journal.next_index(1, 10)
+        journal.backup()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        stored = 0
+        try:
+            while True:
+                with journal.transaction() as connection:
+                    connection.execute(
+                        "INSERT INTO frames VALUES (?, 0, 0, 0, x'', 0, ?)",
+                        (stored.to_bytes(8, "big"), bytes(20_000)),
+                    )
+                stored += 1
+        except JournalError as error:
+            print(stored, error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 200_000))
+        try:
+            journal.backup()
+        except JournalError as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), path],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert "free some space" in first
+    assert "free some space" in second
+    stored = int(first.split()[0])
+    assert stored > 0
+    for file in (path, backup_path(path)):
+        journal = Journal(file, clock)
+        assert journal.next_index(1, 10) == 1
+    assert Journal(path, clock).read("SELECT count(*) FROM frames") == [(stored,)]
+
+
+def make_rich(path: Path, clock: VirtualClock) -> None:
+    """A journal of many pages, closed, so that nothing is left in its write-ahead log."""
+    journal = Journal(path, clock)
+    with journal.transaction() as connection:
+        connection.executemany(
+            "INSERT INTO draws VALUES (?, ?)", [(epoch, 1) for epoch in range(5000)]
+        )
+    journal.close()
+
+
+def damage_file(path: Path, damage: str) -> None:
+    data = bytearray(path.read_bytes())
+    if damage == "garbage":
+        data = bytearray(b"this was a journal once\n" * 400)
+    elif damage == "truncated":
+        del data[len(data) // 2 :]
+    else:
+        middle = len(data) // 8192 * 4096
+        data[middle : middle + 64] = bytes(b ^ 0xFF for b in data[middle : middle + 64])
+    path.write_bytes(data)

@@ -1,0 +1,112 @@
+"""The outbox: every own group leaves in one frame, and frames are served within bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.announcement import Offer
+from protocol.errors import ProtocolError
+from swarm.clock import VirtualClock
+from swarm.counters import Counters
+from swarm.journal import Journal
+from swarm.outbox import Origin, Outbox
+from tests.swarm.experience_parts import START, group
+
+ORIGIN = Origin(
+    policy_step=3, model="tiny", encoding=b"\x01" * 32, temperature=0.5, max_new_tokens=16
+)
+NEVER = {"oldest_epoch": 0, "oldest_frame": 0.0, "max_bytes": 1 << 30}
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+@pytest.fixture
+def outbox(counters) -> Outbox:
+    return Outbox(Journal(":memory:", VirtualClock(START)), counters)
+
+
+def offer(number: int, size: int = 100) -> Offer:
+    return Offer(bytes([number]) * 32, size, 2, bytes(8), 1)
+
+
+def test_groups_wait_in_order_with_their_origin(outbox):
+    newer = replace(ORIGIN, policy_step=4)
+    outbox.put([group(1), group(2)], ORIGIN)
+    outbox.put([group(3)], newer)
+    waiting = outbox.take()
+    assert [w.group for w in waiting] == [group(1), group(2), group(3)]
+    assert [w.origin for w in waiting] == [ORIGIN, ORIGIN, newer]
+    assert outbox.take() == waiting
+
+
+def test_a_kept_frame_is_served_and_its_groups_wait_no_longer(outbox):
+    outbox.put([group(1), group(2), group(3)], ORIGIN)
+    first, second, _ = outbox.take()
+    outbox.keep(offer(1), b"frame one", START, [first.number, second.number])
+    assert [w.group for w in outbox.take()] == [group(3)]
+    assert outbox.get(offer(1).content_id) == b"frame one"
+    assert outbox.get(bytes(32)) is None
+
+
+def test_a_number_is_never_given_to_a_second_group(outbox):
+    outbox.put([group(1)], ORIGIN)
+    (first,) = outbox.take()
+    outbox.drop([first.number])
+    outbox.put([group(2)], ORIGIN)
+    assert outbox.take()[0].number > first.number
+
+
+def test_offers_name_the_youngest_frames_first(outbox):
+    for number in range(6):
+        outbox.keep(offer(number), b"frame", START + number, [])
+    assert outbox.offers(4) == [offer(5), offer(4), offer(3), offer(2)]
+
+
+def test_groups_and_frames_survive_a_restart(tmp_path: Path, counters):
+    clock, path = VirtualClock(START), tmp_path / "journal.sqlite"
+    journal = Journal(path, clock)
+    outbox = Outbox(journal, counters)
+    outbox.put([group(1)], ORIGIN)
+    outbox.keep(offer(1), b"frame", START, [])
+    journal.close()
+    again = Outbox(Journal(path, clock), counters)
+    assert [w.group for w in again.take()] == [group(1)]
+    assert again.offers(4) == [offer(1)]
+
+
+def test_what_nobody_would_take_any_more_is_dropped_and_counted(outbox, counters):
+    outbox.put([group(1, epoch=4), group(1, epoch=5)], ORIGIN)
+    outbox.keep(offer(1), b"old", START, [])
+    outbox.keep(offer(2), b"young", START + 10, [])
+    outbox.prune(**{**NEVER, "oldest_epoch": 5, "oldest_frame": START + 5})
+    assert [w.group.epoch for w in outbox.take()] == [5]
+    assert outbox.offers(4) == [offer(2)]
+    assert counters.snapshot() == {
+        "outbox_dropped{reason=frame_old}": 1,
+        "outbox_dropped{reason=group_stale}": 1,
+    }
+
+
+def test_frames_and_waiting_groups_are_bounded_in_bytes_and_the_youngest_stay(outbox):
+    for number in range(5):
+        outbox.keep(offer(number, size=100), bytes(100), START + number, [])
+    outbox.put([group(i) for i in range(50)], ORIGIN)
+    outbox.prune(**{**NEVER, "max_bytes": 250 * 8})
+    assert len(outbox.offers(9)) == 5
+    numbers = [w.group.index for w in outbox.take()]
+    assert 0 < len(numbers) < 50
+    assert numbers == list(range(50))[-len(numbers) :]
+    outbox.prune(**{**NEVER, "max_bytes": 250})
+    assert outbox.offers(9) == [offer(4), offer(3)]
+
+
+def test_a_group_that_no_reader_could_open_is_refused_at_the_door(outbox):
+    with pytest.raises(ProtocolError):
+        outbox.put([group(1, rewards=(float("nan"), 0.0))], ORIGIN)
+    assert outbox.take() == []

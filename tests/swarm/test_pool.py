@@ -1,0 +1,259 @@
+"""The pool: bounded, aged, and handing out every group at most once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from swarm.clock import VirtualClock
+from swarm.counters import Counters
+from swarm.journal import Journal
+from swarm.pool import Held, Pool, over_limits
+from swarm.pooled_group import GroupKey
+from tests.swarm.experience_parts import ANNA, BEN, START, pooled, wait
+from tests.swarm.test_journal import killed_after
+
+
+class Parts:
+    """A pool and what it stands on."""
+
+    def __init__(
+        self, path: Path | str = ":memory:", max_groups: int = 8, max_bytes: int = 1 << 20
+    ):
+        self.clock = VirtualClock(START)
+        self.counters = Counters()
+        self.journal = Journal(path, self.clock)
+        self.pool = Pool(
+            self.journal, max_groups, 60.0, self.clock, self.counters, max_bytes=max_bytes
+        )
+
+
+def keys(groups) -> list[int]:
+    return [g.key.number for g in groups]
+
+
+def test_what_was_added_comes_out_whole():
+    pool = Parts().pool
+    stored = pooled(4, (0.25, 1.0, 0.0))
+    assert pool.add([stored]) == 1
+    (candidate,) = pool.fresh()
+    assert candidate == stored.candidate
+    assert pool.consume([candidate], step=1) == [stored]
+
+
+def test_fresh_groups_come_in_the_order_of_keys_whatever_the_order_of_arrival():
+    pool = Parts().pool
+    pool.add([pooled(2, author=BEN), pooled(1, author=BEN), pooled(3, author=ANNA)])
+    assert [c.key for c in pool.fresh()] == [
+        GroupKey(ANNA, 7, 3),
+        GroupKey(BEN, 7, 1),
+        GroupKey(BEN, 7, 2),
+    ]
+
+
+def test_only_groups_with_an_advantage_count_as_available():
+    pool = Parts().pool
+    pool.add([pooled(1, (1.0, 1.0)), pooled(2, (0.0, 0.5)), pooled(3, (0.0, 0.0))])
+    assert pool.available() == 1
+    assert len(pool.fresh()) == 3
+
+
+def test_a_draw_is_pooled_once():
+    parts = Parts()
+    parts.pool.add([pooled(1)])
+    assert parts.pool.add([pooled(1, (0.0, 0.0)), pooled(2)]) == 1
+    assert parts.counters.snapshot() == {"pool_refused{reason=duplicate}": 1}
+
+
+def test_a_consumed_group_never_comes_back():
+    parts = Parts()
+    parts.pool.add([pooled(1)])
+    chosen = parts.pool.fresh()
+    assert keys(parts.pool.consume(chosen, 1)) == [1]
+    assert parts.pool.consume(chosen, 2) == []
+    assert parts.pool.add([pooled(1)]) == 0
+    assert parts.pool.fresh() == []
+    assert parts.counters.snapshot() == {"pool_gone": 1, "pool_refused{reason=used}": 1}
+
+
+def test_old_groups_are_not_offered_and_leave():
+    parts = Parts()
+    parts.pool.add([pooled(1)])
+    wait(parts.clock, 59.0)
+    parts.pool.add([pooled(2, received=parts.clock.time())])
+    assert keys(parts.pool.fresh()) == [1, 2]
+    wait(parts.clock, 1.0)
+    assert keys(parts.pool.fresh()) == [2]
+    assert parts.pool.available() == 1
+    assert parts.pool.evict() == 1
+    assert parts.counters.snapshot() == {"pool_evicted{reason=aged}": 1}
+
+
+def test_a_full_pool_loses_groups_without_advantage_first_then_the_oldest():
+    parts = Parts(max_groups=2)
+    parts.pool.add([pooled(1, received=START), pooled(2, (1.0, 1.0), received=START + 1)])
+    parts.pool.add([pooled(3, received=START + 2)])
+    assert keys(parts.pool.fresh()) == [1, 3]
+    parts.pool.add([pooled(4, received=START + 3)])
+    assert keys(parts.pool.fresh()) == [3, 4]
+    assert parts.counters.snapshot() == {"pool_evicted{reason=full}": 2}
+
+
+def test_bytes_are_bounded_too():
+    parts = Parts(max_bytes=10_000)
+    for index in range(8):
+        parts.pool.add([pooled(index, received=START + index, texts=["x" * 200, "y"])])
+    held = parts.journal.read("SELECT number, size FROM pool ORDER BY number")
+    assert sum(size for _, size in held) <= 10_000
+    assert 0 < len(held) < 8
+    assert held[-1][0] == 7
+
+
+def test_a_group_larger_than_the_pool_is_not_kept():
+    parts = Parts(max_bytes=1000)
+    parts.pool.add([pooled(1, texts=["x" * 2000, "y"])])
+    assert parts.pool.fresh() == []
+
+
+def test_lineage_names_what_each_update_was_made_of():
+    parts = Parts()
+    parts.pool.add([pooled(1), pooled(2)])
+    first, second = parts.pool.fresh()
+    parts.pool.consume([first], 1)
+    parts.pool.record_update(1, [(9, 0)], [first.key])
+    parts.pool.consume([second], 2)
+    assert parts.pool.lineage(1) == [GroupKey(b"", 9, 0), first.key]
+    assert parts.pool.lineage(2) == []
+    parts.pool.rewind(0)
+    assert parts.pool.lineage(1) == []
+    assert parts.pool.add([pooled(1)]) == 0
+
+
+def test_a_killed_process_never_hands_out_a_group_again(tmp_path):
+    script = """
+        import sys
+        from swarm.clock import VirtualClock
+        from swarm.counters import Counters
+        from swarm.journal import Journal
+        from swarm.pool import Pool
+        from tests.swarm.experience_parts import START, pooled
+        clock = VirtualClock(START)
+        pool = Pool(Journal(sys.argv[1], clock), 400, 60.0, clock, Counters())
+        pool.add(pooled(i) for i in range(400))
+        step = 0
+        while fresh := pool.fresh():
+            step += 1
+            trained = [g.key.number for g in pool.consume(fresh[:4], step)]
+            print(*trained, flush=True)
+    """
+    path = tmp_path / "journal.sqlite"
+    kills = (5, 20, 1, 20)
+    lines = [line for count in kills for line in killed_after(count, script, path)]
+    trained = [int(number) for line in lines for number in line.split()]
+    assert len(trained) == len(set(trained))
+    assert len(trained) >= 4 * sum(kills)
+    used = Journal(path, VirtualClock(START)).read("SELECT count(*) FROM used")[0][0]
+    assert 0 <= used - len(trained) <= 4 * len(kills)
+
+
+def test_the_network_adds_while_the_learner_consumes(tmp_path):
+    parts = Parts(tmp_path / "journal.sqlite", max_groups=1000)
+    done = threading.Event()
+
+    def add() -> None:
+        for start in range(0, 400, 8):
+            parts.pool.add([pooled(start + i) for i in range(8)])
+        done.set()
+
+    adder = threading.Thread(target=add)
+    adder.start()
+    taken: list[int] = []
+    while not done.is_set() or parts.pool.fresh():
+        taken += keys(parts.pool.consume(parts.pool.fresh()[:4], 1))
+    adder.join()
+    assert sorted(taken) == list(range(400))
+
+
+held_groups = st.lists(
+    st.builds(
+        Held,
+        st.builds(GroupKey, st.sampled_from([ANNA, BEN, b"\xcc" * 32]), st.just(1), st.integers(0)),
+        st.integers(0, 1),
+        st.floats(0, 10),
+        st.integers(1, 100),
+    ),
+    unique_by=lambda h: h.key,
+    max_size=30,
+)
+
+
+@given(held_groups, st.integers(1, 20), st.integers(1, 1000), st.randoms())
+def test_eviction_keeps_both_limits_and_does_not_depend_on_order(held, groups, size, order):
+    dropped = over_limits(held, groups, size)
+    kept = [h for h in held if h.key not in dropped]
+    assert len(kept) <= groups
+    assert sum(h.size for h in kept) <= size
+    shuffled = list(held)
+    order.shuffle(shuffled)
+    assert over_limits(shuffled, groups, size) == dropped
+
+
+@given(held_groups, st.integers(1, 20))
+def test_eviction_drops_no_more_than_needed(held, groups):
+    assert len(over_limits(held, groups, 10**9)) == max(0, len(held) - groups)
+
+
+@settings(max_examples=30, stateful_step_count=30, deadline=None)
+class PoolMachine(RuleBasedStateMachine):
+    """Adds, choices, waiting and reopening in any order, against what must always hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = Parts(max_groups=5)
+        self.listed: list = []
+        self.handed_out: set[GroupKey] = set()
+
+    @rule(numbers=st.lists(st.integers(0, 12), max_size=6), author=st.sampled_from([ANNA, BEN]))
+    def add(self, numbers, author):
+        now = self.parts.clock.time()
+        self.parts.pool.add([pooled(n, author=author, received=now) for n in numbers])
+
+    @rule()
+    def look(self):
+        self.listed = self.parts.pool.fresh()
+
+    @rule(count=st.integers(0, 4))
+    def consume(self, count):
+        out = self.parts.pool.consume(self.listed[:count], 1)
+        assert not self.handed_out & {g.key for g in out}
+        self.handed_out |= {g.key for g in out}
+
+    @rule(seconds=st.floats(0.1, 40.0))
+    def wait(self, seconds):
+        wait(self.parts.clock, seconds)
+
+    @invariant()
+    def bounded_and_unused(self):
+        fresh = self.parts.pool.fresh()
+        assert len(fresh) <= 5
+        assert not self.handed_out & {c.key for c in fresh}
+        assert self.parts.pool.available() == len(fresh)
+
+
+TestPoolMachine = PoolMachine.TestCase
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_updates_of_a_lost_branch_are_struck_and_later_ones_take_their_numbers(step):
+    pool = Parts().pool
+    for number in range(1, 5):
+        pool.record_update(number, [(1, number)], [])
+    pool.rewind(step)
+    pool.record_update(step + 1, [(2, 0)], [])
+    assert pool.lineage(step + 1) == [GroupKey(b"", 2, 0)]
+    assert bool(pool.lineage(step)) == (step > 0)
