@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -89,9 +90,11 @@ class HivemindNode:
             cache_locally=False,
             cache_on_store=False,
             cache_nearest=0,
+            reuse_get_requests=False,
             record_validator=gate,
         )
         dht.protocol.serializer = serializer
+        dht.protocol._validate_dictionary = gate.prune
         dht.protocol.storage = (
             predecessor._dht.protocol.storage
             if predecessor
@@ -182,7 +185,9 @@ class HivemindNode:
 
     async def read(self, key: str) -> dict[bytes, bytes]:
         """Records under ``key``, merged over its replicas."""
-        found = await self._dht.get(key, latest=True)
+        # No expiry suffices: a search that could end early would end at the first peer to claim
+        # an infinite one, and show that peer's records only.
+        found = (await self._dht.get_many([key], sufficient_expiration_time=math.nan))[key]
         if found is None or not isinstance(found.value, dict):
             return {}
         return {subkey: entry.value for subkey, entry in found.value.items()}

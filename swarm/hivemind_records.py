@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -103,6 +104,16 @@ def _enter(unpacker: msgpack.Unpacker, least: int, most: int) -> int:
     return length
 
 
+@dataclass(frozen=True, slots=True)
+class DictionaryRecord:
+    """One record of a key, as hivemind's ``DHTRecord`` has it."""
+
+    key: bytes
+    subkey: bytes
+    value: bytes
+    expiration_time: float
+
+
 class RecordGate:
     """hivemind's record validator: asks ``check``, remembers its answer, refuses before it is set.
 
@@ -134,6 +145,20 @@ class RecordGate:
         self._passed[digest] = None
         if len(self._passed) > REMEMBERED_CHECKS:
             self._passed.popitem(last=False)
+        return True
+
+    def prune(self, key: bytes, dictionary: Any) -> bool:
+        """Drop the records that do not pass and keep the others; always True.
+
+        hivemind's own check throws a replica's records away altogether for one that is bad, which
+        lets any author hide everybody else's at the replicas whose clocks are ahead.
+        """
+        with dictionary.freeze():
+            for subkey, (value, expiry) in list(dictionary.items()):
+                if not self.validate(
+                    DictionaryRecord(key, self._serializer.dumps(subkey), value, expiry)
+                ):
+                    del dictionary[subkey]
         return True
 
     def sign_value(self, record: Any) -> bytes:

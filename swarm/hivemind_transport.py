@@ -22,6 +22,7 @@ from swarm.transport import (
     PeerUnreachable,
     RecordCheck,
     RecordTooLarge,
+    Refusal,
     TransportError,
 )
 
@@ -192,6 +193,8 @@ class HivemindTransport:
                 received, sent = await serve(reader, writer, self._services[protocol], peer)
                 self._bytes_in += received
                 self._bytes_out += sent
+            except Refusal as refusal:
+                logger.debug("%s from %s refused: %s", protocol, peer, refusal.reason)
             except TransportError as error:
                 self._counters.add("streams_lost", protocol=protocol, reason=error.code)
                 logger.debug("%s: %s", protocol, error)

@@ -242,8 +242,8 @@ class MemoryTransport:
             raise PeerUnreachable(f"no connection to peer {peer}")
         try:
             answer = await self._network.members[peer].serve(self.peer_id, protocol, payload)
-        except Refusal as refusal:
-            raise Refused(peer, refusal.reason) from None
+        except Refusal:
+            raise Refused(f"peer {peer} gave no answer") from None
         if len(answer) > limit:
             raise ResponseTooLarge(f"peer {peer} declared {len(answer)} bytes, limit {limit}")
         rate = self._network.upload_rate.get(peer)

@@ -1,7 +1,7 @@
 """Request and answer on a byte stream, as ``docs/protocol.md`` lays them out.
 
-A request is ``length u32 ‖ payload``; an answer is ``status u8 ‖ length u32 ‖ payload``, integers
-big-endian. Status 0 carries the answer, status 1 the reason of a refusal in ASCII.
+Each is a u32 big-endian length and that many bytes. A stream that closes where an answer was due
+is a refusal.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from swarm.transport import (
     RATE_GRACE_SECONDS,
     DeadlineExceeded,
     PeerUnreachable,
-    Refusal,
     Refused,
     ResponseTooLarge,
     TooSlow,
 )
 
-ANSWERED, REFUSED = 0, 1
-REASON_LIMIT = 64
 CHUNK = 1 << 16
 REQUEST_SECONDS = 10.0
 
-_REQUEST = Struct(">I")
-_ANSWER = Struct(">BI")
+_LENGTH = Struct(">I")
 
 
 async def ask(
@@ -45,18 +41,18 @@ async def ask(
         PeerUnreachable, Refused, ResponseTooLarge, TooSlow
     """
     try:
-        writer.write(_REQUEST.pack(len(payload)) + payload)
+        writer.write(_LENGTH.pack(len(payload)) + payload)
         await writer.drain()
-        status, size = _ANSWER.unpack(await reader.readexactly(_ANSWER.size))
-        bound = limit if status == ANSWERED else REASON_LIMIT
-        if size > bound:
-            raise ResponseTooLarge(f"peer {peer} declared {size} bytes, {bound} were agreed on")
-        answer = await _read_at_rate(reader, size, minimum_rate, peer)
-    except (asyncio.IncompleteReadError, OSError) as error:
+        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if size > limit:
+            raise ResponseTooLarge(f"peer {peer} declared {size} bytes, {limit} were agreed on")
+        return await _read_at_rate(reader, size, minimum_rate, peer)
+    except asyncio.IncompleteReadError as error:
+        if not error.partial and error.expected == _LENGTH.size:
+            raise Refused(f"peer {peer} gave no answer") from error
         raise PeerUnreachable(f"the stream to peer {peer} broke: {error}") from error
-    if status == ANSWERED:
-        return answer
-    raise Refused(peer, _reason(answer))
+    except OSError as error:
+        raise PeerUnreachable(f"the stream to peer {peer} broke: {error}") from error
 
 
 async def serve(
@@ -67,33 +63,25 @@ async def serve(
     A peer that is slow to send its request or to take its answer loses the stream.
 
     Raises:
-        PeerUnreachable, DeadlineExceeded
+        Refusal, PeerUnreachable, DeadlineExceeded: nothing more is to be sent.
     """
-    received = 0
     try:
-        try:
-            with service.admit(peer):
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    (size,) = _REQUEST.unpack(await reader.readexactly(_REQUEST.size))
-                    service.check_size(size)
-                    request = await reader.readexactly(size)
-                received = size
-                answer = await service.answer(peer, request)
-                await _send(writer, ANSWERED, answer)
-                return received, len(answer)
-        except Refusal as refusal:
-            await _send(writer, REFUSED, refusal.reason.encode("ascii")[:REASON_LIMIT])
-            return received, 0
+        with service.admit(peer):
+            async with asyncio.timeout(REQUEST_SECONDS):
+                (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                service.check_size(size)
+                request = await reader.readexactly(size)
+            answer = await service.answer(peer, request)
+            # Drained means sent: the peer's place stays taken until the last byte has left.
+            writer.transport.set_write_buffer_limits(high=0)
+            writer.write(_LENGTH.pack(len(answer)) + answer)
+            async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE):
+                await writer.drain()
+            return size, len(answer)
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"peer {peer} was too slow") from error
     except (asyncio.IncompleteReadError, OSError) as error:
-        if isinstance(error, TimeoutError):
-            raise DeadlineExceeded(f"peer {peer} was too slow") from error
         raise PeerUnreachable(f"the stream from peer {peer} broke: {error}") from error
-
-
-async def _send(writer: asyncio.StreamWriter, status: int, payload: bytes) -> None:
-    writer.write(_ANSWER.pack(status, len(payload)) + payload)
-    async with asyncio.timeout(RATE_GRACE_SECONDS + len(payload) / MINIMUM_RATE):
-        await writer.drain()
 
 
 async def _read_at_rate(
@@ -116,9 +104,3 @@ async def _read_at_rate(
             raise asyncio.IncompleteReadError(bytes(received), size)
         received += chunk
     return bytes(received)
-
-
-def _reason(answer: bytes) -> str:
-    """A peer's word for its refusal, made safe to log and count: unknown shapes become one."""
-    text = answer.decode("ascii", errors="replace")
-    return text if text.replace("_", "").isalnum() and text.isascii() else "unspecified"

@@ -59,13 +59,9 @@ class ResponseTooLarge(TransportError):
 
 
 class Refused(TransportError):
-    """The peer answered that it will not; ``reason`` is its word for why."""
+    """The peer closed the stream without an answer: it is busy, or will not."""
 
     code = "refused"
-
-    def __init__(self, peer: str, reason: str) -> None:
-        super().__init__(f"peer {peer} refused: {reason}")
-        self.reason = reason
 
 
 class ClockSkew(TransportError):
@@ -81,7 +77,7 @@ class RecordTooLarge(TransportError):
 
 
 class Refusal(Exception):
-    """Raised by a handler to decline a request; ``reason`` (snake_case) is sent to the asker."""
+    """Raised by a handler to decline a request; ``reason`` (snake_case) is counted, not sent."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -147,7 +147,7 @@ def test_two_nodes_exchange_records_and_streams(in_swarm) -> None:
         assert answer == bert.peer_id.encode() + b":" + blob
         assert (bert.bytes_out, bert.bytes_in) == (len(blob), len(answer))
         assert (anna.bytes_in, anna.bytes_out) == (len(blob), len(answer))
-        with pytest.raises(Refused, match="not_today"):
+        with pytest.raises(Refused):
             await bert.request(anna.peer_id, ECHO, b"no", limit=100, deadline=10)
         with pytest.raises(ResponseTooLarge):
             await bert.request(anna.peer_id, ECHO, b"x" * 200, limit=100, deadline=10)

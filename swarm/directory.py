@@ -1,0 +1,172 @@
+"""Who offers what: announcements written to and read from the hash table, and remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol import envelope
+from protocol.admission_rule import find_nonce
+from protocol.announcement import (
+    CLOCK_SKEW,
+    Announcement,
+    Offer,
+    check_clock,
+    check_record,
+    open_announcement,
+    sign_announcement,
+)
+from protocol.errors import Expired, ProtocolError
+from protocol.identity import Identity
+from protocol.keys import epoch_of, reader_shards, record_key, shard_of
+from protocol.manifest import Manifest
+from swarm.clock import Clock
+from swarm.counters import Counters
+from swarm.transport import RecordView, Transport
+
+MAX_KNOWN = 4096
+LIFETIME_EPOCHS = 2.0
+LEAST_STEP = 0.001
+"""Seconds by which an announcement outlives the one it overwrites."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An author's latest announcement, opened, and the record that it came in."""
+
+    author: bytes
+    announcement: Announcement
+    record: bytes
+
+
+class Directory:
+    """One member's view of the swarm's announcements.
+
+    Args:
+        secret: local bytes that make the shards read here unpredictable to others.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        identity: Identity,
+        manifest: Manifest,
+        swarm_id: bytes,
+        clock: Clock,
+        secret: bytes,
+        counters: Counters,
+    ) -> None:
+        self.identity = identity
+        self.manifest = manifest
+        self.swarm_id = swarm_id
+        self._transport = transport
+        self._clock = clock
+        self._secret = secret
+        self._counters = counters
+        self._nonce: int | None = None
+        self._last_expiry = 0.0
+        self._known: dict[bytes, Known] = {}
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch."""
+        return epoch_of(self._clock.time(), self.manifest.epoch_seconds)
+
+    def check(self, record: RecordView) -> bool:
+        """Whether the hash table may hold a record; for :meth:`Transport.use_validator`."""
+        now = self._clock.time()
+        try:
+            check_record(
+                record.key,
+                record.subkey,
+                record.value,
+                record.expiry,
+                now,
+                self.swarm_id,
+                self.manifest,
+            )
+        except Expired:
+            # A replica whose clock is behind still holds it; nothing is wrong with the record.
+            return record.expiry > now - CLOCK_SKEW
+        except ProtocolError as error:
+            self._refused(error)
+            return False
+        return True
+
+    async def announce(self, offers: Sequence[Offer], policy_step: int, sequence: int) -> bool:
+        """Sign and store this node's record of the epoch, in place of an earlier one.
+
+        True when a replica took it. The record is kept for gossip in either case.
+        """
+        if self._nonce is None:
+            self._nonce = await asyncio.to_thread(
+                find_nonce, self.manifest.admission, self.swarm_id, self.identity.author
+            )
+        now, epoch = self._clock.time(), self.epoch
+        shard = shard_of(self.identity.author, epoch, self.manifest.shards)
+        expiry = now + LIFETIME_EPOCHS * self.manifest.epoch_seconds
+        expiry = self._last_expiry = max(expiry, self._last_expiry + LEAST_STEP)
+        announcement = Announcement(
+            epoch, shard, sequence, policy_step, expiry, self._nonce, tuple(offers)
+        )
+        record = sign_announcement(announcement, self.identity, self.swarm_id)
+        self._known[self.identity.author] = Known(self.identity.author, announcement, record)
+        key = record_key(self.swarm_id, epoch, self.manifest.shards, shard)
+        stored = await self._transport.store(key, self.identity.author, record, expiry)
+        self._counters.add("announced" if stored else "announce_failed")
+        return stored
+
+    async def read(self) -> list[Known]:
+        """Read two drawn shards of the present and the previous epoch; what is new there."""
+        keys = [
+            record_key(self.swarm_id, epoch, self.manifest.shards, shard)
+            for epoch in (self.epoch, self.epoch - 1)
+            for shard in reader_shards(
+                self.identity.author, epoch, self._secret, self.manifest.shards
+            )
+        ]
+        found = await asyncio.gather(*(self._transport.read(key) for key in keys))
+        records = [record for values in found for record in values.values()]
+        return [known for record in records if (known := self.accept(record)) is not None]
+
+    def accept(self, record: bytes) -> Known | None:
+        """Check a record from anywhere and remember it; None unless it is news.
+
+        A record that breaks the protocol is dropped and counted.
+        """
+        try:
+            author, _, _ = envelope.parts(envelope.ANNOUNCEMENT, record, self.swarm_id)
+            present = self._known.get(author)
+            if present is not None and present.record == record:
+                return None
+            author, announcement = open_announcement(record, self.swarm_id, self.manifest)
+            check_clock(announcement, self.manifest, self._clock.time())
+        except ProtocolError as error:
+            self._refused(error)
+            return None
+        if author == self.identity.author or (
+            present is not None and present.announcement.sequence >= announcement.sequence
+        ):
+            return None
+        if present is None and len(self._known) >= MAX_KNOWN:
+            self._counters.add("announcements_over_bound")
+            return None
+        known = self._known[author] = Known(author, announcement, record)
+        return known
+
+    def known(self) -> list[Known]:
+        """Latest announcements that have not expired, own included, in the order of authors."""
+        now = self._clock.time()
+        for author in [a for a, k in self._known.items() if k.announcement.expiry <= now]:
+            del self._known[author]
+        return [self._known[author] for author in sorted(self._known)]
+
+    def recent(self, after: int, limit: int) -> list[bytes]:
+        """Records of epochs later than ``after``: the own one, then the latest announced."""
+        records = [k for k in self.known() if k.announcement.epoch > after]
+        records.sort(key=lambda k: (k.author != self.identity.author, -k.announcement.expiry))
+        return [known.record for known in records[:limit]]
+
+    def _refused(self, error: ProtocolError) -> None:
+        self._counters.add("announcements_refused", reason=error.code)

@@ -1,0 +1,211 @@
+"""Frames, announcements and the manifest, from one peer to another on request."""
+
+from __future__ import annotations
+
+import logging
+from hashlib import sha256
+from typing import Protocol
+
+from protocol.errors import BadKey, ProtocolError
+from protocol.identity import author_of, peer_id_of
+from protocol.messages import (
+    CONTENT_ID_BYTES,
+    GOSSIP_STREAM,
+    MANIFEST_STREAM,
+    MAX_GOSSIP,
+    MAX_GOSSIP_REQUEST_BYTES,
+    MAX_GOSSIP_RESPONSE_BYTES,
+    MAX_MANIFEST_RESPONSE_BYTES,
+    PULL_STREAM,
+    GossipRequest,
+    PullStatus,
+    decode_gossip_request,
+    decode_gossip_response,
+    decode_pull_request,
+    decode_pull_response,
+    encode_gossip_request,
+    encode_gossip_response,
+    encode_pull_response,
+)
+from swarm.accounts import Accounts
+from swarm.budget import UploadBudget
+from swarm.clock import Clock
+from swarm.counters import Counters
+from swarm.directory import Directory
+from swarm.transport import MINIMUM_RATE, Refusal, Transport, TransportError
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 10.0
+"""Deadline of an answer before its bytes are counted."""
+
+
+class NotServed(TransportError):  # noqa: N818
+    """The author does not have the frame (``not_found``) or has no time for it (``busy``)."""
+
+    def __init__(self, status: PullStatus) -> None:
+        self.code = status.name.lower()
+        super().__init__(f"the author answered {self.code}")
+
+
+class WrongContent(TransportError):  # noqa: N818
+    """The bytes are not the ones asked for."""
+
+    code = "wrong_content"
+
+
+class FrameStore(Protocol):
+    """Where the frames lie that this node serves."""
+
+    def get(self, content_id: bytes) -> bytes | None:
+        """A frame by its content id; None when it is not there (any more)."""
+        ...
+
+
+class Exchange:
+    """Serves this node's frames, known announcements and manifest; asks peers for theirs.
+
+    Args:
+        manifest: the signed bytes.
+        upload_rate: bytes a second served at most.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        frames: FrameStore,
+        directory: Directory,
+        manifest: bytes,
+        accounts: Accounts,
+        clock: Clock,
+        counters: Counters,
+        *,
+        upload_rate: float,
+    ) -> None:
+        self._transport = transport
+        self._frames = frames
+        self._directory = directory
+        self._manifest = manifest
+        self._accounts = accounts
+        self._counters = counters
+        largest = max(directory.manifest.max_frame_bytes, MAX_GOSSIP_RESPONSE_BYTES, len(manifest))
+        self._budget = UploadBudget(upload_rate, largest, clock)
+        self._serve()
+
+    async def pull(self, author: bytes, content_id: bytes, size: int) -> bytes:
+        """The frame of that content id and size, from its author.
+
+        Raises:
+            NotServed, WrongContent, and the errors of :meth:`Transport.request`
+        """
+        answer = await self._transport.request(
+            peer_id_of(author),
+            PULL_STREAM,
+            content_id,
+            limit=size + 1,
+            deadline=ANSWER_SECONDS + size / MINIMUM_RATE,
+        )
+        self._accounts.count_bytes(author, received=len(answer))
+        try:
+            status, frame = decode_pull_response(answer)
+        except ProtocolError as error:
+            raise WrongContent(f"malformed answer ({error.code})") from error
+        if status is not PullStatus.OK:
+            raise NotServed(status)
+        if sha256(frame).digest() != content_id:
+            raise WrongContent(f"{len(frame)} bytes with another hash than {content_id.hex()}")
+        return frame
+
+    async def gossip(self, peer: str) -> list[bytes]:
+        """Records that ``peer`` knows of the present and the previous epoch, none checked yet.
+
+        Raises:
+            WrongContent, and the errors of :meth:`Transport.request`
+        """
+        request = GossipRequest(max(0, self._directory.epoch - 2), MAX_GOSSIP)
+        answer = await self._transport.request(
+            peer,
+            GOSSIP_STREAM,
+            encode_gossip_request(request),
+            limit=MAX_GOSSIP_RESPONSE_BYTES,
+            deadline=ANSWER_SECONDS,
+        )
+        try:
+            return decode_gossip_response(answer)
+        except ProtocolError as error:
+            raise WrongContent(f"malformed gossip ({error.code})") from error
+
+    async def fetch_manifest(self, peer: str) -> bytes:
+        """See :func:`fetch_manifest`."""
+        return await fetch_manifest(self._transport, peer)
+
+    def _serve(self) -> None:
+        self._transport.handle(
+            PULL_STREAM,
+            self._on_pull,
+            request_limit=CONTENT_ID_BYTES,
+            concurrent=32,
+            concurrent_per_peer=4,
+        )
+        self._transport.handle(
+            GOSSIP_STREAM,
+            self._on_gossip,
+            request_limit=MAX_GOSSIP_REQUEST_BYTES,
+            concurrent=16,
+            concurrent_per_peer=2,
+        )
+        self._transport.handle(
+            MANIFEST_STREAM,
+            self._on_manifest,
+            request_limit=0,
+            concurrent=16,
+            concurrent_per_peer=2,
+        )
+
+    async def _on_pull(self, peer: str, request: bytes) -> bytes:
+        try:
+            frame = self._frames.get(decode_pull_request(request))
+        except ProtocolError as error:
+            raise Refusal(error.code) from error
+        if not self._budget.take(peer, len(frame or b"")):
+            self._counters.add("uploads_refused")
+            return encode_pull_response(PullStatus.BUSY)
+        if frame is None:
+            return encode_pull_response(PullStatus.NOT_FOUND)
+        try:
+            self._accounts.count_bytes(author_of(peer), sent=len(frame))
+        except BadKey:
+            logger.debug("peer %s has no Ed25519 identity; its bytes go uncounted", peer)
+        return encode_pull_response(PullStatus.OK, frame)
+
+    async def _on_gossip(self, peer: str, request: bytes) -> bytes:
+        try:
+            asked = decode_gossip_request(request)
+        except ProtocolError as error:
+            raise Refusal(error.code) from error
+        answer = encode_gossip_response(self._directory.recent(asked.after, asked.limit))
+        return self._within_budget(peer, answer)
+
+    async def _on_manifest(self, peer: str, request: bytes) -> bytes:
+        return self._within_budget(peer, self._manifest)
+
+    def _within_budget(self, peer: str, answer: bytes) -> bytes:
+        if not self._budget.take(peer, len(answer)):
+            self._counters.add("uploads_refused")
+            raise Refusal("over_budget")
+        return answer
+
+
+async def fetch_manifest(transport: Transport, peer: str) -> bytes:
+    """The signed manifest that ``peer`` serves, not opened yet.
+
+    Raises:
+        The errors of :meth:`Transport.request`.
+    """
+    return await transport.request(
+        peer,
+        MANIFEST_STREAM,
+        b"",
+        limit=MAX_MANIFEST_RESPONSE_BYTES,
+        deadline=ANSWER_SECONDS + MAX_MANIFEST_RESPONSE_BYTES / MINIMUM_RATE,
+    )

@@ -1,0 +1,181 @@
+"""One member of a swarm: gives its own experience, takes that of others, and never stops.
+
+Its halves, :class:`swarm.publisher.Publisher` and :class:`swarm.collector.Collector`, take their
+turns four times an epoch, so that what is published now is pooled elsewhere within the epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from protocol.errors import BadKey
+from protocol.identity import author_of, peer_id_of
+from swarm.accounts import Accounts
+from swarm.clock import Clock
+from swarm.collector import Admission, Collector, CollectorLimits
+from swarm.counters import Counters
+from swarm.directory import Directory
+from swarm.exchange import Exchange
+from swarm.journal import Journal
+from swarm.outbox import Outbox
+from swarm.pool import Pool
+from swarm.publisher import Publisher
+from swarm.transport import Transport
+
+logger = logging.getLogger(__name__)
+
+TURNS_PER_EPOCH = 4
+FAILURES_REPORTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """What this node knows of another.
+
+    Attributes:
+        peer_id: base58.
+        author: public key; None for a peer whose identity is not an Ed25519 key.
+        connected: there is a connection now.
+        policy_step: as last announced; None if nothing of this peer is known.
+        groups: groups in the frames it offers.
+    """
+
+    peer_id: str
+    author: bytes | None
+    connected: bool
+    policy_step: int | None
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """A member at one moment; byte counts are payload since the start."""
+
+    peer_id: str
+    addresses: tuple[str, ...]
+    epoch: int
+    peers: tuple[PeerInfo, ...]
+    bytes_in: int
+    bytes_out: int
+
+
+class Member:
+    """Runs on the network's event loop; the learner's thread meets it in outbox and pool only."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        directory: Directory,
+        exchange: Exchange,
+        admission: Admission,
+        pool: Pool,
+        outbox: Outbox,
+        accounts: Accounts,
+        journal: Journal,
+        clock: Clock,
+        counters: Counters,
+        limits: CollectorLimits | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._failing: dict[str, Exception] = {}
+        self._transport = transport
+        self._directory = directory
+        self._clock = clock
+        self._counters = counters
+        self._publisher = Publisher(directory, outbox, journal, clock, counters)
+        self._collector = Collector(
+            transport,
+            directory,
+            exchange,
+            admission,
+            pool,
+            accounts,
+            counters,
+            limits or CollectorLimits(),
+            rng or random.Random(),
+        )
+
+    @property
+    def failure(self) -> Exception | None:
+        """The latest of ten or more failures in a row inside this node; None while it works."""
+        return next(iter(self._failing.values()), None)
+
+    async def step(self) -> None:
+        """One turn of everything, each pull awaited.
+
+        Raises:
+            Exception: what failed inside this node.
+        """
+        await self._publisher.publish()
+        await self._collector.gossip()
+        await self._collector.look()
+        await self._collector.settle()
+
+    async def run(self) -> None:
+        """Take turns until cancelled. A slow peer holds up nothing but its own answer."""
+        turns = self._publisher.publish, self._collector.gossip, self._collector.look
+        try:
+            await asyncio.gather(*map(self._repeat, turns))
+        finally:
+            await self._collector.close()
+
+    def status(self) -> MemberStatus:
+        """What the monitor shows."""
+        return MemberStatus(
+            peer_id=self._transport.peer_id,
+            addresses=self._transport.addresses(),
+            epoch=self._directory.epoch,
+            peers=self._peers(),
+            bytes_in=self._transport.bytes_in,
+            bytes_out=self._transport.bytes_out,
+        )
+
+    async def _repeat(self, turn: Callable[[], Awaitable[None]]) -> None:
+        period = self._directory.manifest.epoch_seconds / TURNS_PER_EPOCH
+        name, failures = turn.__name__, 0
+        while True:
+            began = self._clock.time()
+            try:
+                await turn()
+                failures = 0
+                self._failing.pop(name, None)
+            except Exception as error:
+                failures += 1
+                self._counters.add("member_failures", turn=name)
+                logger.exception("%s failed (%d in a row)", name, failures)
+                if failures >= FAILURES_REPORTED:
+                    self._failing[name] = error
+            await self._clock.sleep(max(began + period - self._clock.time(), period / 4))
+
+    def _peers(self) -> tuple[PeerInfo, ...]:
+        connected = set(self._transport.peers())
+        known = {
+            peer_id_of(entry.author): entry
+            for entry in self._directory.known()
+            if entry.author != self._directory.identity.author
+        }
+        result = []
+        for peer in sorted(connected | set(known)):
+            entry = known.get(peer)
+            result.append(
+                PeerInfo(
+                    peer_id=peer,
+                    author=entry.author if entry else _author(peer),
+                    connected=peer in connected,
+                    policy_step=entry.announcement.policy_step if entry else None,
+                    groups=sum(o.groups for o in entry.announcement.offers) if entry else 0,
+                )
+            )
+        return tuple(result)
+
+
+def _author(peer: str) -> bytes | None:
+    try:
+        return author_of(peer)
+    except BadKey:
+        return None

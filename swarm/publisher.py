@@ -1,0 +1,123 @@
+"""Gives to the swarm: seals waiting groups into frames and announces them."""
+
+from __future__ import annotations
+
+import logging
+from itertools import groupby
+
+from protocol.announcement import offer_of
+from protocol.errors import ProtocolError
+from protocol.frame import seal
+from protocol.limits import MAX_OFFERS
+from protocol.packing import Packing, pack, without_tokens
+from protocol.rollout import Batch, Group
+from swarm.clock import Clock
+from swarm.counters import Counters
+from swarm.directory import Directory
+from swarm.journal import Journal
+from swarm.outbox import Origin, Outbox, Waiting
+
+logger = logging.getLogger(__name__)
+
+MAX_OUTBOX_BYTES = 64 << 20
+
+
+class Publisher:
+    """The giving half of a member. At most four frames an epoch, for a record offers no more."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        outbox: Outbox,
+        journal: Journal,
+        clock: Clock,
+        counters: Counters,
+    ) -> None:
+        self._directory = directory
+        self._outbox = outbox
+        self._journal = journal
+        self._clock = clock
+        self._counters = counters
+        self._epoch = -1
+        self._frames_left = 0
+        self._announced = False
+        self._policy_step = 0
+
+    async def publish(self) -> None:
+        """Seal what waits; announce when there is news, and once in every epoch.
+
+        Raises:
+            JournalError
+        """
+        if self._epoch != self._directory.epoch:
+            self._epoch = self._directory.epoch
+            self._frames_left = MAX_OFFERS
+            self._announced = False
+            self._prune()
+        if self._seal_waiting():
+            self._announced = False
+        if not self._announced:
+            self._announced = await self._directory.announce(
+                self._outbox.offers(MAX_OFFERS), self._policy_step, self._journal.next_sequence()
+            )
+
+    def _prune(self) -> None:
+        manifest = self._directory.manifest
+        self._outbox.prune(
+            oldest_epoch=self._epoch - manifest.max_age_epochs,
+            oldest_frame=self._clock.time() - manifest.max_age_epochs * manifest.epoch_seconds,
+            max_bytes=MAX_OUTBOX_BYTES,
+        )
+
+    def _seal_waiting(self) -> int:
+        """Frames sealed now. Groups that one policy version wrote share frames."""
+        before = self._frames_left
+        for origin, run in groupby(self._outbox.take(), key=lambda waiting: waiting.origin):
+            if not self._frames_left:
+                break
+            self._policy_step = origin.policy_step
+            self._seal_run(origin, list(run))
+        return before - self._frames_left
+
+    def _seal_run(self, origin: Origin, run: list[Waiting]) -> None:
+        numbers = {(w.group.epoch, w.group.index): w.number for w in run}
+        packing = self._pack([waiting.group for waiting in run])
+        for groups in packing.frames[: self._frames_left]:
+            self._seal(origin, groups, [numbers[g.epoch, g.index] for g in groups])
+        if packing.oversize:
+            logger.warning("%d groups fit into no frame and are not shared", len(packing.oversize))
+            self._counters.add("outbox_dropped", len(packing.oversize), reason="group_oversize")
+            self._outbox.drop(numbers[g.epoch, g.index] for g in packing.oversize)
+
+    def _pack(self, groups: list[Group]) -> Packing:
+        """Whole groups where they fit; text alone where token ids are what makes one too large."""
+        limit = self._directory.manifest.max_frame_bytes
+        packing = pack(groups, limit)
+        if not packing.oversize:
+            return packing
+        bare = pack(map(without_tokens, packing.oversize), limit)
+        return Packing(packing.frames + bare.frames, bare.oversize)
+
+    def _seal(self, origin: Origin, groups: tuple[Group, ...], numbers: list[int]) -> None:
+        created = self._clock.time()
+        batch = Batch(
+            sequence=self._journal.next_sequence(),
+            policy_step=origin.policy_step,
+            created=created,
+            model=origin.model,
+            encoding=origin.encoding,
+            temperature=origin.temperature,
+            max_new_tokens=origin.max_new_tokens,
+            groups=groups,
+        )
+        try:
+            frame = seal(batch, self._directory.identity, self._directory.swarm_id)
+            offer = offer_of(frame, batch, self._directory.manifest)
+        except ProtocolError:
+            logger.exception("groups that the protocol refuses are not shared")
+            self._counters.add("outbox_dropped", len(groups), reason="group_refused")
+            self._outbox.drop(numbers)
+            return
+        self._outbox.keep(offer, frame, created, numbers)
+        self._frames_left -= 1
+        self._counters.add("frames_sealed")
