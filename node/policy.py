@@ -54,6 +54,8 @@ class Policy:
         eos_id: ends a completion and is trained on.
         stop_ids: every id that ends a completion, ``eos_id`` among them.
         pad_id: fills short rows; never attended to and never trained on.
+        special_ids: ids that decode to no text.
+        vocabulary: number of ids the model can read.
         context_length: prompt and completion together, tokens.
     """
 
@@ -71,8 +73,8 @@ class Policy:
         text_config = model.config.get_text_config()
         self.context_length = int(getattr(text_config, "max_position_embeddings", 1 << 20))
         self.encoding = _encoding_digest(tokenizer, self.eos_id)
-        self._vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
-        self._special = frozenset(tokenizer.all_special_ids)
+        self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
+        self.special_ids = frozenset(tokenizer.all_special_ids)
         opening: list[int] = tokenizer.encode("", add_special_tokens=True)
         bos = tokenizer.bos_token_id
         self._prefix = opening[:1] if bos is not None and opening[:1] == [bos] else []
@@ -124,12 +126,15 @@ class Policy:
         """Text of the ids, special tokens left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def spells(self, ids: Sequence[int], text: str) -> bool:
-        """Whether the ids are in the vocabulary and read as ``text``, with nothing hidden in them:
-        no special token but one at the end that stops the completion."""
-        body = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
+    def spells(self, ids: Sequence[int], text: str, stopped: bool) -> bool:
+        """Whether the ids are this completion and nothing else, so that what was scored is what
+        is trained on: all in the vocabulary, a stop id at the end exactly where it stopped by
+        itself, no other special token, and the rest decoding to ``text``."""
+        ends = len(ids) > 0 and ids[-1] in self.stop_ids
+        body = ids[:-1] if ends else ids
         return (
-            all(0 <= token < self._vocabulary and token not in self._special for token in body)
+            ends == stopped
+            and all(0 <= i < self.vocabulary and i not in self.special_ids for i in body)
             and self.decode(body) == text
         )
 

@@ -91,11 +91,14 @@ def test_ids_spell_a_text_only_with_nothing_hidden_in_them():
     policy = random_policy()
     four, two = policy.encode_completion("42", stopped=False)
     eos, pad = policy.eos_id, policy.pad_id
-    assert policy.spells((four, two), "42")
-    assert policy.spells((four, two, eos), "42")
-    assert policy.spells((), "")
+    assert policy.spells((four, two), "42", stopped=False)
+    assert policy.spells((four, two, eos), "42", stopped=True)
+    assert policy.spells((), "", stopped=False)
+    assert not policy.spells((four, two), "42", stopped=True)
+    assert not policy.spells((four, two, eos), "42", stopped=False)
     for ids in [(two, four), (four,), (four, eos, two), (four, two, pad), (four, two, 98), (-1,)]:
-        assert not policy.spells(ids, "42")
+        assert not policy.spells(ids, "42", stopped=False)
+        assert not policy.spells((*ids, eos), "42", stopped=True)
 
 
 def test_the_encoding_digest_moves_with_whatever_changes_ids_and_with_nothing_else():

@@ -22,6 +22,18 @@ def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more()
     assert json.loads(output) == [1, "1"]
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's CPU affinity")
+def test_zero_takes_the_cores_that_this_process_may_run_on():
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+        "from node import threads; print(threads.choose(0))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, timeout=60
+    )
+    assert output.stdout.strip() == b"1"
+
+
 def test_fewer_than_one_thread_is_refused_by_name():
     with pytest.raises(ValueError, match="threads = 0"):
         threads.environment(0)
