@@ -117,11 +117,11 @@ class Journal:
             _set_number(connection, _SEQUENCE, sequence)
         return sequence
 
-    def next_index(self, epoch: int, limit: int) -> int | None:
-        """The next unused draw of ``epoch``, below ``limit``, on the disk before it is returned.
+    def next_indexes(self, epoch: int, count: int, limit: int) -> range:
+        """The next unused draws of ``epoch``, below ``limit``; on the disk before they are out.
 
-        None where the epoch has no draw left. A restored journal may have forgotten draws of the
-        epoch it is first asked for, so that whole epoch counts as used.
+        Fewer than ``count`` where the epoch has no more. A restored journal may have forgotten
+        draws of the epoch it is first asked for, so that whole epoch counts as used.
         """
         with self.transaction(durable=True) as connection:
             void = _number(connection, _VOID, None)
@@ -129,15 +129,14 @@ class Journal:
                 void = epoch
                 _set_number(connection, _VOID, epoch)
             if void is not None and epoch <= void:
-                return None
+                return range(0)
             row = connection.execute("SELECT next FROM draws WHERE epoch=?", (epoch,)).fetchone()
-            index: int = row[0] if row else 0
-            if index >= limit:
-                return None
-            connection.execute("REPLACE INTO draws VALUES (?, ?)", (epoch, index + 1))
+            first: int = row[0] if row else 0
+            drawn = range(first, max(first, min(first + count, limit)))
+            connection.execute("REPLACE INTO draws VALUES (?, ?)", (epoch, drawn.stop))
             if not row:
                 connection.execute("DELETE FROM draws WHERE epoch<?", (epoch - KEPT_EPOCHS,))
-        return index
+        return drawn
 
     @property
     def restored_at(self) -> float | None:

@@ -51,7 +51,11 @@ STRIKES: Mapping[str, float] = {
     "wrong_swarm": _WRONG,
     "wrong_shard": _WRONG,
     UNEXPECTED_SEGMENTS: _WRONG,
-    # Time: a slow author, a clock that is off (his or ours), a frame met twice.
+    # Served over a stream that only the author's key can open: not the frame he announced.
+    "wrong_content": _WRONG,
+    "response_too_large": _WRONG,
+    # Time: a slow author or line, a clock that is off (his or ours), a frame met twice.
+    "too_slow": _NO_FAULT,
     STALE_EPOCH: _NO_FAULT,
     EPOCH_AHEAD: _NO_FAULT,
     BEFORE_RESTORE: _NO_FAULT,

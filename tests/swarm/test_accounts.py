@@ -22,6 +22,7 @@ from swarm.accounts import (
     struck,
 )
 from swarm.clock import VirtualClock
+from swarm.collector import AUTHORS_FAULT
 from swarm.journal import Journal
 from swarm.refusals import STRIKES
 from tests.swarm.experience_parts import ANNA, BEN, START, wait
@@ -90,7 +91,7 @@ def test_what_is_not_the_authors_fault_never_bans(accounts):
     assert not accounts.banned(ANNA)
 
 
-def test_every_reason_of_the_protocol_the_judge_and_admission_has_its_line_in_the_table():
+def test_every_reason_of_protocol_pull_admission_and_judge_has_its_line_in_the_table():
     codes = {kind.code for _, kind in inspect.getmembers(errors, inspect.isclass)}
     named = {
         value
@@ -98,7 +99,7 @@ def test_every_reason_of_the_protocol_the_judge_and_admission_has_its_line_in_th
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }
-    assert codes | named <= set(STRIKES)
+    assert codes | named | {fault.code for fault in AUTHORS_FAULT} <= set(STRIKES)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([1.0, 5.0])), max_size=30))

@@ -27,6 +27,11 @@ from tests.swarm.experience_parts import START, pooled, wait
 ROOT = Path(__file__).parents[2]
 
 
+def draw_one(journal: Journal, epoch: int) -> int | None:
+    """One draw of an epoch that has a thousand, None where it has no more."""
+    return next(iter(journal.next_indexes(epoch, 1, 1000)), None)
+
+
 @pytest.fixture
 def clock() -> VirtualClock:
     return VirtualClock(START)
@@ -55,17 +60,19 @@ def test_sequences_rise_when_the_clock_goes_back(clock):
 
 def test_an_epochs_draws_are_used_once_and_end_at_the_limit(clock):
     journal = Journal(":memory:", clock)
-    assert [journal.next_index(5, 3) for _ in range(5)] == [0, 1, 2, None, None]
-    assert journal.next_index(6, 3) == 0
-    assert journal.next_index(5, 4) == 3
+    draws = [list(journal.next_indexes(5, count, 6)) for count in (1, 0, 3, 4, 4)]
+    assert draws == [[0], [], [1, 2, 3], [4, 5], []]
+    assert draw_one(journal, 6) == 0
+    assert list(journal.next_indexes(5, 4, 3)) == []
+    assert list(journal.next_indexes(5, 4, 7)) == [6]
 
 
 def test_numbers_go_on_where_they_stopped_after_the_journal_is_opened_again(path, clock):
     journal = Journal(path, clock)
-    sequence, index = journal.next_sequence(), journal.next_index(5, 10)
+    sequence, index = journal.next_sequence(), draw_one(journal, 5)
     journal.close()
     journal = Journal(path, clock)
-    assert (journal.next_sequence(), journal.next_index(5, 10)) == (sequence + 1, index + 1)
+    assert (journal.next_sequence(), draw_one(journal, 5)) == (sequence + 1, index + 1)
 
 
 def test_threads_never_get_the_same_number(path, clock):
@@ -74,7 +81,7 @@ def test_threads_never_get_the_same_number(path, clock):
 
     def draw() -> None:
         for _ in range(50):
-            drawn.append((journal.next_sequence(), journal.next_index(1, 1000)))
+            drawn.append((journal.next_sequence(), draw_one(journal, 1)))
 
     threads = [threading.Thread(target=draw) for _ in range(4)]
     for thread in threads:
@@ -91,7 +98,7 @@ def test_a_transaction_that_fails_changes_nothing(path, clock):
         connection.execute("INSERT INTO draws VALUES (1, 1)")
         1 / 0  # noqa: B018
     assert journal.read("SELECT * FROM draws") == []
-    assert journal.next_index(1, 1) == 0
+    assert draw_one(journal, 1) == 0
 
 
 def test_a_killed_process_never_draws_a_number_again(path):
@@ -101,14 +108,15 @@ def test_a_killed_process_never_draws_a_number_again(path):
         from swarm.journal import Journal
         journal = Journal(sys.argv[1], SystemClock())
         while True:
-            print(journal.next_sequence(), journal.next_index(9, 10**9), flush=True)
+            print(journal.next_sequence(), *journal.next_indexes(9, 2, 10**9), flush=True)
     """
     drawn = []
     for lines in (1, 7, 30, 3):
         drawn += [tuple(map(int, line.split())) for line in killed_after(lines, script, path)]
-    sequences, indices = zip(*drawn, strict=True)
-    assert list(sequences) == sorted(set(sequences))
-    assert list(indices) == sorted(set(indices))
+    sequences = [sequence for sequence, *_ in drawn]
+    indices = [index for _, *pair in drawn for index in pair]
+    assert sequences == sorted(set(sequences))
+    assert indices == sorted(set(indices))
     assert len(drawn) >= 41
 
 
@@ -144,7 +152,7 @@ def test_a_damaged_file_is_named_corrupt(path, clock, damage):
 
 def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(path, clock, caplog):
     journal = Journal(path, clock)
-    journal.next_index(1, 10)
+    draw_one(journal, 1)
     journal.backup()
     forgotten = [journal.next_sequence() for _ in range(5)]
     journal.close()
@@ -164,13 +172,13 @@ def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(path, clock, capl
 def test_a_restored_journal_leaves_the_running_epoch_alone(path, clock):
     journal = Journal(path, clock)
     journal.backup()
-    assert journal.next_index(41, 10) == 0
+    assert draw_one(journal, 41) == 0
     journal.close()
     damage_file(path, "garbage")
     journal, _ = open_or_restore(path, clock)
-    assert journal.next_index(41, 10) is None
-    assert journal.next_index(40, 10) is None
-    assert journal.next_index(42, 10) == 0
+    assert draw_one(journal, 41) is None
+    assert draw_one(journal, 40) is None
+    assert draw_one(journal, 42) == 0
 
 
 def test_a_restored_pool_offers_nothing_that_may_have_been_used(path, clock):
@@ -194,7 +202,7 @@ def test_without_a_usable_backup_a_damaged_journal_starts_anew_and_says_so(path,
         backup_path(path).write_bytes(backup)
     journal, notes = open_or_restore(path, clock)
     assert "anew" in notes[1]
-    assert journal.next_index(1, 10) is None
+    assert draw_one(journal, 1) is None
     assert journal.next_sequence() == int(START * 1000)
 
 
@@ -250,7 +258,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(path, clock):
         from swarm.clock import SystemClock
         from swarm.journal import Journal, JournalError
         journal = Journal(sys.argv[1], SystemClock())
-        journal.next_index(1, 10)
+        journal.next_indexes(1, 1, 10)
         journal.backup()
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
         stored = 0
@@ -284,7 +292,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(path, clock):
     assert stored > 0
     for file in (path, backup_path(path)):
         journal = Journal(file, clock)
-        assert journal.next_index(1, 10) == 1
+        assert draw_one(journal, 1) == 1
     assert Journal(path, clock).read("SELECT count(*) FROM frames") == [(stored,)]
 
 
