@@ -150,7 +150,8 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
             f"env {name!r} in {where!r} has unknown {', '.join(sorted(unknown))}; keys are {known}"
         )
     try:
+        # TypeError: TOML has dates, JSON has none; or levels is no list.
         levels = tuple(canonical_json(level) for level in table["levels"])
         return EnvSpec(**{**table, "levels": levels})
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise CatalogueError(f"env {name!r} in {where!r}: {error}") from error

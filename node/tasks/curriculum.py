@@ -3,44 +3,74 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from node.tasks.catalogue import CatalogueError
 from protocol.manifest import EnvSpec
+
+EnvLevel = tuple[str, int]
+
+
+def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tuple[EnvLevel, ...]:
+    """Every level of the envs named in ``served``, in the catalogue's order."""
+    return tuple(
+        (spec.name, level)
+        for spec in catalogue
+        if spec.name in served
+        for level in range(len(spec.levels))
+    )
 
 
 class TaskSampler:
     """Draws an env by weight, then one of its levels evenly.
 
     Args:
-        specs: the envs that can be drawn.
+        levels: what can be drawn.
         weights: relative frequency by env name; empty means all alike, an env left out of a
             non-empty mapping is never drawn.
         rng: the only source of chance; its state is the sampler's.
 
+    Attributes:
+        levels: what is drawn from: those of envs with a weight above zero.
+
     Raises:
-        CatalogueError: a weight names no env, is negative, or all are zero.
+        CatalogueError: a weight names no env, is no finite number from zero up, or none is above
+            zero.
     """
 
     def __init__(
-        self, specs: Sequence[EnvSpec], weights: Mapping[str, float], rng: random.Random
+        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
     ) -> None:
-        names = [spec.name for spec in specs]
-        for name, weight in weights.items():
-            if name not in names:
-                raise CatalogueError(
-                    f"tasks.weights names {name!r}, which is not served here: "
-                    f"use {', '.join(sorted(names))}"
-                )
-            if not 0.0 <= weight < float("inf"):
-                raise CatalogueError(f"tasks.weights {name!r} = {weight}: use a number from 0 up")
-        self._specs = tuple(specs)
-        self._weights = [weights.get(name, 0.0) if weights else 1.0 for name in names]
+        names = list(dict.fromkeys(env for env, _ in levels))
+        _check(weights, names)
+        self._weights = {name: weights.get(name, 0.0) if weights else 1.0 for name in names}
         self._rng = rng
-        if sum(self._weights) <= 0.0:
-            raise CatalogueError("tasks.weights leaves no env to draw: give one a weight above 0")
+        self.levels = tuple(pair for pair in levels if self._weights[pair[0]] > 0.0)
+        if not self.levels:
+            raise CatalogueError("tasks.weights leaves nothing to draw: give an env a weight > 0")
 
-    def next(self) -> tuple[str, int]:
+    def next(self) -> EnvLevel:
         """Name and level of the next task."""
-        spec = self._rng.choices(self._specs, self._weights)[0]
-        return spec.name, self._rng.randrange(len(spec.levels))
+        (env,) = self._rng.choices(list(self._weights), list(self._weights.values()))
+        return self._rng.choice([pair for pair in self.levels if pair[0] == env])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the state of the source of chance."""
+        return {"rng": self._rng.getstate()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        version, words, gauss = state["rng"]
+        self._rng.setstate((version, tuple(words), gauss))
+
+
+def _check(weights: Mapping[str, float], names: Collection[str]) -> None:
+    for name, weight in weights.items():
+        if name not in names:
+            raise CatalogueError(
+                f"tasks.weights names {name!r}, which is not served here: "
+                f"use {', '.join(sorted(names))}"
+            )
+        if not 0.0 <= weight < float("inf"):
+            raise CatalogueError(f"tasks.weights {name!r} = {weight}: use a number from 0 up")

@@ -2,7 +2,8 @@
 
 Whoever scores a stranger's answer to one of these hands that stranger this process, so groups of
 them are taken from nobody. The list is held by a test that tries payloads on every family of the
-library; it names what the test found for the version in ``pyproject.toml``.
+library; it names what the test found for the version in ``pyproject.toml``, and ``composite``,
+which scores by any other family.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 EVALUATING = frozenset(
     {
         "binary_matrix",
+        "composite",
         "countdown",
         "intermediate_integration",
         "n_queens",

@@ -6,6 +6,7 @@ the seed, since the library seeds every item with ``seed + index`` whatever came
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from node.tasks.evaluating import EVALUATING
 from protocol.manifest import EnvSpec
 
 PARTIAL = "partial_credit"
+_READS_A_FILE = "data_file"
 _INDICES = (1 << 32) - 1
 _CHARTS = (
     "matplotlib",
@@ -80,16 +82,22 @@ class ReasoningGym:
         return min(score, 1.0) if level.partial else float(score >= 1.0)
 
 
-def _open(family: str, number: int, settings: Mapping[str, Any]) -> _Level:
+def import_library() -> ModuleType:
+    """The library's ``factory`` module."""
     with _without_charts():
-        from reasoning_gym.factory import DATASETS, create_dataset
+        return importlib.import_module("reasoning_gym.factory")
 
-    if family not in DATASETS:
+
+def _open(family: str, number: int, settings: Mapping[str, Any]) -> _Level:
+    factory = import_library()
+    if family not in factory.DATASETS:
         raise CatalogueError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
     of_family = {key: value for key, value in settings.items() if key != PARTIAL}
+    if _READS_A_FILE in of_family:
+        raise CatalogueError(f"env {family!r} level {number}: {_READS_A_FILE} names a local file")
     try:
-        dataset = create_dataset(family, seed=0, **of_family)
-    except (TypeError, ValueError, AssertionError) as error:
+        dataset = factory.create_dataset(family, seed=0, **of_family)
+    except Exception as error:
         raise CatalogueError(f"env {family!r} level {number} {of_family}: {error}") from error
     return _Level(dataset, _items(dataset), bool(settings.get(PARTIAL, False)))
 

@@ -21,7 +21,11 @@ MAX_ATTEMPTS = 256
 
 
 class TaskError(ValueError):
-    """A task cannot be built or scored; the message names the env and the remedy."""
+    """A task cannot be built; the message names the env and the remedy."""
+
+
+class ScoringError(ValueError):
+    """An env's scoring is broken: it gave something that is no reward."""
 
 
 class Split(Enum):
@@ -140,9 +144,9 @@ class TaskSource:
         """Reward of an extracted answer, in [0, 1].
 
         Raises:
-            TaskError: the env's own scoring returned something that is not a number in [0, 1].
+            ScoringError: the env gave something that is not in [0, 1].
         """
         reward = float(self.questions.score(task.entry, answer))
         if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
-            raise TaskError(f"env {self.name!r} scored an answer {reward}, outside [0, 1]")
+            raise ScoringError(f"env {self.name!r} scored an answer {reward}, outside [0, 1]")
         return reward

@@ -113,6 +113,12 @@ class Verifier:
             raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
         return prompts
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker; None while there is none."""
+        with self._lock:
+            return self._worker.pid if self._worker else None
+
     def memory_mib(self) -> float:
         """Resident memory of the worker, 0 while there is none."""
         with self._lock:

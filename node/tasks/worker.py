@@ -18,7 +18,7 @@ from typing import Any
 from node.tasks.catalogue import CatalogueError, open_catalogue
 from node.tasks.channel import Channel, ChannelError
 from node.tasks.extract import extract
-from node.tasks.task import Split, TaskError, TaskSource
+from node.tasks.task import ScoringError, Split, Task, TaskError, TaskSource
 from protocol.manifest import EnvSpec
 from swarm.judge import CRASHED, UNKNOWN_ENV
 
@@ -73,6 +73,8 @@ def _answer(sources: dict[str, TaskSource], request: dict[str, Any]) -> Reply:
         if "tasks" in request:
             return {"prompts": [_build(sources, task).prompt for task in request["tasks"]]}
         return _score(sources, request["task"], request["texts"])
+    except ScoringError as error:
+        return {"refused": CRASHED, "detail": str(error)}
     except TaskError as error:
         return {"refused": UNKNOWN_ENV, "detail": str(error)}
     except RecursionError as error:
@@ -80,7 +82,7 @@ def _answer(sources: dict[str, TaskSource], request: dict[str, Any]) -> Reply:
         return {"refused": CRASHED, "detail": str(error)}
 
 
-def _build(sources: dict[str, TaskSource], task: list[Any]) -> Any:
+def _build(sources: dict[str, TaskSource], task: list[Any]) -> Task:
     env, level, seed, split = task
     return sources[env].build(level, seed, Split(split))
 
@@ -92,7 +94,7 @@ def _score(sources: dict[str, TaskSource], coordinates: list[Any], texts: list[s
     for text in texts:
         try:
             rewards.append(source.score(task, extract(text, source.extract)))
-        except (MemoryError, RecursionError, TaskError):
+        except (MemoryError, RecursionError, ScoringError):
             raise
         except Exception:  # noqa: BLE001 - an answer that trips its verifier is a wrong answer
             rewards.append(0.0)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,6 +21,7 @@ from swarm.judge import UNAVAILABLE, JudgeRefused
 
 logger = logging.getLogger(__name__)
 
+MODULE = "node.tasks.worker"
 _END_SECONDS = 2.0
 
 
@@ -101,7 +103,7 @@ class WorkerProcess:
         }
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "node.tasks.worker", json.dumps(arguments)],
+                [sys.executable, "-P", "-m", MODULE, json.dumps(arguments)],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 # Never a log file: the worker may not write to files.
@@ -134,10 +136,15 @@ class WorkerProcess:
         """Whether the process still runs."""
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
     def memory_mib(self) -> float:
         """Resident memory; 0 once the process has ended."""
         try:
-            return float(psutil.Process(self._process.pid).memory_info().rss) / (1 << 20)
+            return float(psutil.Process(self.pid).memory_info().rss) / (1 << 20)
         except psutil.NoSuchProcess:
             return 0.0
 
@@ -167,7 +174,7 @@ def _environment() -> dict[str, str]:
     the swarm builds the same question from the same seed.
     """
     return {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path),
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",

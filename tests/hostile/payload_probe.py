@@ -1,0 +1,90 @@
+"""Tries on every family of reasoning-gym whether scoring an answer runs it; prints who does.
+
+Run as a script in an empty folder: what it finds it finds by being broken into.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from node.tasks.reasoning_gym import import_library
+
+MARK = "executed"
+CALLS = (
+    f"__import__('os').environ.__setitem__('{MARK}','1')",
+    f"exec(\"import os;os.environ['{MARK}']='1'\")",
+)
+TAGS = (
+    f"!!python/object/apply:os.mkdir ['{MARK}']",
+    f"[!!python/object/apply:os.mkdir ['{MARK}']]",
+)
+WRAPPINGS = (
+    "{call}",
+    "[{call}]",
+    "[[{call}]]",
+    "({call})",
+    "{{{call}}}",
+    '{{"a":{call}}}',
+    "{call}+{right}",
+    "{call} or {right}",
+    "{right} and {call}",
+    "{right},{call}",
+    "{right};{call}",
+    "{right}\n{call}",
+    "x={call}",
+    "${call}$",
+    "\\boxed{{{call}}}",
+    "<answer>{call}</answer>",
+)
+ITEMS = 2
+SECONDS_A_TEXT = 5
+
+
+def texts(right: str) -> Iterator[str]:
+    """Every payload in every wrapping, around the right answer where it helps to get in."""
+    for call in CALLS:
+        for wrapping in WRAPPINGS:
+            yield wrapping.format(call=call, right=right)
+    yield from TAGS
+
+
+def executes(dataset: Any) -> bool:
+    """Whether scoring one of the texts left the mark."""
+    for index in range(ITEMS):
+        entry = dataset[index]
+        for text in texts(str(entry["answer"])):
+            signal.alarm(SECONDS_A_TEXT)
+            # Whatever a verifier raises on such a text is beside the point here.
+            with suppress(Exception):
+                dataset.score_answer(text, entry)
+            signal.alarm(0)
+            if MARK in os.environ or Path(MARK).exists():
+                return True
+    return False
+
+
+def probe() -> dict[str, bool]:
+    """Whether each family of the library executes answers."""
+    found = {}
+    factory = import_library()
+    for family in sorted(factory.DATASETS):
+        if family == "composite":
+            continue
+        os.environ.pop(MARK, None)
+        with suppress(FileNotFoundError):
+            Path(MARK).rmdir()
+        found[family] = executes(factory.create_dataset(family, seed=0, size=8))
+    return found
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+    resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
+    print("\n" + json.dumps(probe()))

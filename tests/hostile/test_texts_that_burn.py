@@ -1,0 +1,149 @@
+"""Flo sends texts that make a verifier burn, hang or die: her group is lost, the node is not."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import psutil
+import pytest
+
+from node.tasks.catalogue import load_catalogue
+from node.tasks.task import Split
+from node.tasks.verifier import Verifier
+from node.tasks.worker_process import WorkerLimits
+from protocol.manifest import EnvSpec
+from swarm.counters import Counters
+from swarm.judge import JudgeRefused
+from tests.hostile.strange_tasks import GOOD
+from tests.node.packages import declare
+
+STRANGE = EnvSpec("strange", "plugin", "1", ("{}",), "{question}", "text")
+TIGHT = WorkerLimits(cpu_seconds=1, wall_seconds=4.0)
+
+BURNERS = {
+    "powers": "9**9**9**9**9",
+    "carets": "9^9^9^9^9",
+    "digits": "9" * 60_000,
+    "exponent": "1e99999999999",
+    "fraction": "9" * 4000 + "/" + "9" * 4000,
+    "fractions": "1/" * 30_000 + "1",
+    "factorials": "9" + "!" * 60,
+    "open brackets": "(" * 60_000,
+    "nested brackets": "(" * 30_000 + "A" + ")" * 30_000,
+    "nested lists": "[" * 60_000,
+    "nested braces": r"\frac{" * 10_000,
+    "negations": "¬" * 60_000,
+    "conjunctions": "A∧" * 20_000 + "A",
+    "programs": "+[>+]" * 10_000,
+    "blank lines": "\n" * 60_000,
+    "wide digits": "１" * 20_000,
+    "tags": "<answer>" * 8000 + "</answer>" * 8000,
+}
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+@pytest.fixture
+def strange(tmp_path, monkeypatch, counters):
+    declare(monkeypatch, tmp_path, "strange", "tests.hostile.strange_tasks:Strange")
+    monkeypatch.chdir(tmp_path)
+    with Verifier([STRANGE], outside=True, limits=TIGHT, counters=counters) as verifier:
+        assert verifier.start() == ("strange",)
+        yield verifier
+
+
+def refusal(verifier: Verifier, text: str) -> str:
+    with pytest.raises(JudgeRefused) as refused:
+        verifier.judge("strange", 0, 1, [GOOD, text])
+    return refused.value.reason
+
+
+@pytest.mark.parametrize(
+    ("deed", "reason"),
+    [
+        ("burn_cpu", "timeout"),
+        ("sleep", "timeout"),
+        ("burn_memory", "crashed"),
+        ("die", "crashed"),
+        ("leave", "crashed"),
+    ],
+)
+def test_a_text_that_loses_the_worker_loses_its_group_and_nothing_else(
+    strange, counters, deed, reason
+):
+    before = strange.pid
+    assert refusal(strange, deed) == reason
+    assert counters.snapshot() == {f"verifier_restarts{{reason={reason}}}": 1.0}
+    assert strange.judge("strange", 0, 1, [GOOD, "bad"]).rewards == (1.0, 0.0)
+    assert strange.pid != before
+    assert not psutil.pid_exists(before)
+
+
+def test_a_text_that_nests_too_deep_is_refused_by_the_same_worker(strange):
+    before = strange.pid
+    assert refusal(strange, "recurse") == "crashed"
+    assert strange.pid == before
+
+
+def test_a_text_that_trips_its_verifier_is_wrong_and_counted(strange, counters):
+    assert strange.judge("strange", 0, 1, ["trip", GOOD, "trip"]).rewards == (0.0, 1.0, 0.0)
+    assert counters.snapshot() == {"answers_unreadable{env=strange}": 2.0}
+
+
+def test_a_verifier_that_prints_does_not_disturb_the_channel(strange):
+    assert strange.judge("strange", 0, 1, ["chatter", GOOD]).rewards == (1.0, 1.0)
+
+
+def test_a_reward_outside_zero_to_one_is_no_verdict(strange):
+    assert refusal(strange, "overpay") == "crashed"
+
+
+def test_a_verifier_writes_no_files(strange, tmp_path):
+    assert strange.judge("strange", 0, 1, ["write"]).rewards == (0.0,)
+    assert (tmp_path / "swarm-node-was-here").read_text() == ""
+
+
+def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counters):
+    outcome: list[str] = []
+    thread = threading.Thread(target=lambda: outcome.append(refusal(strange, "sleep")))
+    worker = psutil.Process(strange.pid)
+    thread.start()
+    time.sleep(0.5)
+    worker.kill()
+    thread.join(30)
+    assert outcome == ["crashed"]
+    assert strange.judge("strange", 0, 1, [GOOD]).rewards == (1.0,)
+    assert counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
+
+
+def test_the_worker_inherits_no_secrets_and_no_descriptors(strange, monkeypatch, tmp_path):
+    secret = tmp_path / "identity.key"
+    secret.touch()
+    with secret.open() as held:
+        os.set_inheritable(held.fileno(), True)
+        monkeypatch.setenv("HF_TOKEN", "secret")
+        assert refusal(strange, "die") == "crashed"
+        (prompt,) = strange.prompts([("strange", 0, 1, Split.TRAIN)])
+    assert "PYTHONHASHSEED" in prompt and "/dev/null" in prompt
+    assert "HF_TOKEN" not in prompt and "HOME" not in prompt
+    assert "identity.key" not in prompt
+
+
+@pytest.mark.parametrize("name", ["tiny", "reasoning-gym"])
+def test_flos_longest_and_deepest_texts_are_wrong_or_refused_on_every_shipped_task(name, counters):
+    specs = load_catalogue(name)
+    with Verifier(specs, outside=True, limits=TIGHT, counters=counters) as verifier:
+        for spec in specs:
+            for burner in BURNERS.values():
+                text = f"<answer>{burner}</answer>" if spec.extract == "answer_tag" else burner
+                try:
+                    assert verifier.judge(spec.name, 0, 3, [text]).rewards == (0.0,)
+                except JudgeRefused as refusal:
+                    assert refusal.reason in {"timeout", "crashed", "evaluates_text"}
+            if spec.name != "binary_matrix":
+                assert verifier.judge(spec.name, 0, 3, ["?"]).rewards == (0.0,)

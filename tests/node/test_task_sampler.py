@@ -1,0 +1,66 @@
+"""Which task comes next: by weight, then any level."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from node.tasks.catalogue import CatalogueError
+from node.tasks.curriculum import TaskSampler, served_levels
+from protocol.manifest import EnvSpec
+
+LEVELS = (("gcd", 0), ("gcd", 1), ("lcm", 0))
+
+
+def drawn(weights: dict[str, float], count: int = 4000) -> Counter[tuple[str, int]]:
+    sampler = TaskSampler(LEVELS, weights, random.Random(1))
+    return Counter(sampler.next() for _ in range(count))
+
+
+def test_without_weights_every_env_is_as_likely_and_every_level_of_it():
+    seen = drawn({})
+    assert seen["lcm", 0] == pytest.approx(2000, abs=150)
+    assert seen["gcd", 0] == pytest.approx(1000, abs=150)
+    assert seen["gcd", 1] == pytest.approx(1000, abs=150)
+
+
+def test_weights_are_relative_and_an_env_left_out_is_never_drawn():
+    assert drawn({"gcd": 3.0, "lcm": 1.0})["lcm", 0] == pytest.approx(1000, abs=150)
+    assert drawn({"gcd": 0.5})["lcm", 0] == 0
+
+
+def test_a_sampler_goes_on_from_its_state_as_json_keeps_it():
+    sampler = TaskSampler(LEVELS, {}, random.Random(3))
+    state = json.loads(json.dumps(sampler.state_dict()))
+    first = [sampler.next() for _ in range(50)]
+    other = TaskSampler(LEVELS, {}, random.Random(4))
+    other.load_state_dict(state)
+    assert [other.next() for _ in range(50)] == first
+
+
+def test_only_levels_with_a_weight_are_left_to_evaluate():
+    assert TaskSampler(LEVELS, {"lcm": 1.0}, random.Random(1)).levels == (("lcm", 0),)
+
+
+def test_the_levels_of_served_envs_are_in_the_catalogues_order():
+    spec = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}", "{}"), "{question}", "text")
+    specs = [spec, replace(spec, name="gone"), replace(spec, name="lcm", levels=("{}",))]
+    assert served_levels(specs, ("lcm", "gcd")) == LEVELS
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"gdc": 1.0}, "'gdc'.*use gcd, lcm"),
+        ({"gcd": -1.0}, "'gcd' = -1"),
+        ({"gcd": float("nan")}, "'gcd' = nan"),
+        ({"gcd": 0.0}, "weight > 0"),
+    ],
+)
+def test_impossible_weights_are_refused_with_a_remedy(weights, message):
+    with pytest.raises(CatalogueError, match=message):
+        TaskSampler(LEVELS, weights, random.Random(1))
