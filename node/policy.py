@@ -13,8 +13,12 @@ import torch
 from torch.nn import Embedding
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from node.errors import NodeError
+
+# Its bars would run through every table and panel that a node draws.
+disable_progress_bar()
 
 SHIPPED = ("tiny", "tiny-wide")
 PROMPT_FORMAT = "swarm-node/1/prompt"

@@ -1,0 +1,67 @@
+"""What ``join`` and ``seed`` do before the node itself starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from node.cli.common import Node, find_config, open_node
+
+NEW_FOLDER = Path("swarm-run")
+
+
+def start(
+    given: Path | None,
+    overrides: Mapping[str, Any],
+    *,
+    json: bool = False,
+    debug: bool = False,
+    stop_on_eof: bool = False,
+) -> Node:
+    """Read the node's config, or make a node in ./swarm-run; open its log and its identity.
+
+    Of the overrides only the peers are written to a config that is made here: they are the way
+    back, while the others are for this run.
+    """
+    from node.monitor.logs import start_logging
+    from node.preparing import open_identity, prepare
+
+    def say(text: str) -> None:
+        typer.echo(text, err=json)
+
+    path = find_config(given)
+    if path is None:
+        peers = {key: value for key, value in overrides.items() if key == "network.peers"}
+        folder, identity = prepare(NEW_FOLDER, peers)
+        path = folder.config
+        say(f"made a node in ./{NEW_FOLDER}: {identity.peer_id}; its settings are in {path}")
+    node = open_node(path, overrides)
+    identity, made = open_identity(node.folder)
+    if made:
+        say(f"made an identity: {identity.peer_id}, kept in {node.folder.identity}")
+    start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
+    if stop_on_eof:
+        interrupt_on_eof()
+    return node
+
+
+def interrupt_on_eof() -> None:
+    """Interrupt this process, as Ctrl-C does, once standard input is closed.
+
+    A parent that holds the other end of the pipe thereby takes this process along, however the
+    parent ends.
+    """
+
+    def wait() -> None:
+        # Not through sys.stdin, whose lock a blocked thread would hold while the process ends.
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=wait, name="stop-on-eof", daemon=True).start()

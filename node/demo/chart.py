@@ -1,0 +1,58 @@
+"""Reward by round, a line a node and the mean over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WINDOW = 9
+
+
+def draw(records: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
+    """Write a PNG with own reward (smoothed) and held-out reward of every node, by round."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True)
+    own = {name: [(r["round"], r["reward_own"]) for r in rows] for name, rows in records.items()}
+    heldout = {
+        name: [(r["round"], r["reward_eval"]) for r in rows if r["reward_eval"] is not None]
+        for name, rows in records.items()
+    }
+    _panel(left, own, f"own rollouts (mean of {WINDOW} rounds)", smooth=True)
+    _panel(right, heldout, "held-out questions", smooth=False)
+    left.set_ylabel("reward")
+    right.legend(frameon=False, fontsize="small")
+    figure.savefig(path, dpi=130)
+
+
+def _panel(
+    axes: Any, lines: Mapping[str, list[tuple[int, float]]], title: str, *, smooth: bool
+) -> None:
+    by_round: dict[int, list[float]] = {}
+    for name, points in lines.items():
+        for number, value in points:
+            by_round.setdefault(number, []).append(value)
+        axes.plot(*_xy(points, smooth), linewidth=1, alpha=0.55, label=name)
+    # A round that some nodes have not reached would move the mean for no reason of learning.
+    whole = [(n, sum(v) / len(v)) for n, v in sorted(by_round.items()) if len(v) == len(lines)]
+    axes.plot(*_xy(whole, smooth), color="black", linewidth=2.2, label="mean")
+    axes.set_title(title)
+    axes.set_xlabel("round")
+    axes.grid(alpha=0.25)
+    axes.set_ylim(bottom=0)
+
+
+def _xy(points: list[tuple[int, float]], smooth: bool) -> tuple[Any, Any]:
+    if not points:
+        return np.array([]), np.array([])
+    x, y = np.array([p[0] for p in points]), np.array([p[1] for p in points])
+    if smooth and len(y) >= WINDOW:
+        y = np.convolve(y, np.ones(WINDOW) / WINDOW, mode="valid")
+        x = x[WINDOW // 2 : WINDOW // 2 + len(y)]
+    return x, y

@@ -1,0 +1,180 @@
+"""A whole swarm on this machine: one seed and N ordinary nodes, in processes of their own.
+
+The nodes run the very commands and configuration files that anybody would use; only their
+addresses (this machine's loopback) and their sizes are chosen for a demonstration.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+
+from node.config import Config, write_config
+from node.demo.chart import draw
+from node.demo.processes import NodeProcess, stop_all
+from node.demo.summary import (
+    SwarmSummary,
+    read_records,
+    summarise_node,
+    summarise_swarm,
+    table,
+)
+from node.demo.view import SwarmView
+from node.errors import NodeError
+from node.founding import found_swarm
+from protocol.identity import Identity
+from protocol.manifest import swarm_id
+
+EPOCH_SECONDS = 2.0
+START_SECONDS = 90.0
+REFRESH_SECONDS = 0.5
+MODELS = ("tiny", "tiny-wide")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """What ``swarm-node demo`` takes."""
+
+    nodes: int = 4
+    rounds: int = 150
+    local: int = 4
+    external: int = 4
+    seed: int = 0
+
+
+def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
+    """Run the swarm to its last round and sum it up; Ctrl-C sums up what there is.
+
+    Args:
+        folder: new folder for everything the processes write, the chart included.
+        console: shows the swarm while it runs.
+
+    Raises:
+        NodeError: a process did not come up or failed on its way.
+    """
+    started = time.monotonic()
+    folder.mkdir(parents=True)
+    threads = max(1, (os.cpu_count() or 1) // settings.nodes)
+    with swarm_of(settings, folder, threads) as (address, nodes):
+        view = SwarmView(address, settings.rounds, settings.nodes)
+        try:
+            watch(nodes, view, console)
+        except KeyboardInterrupt:
+            console.print("stopping")
+        stop_all(list(nodes.values()))
+    return summarise(folder, nodes, time.monotonic() - started)
+
+
+@contextmanager
+def swarm_of(
+    settings: DemoSettings, folder: Path, threads: int
+) -> Iterator[tuple[str, dict[str, NodeProcess]]]:
+    """Start the seed, then the nodes; whatever happens, end them all."""
+    processes: list[NodeProcess] = []
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    try:
+        seed = start_seed(folder / "seed", environment)
+        processes.append(seed)
+        address = seed.wait_for_address(START_SECONDS)
+        nodes: dict[str, NodeProcess] = {}
+        for number in range(settings.nodes):
+            name = f"node-{number + 1}"
+            nodes[name] = start_node(
+                folder / name, name, node_overrides(settings, number, address, threads), environment
+            )
+            processes.append(nodes[name])
+        yield address, nodes
+    finally:
+        stop_all(list(reversed(processes)))
+
+
+def start_seed(folder: Path, environment: dict[str, str]) -> NodeProcess:
+    """Found a swarm in ``folder`` and start its seed."""
+    folder.mkdir()
+    identity = Identity.create(folder / "identity.key")
+    (folder / "manifest.swarm").write_bytes(
+        found_swarm(identity, name="demo", catalogue="tiny", epoch_seconds=EPOCH_SECONDS)
+    )
+    write_config(folder / "node.toml", loopback({"node.name": "seed"}))
+    return NodeProcess(["seed", "--config", str(folder / "node.toml")], folder, environment)
+
+
+def start_node(
+    folder: Path, name: str, overrides: dict[str, Any], environment: dict[str, str]
+) -> NodeProcess:
+    """Write a node's configuration and identity into ``folder`` and start it."""
+    folder.mkdir()
+    Identity.create(folder / "identity.key")
+    write_config(folder / "node.toml", loopback({"node.name": name, **overrides}))
+    return NodeProcess(["join", "--config", str(folder / "node.toml")], folder, environment)
+
+
+def loopback(overrides: dict[str, Any]) -> Config:
+    """A configuration that listens on this machine only."""
+    return Config.with_overrides({"network.listen": ["/ip4/127.0.0.1/tcp/0"], **overrides})
+
+
+def node_overrides(
+    settings: DemoSettings, number: int, address: str, threads: int
+) -> dict[str, Any]:
+    """Configuration of the demo's node ``number``: half the nodes have another model."""
+    return {
+        "node.seed": settings.seed + number,
+        "node.threads": threads,
+        "network.peers": [address],
+        "policy.model": MODELS[number % len(MODELS)],
+        "mixture.local": settings.local,
+        "mixture.external": settings.external,
+        "schedule.rounds": settings.rounds,
+        "monitor.live": False,
+    }
+
+
+def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> None:
+    """Show the nodes until all have ended; fail with the first that fails."""
+    records: dict[str, Sequence[dict[str, Any]]] = {}
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while any(node.exit_code is None for node in nodes.values()):
+            records = {name: read_records(node.folder) for name, node in nodes.items()}
+            live.update(view.render(records))
+            for name, node in nodes.items():
+                if node.exit_code not in (None, 0):
+                    raise NodeError(
+                        f"{name} ended with status {node.exit_code}",
+                        node.last_words(),
+                        f"All it printed is in {node.folder / 'output.log'}.",
+                    )
+            time.sleep(REFRESH_SECONDS)
+
+
+def summarise(folder: Path, nodes: dict[str, NodeProcess], wall_s: float) -> SwarmSummary:
+    """Chart and summary of what the nodes wrote."""
+    records = {name: read_records(node.folder) for name, node in nodes.items()}
+    if not all(records.values()):
+        raise NodeError(
+            "stopped before every node had done a round", None, f"The logs are under {folder}."
+        )
+    chart = folder / "reward.png"
+    draw(records, chart)
+    rows = [
+        summarise_node(
+            name,
+            Identity.load(nodes[name].folder / "identity.key").peer_id,
+            MODELS[number % len(MODELS)],
+            records[name],
+        )
+        for number, name in enumerate(nodes)
+    ]
+    manifest = (folder / "seed" / "manifest.swarm").read_bytes()
+    return summarise_swarm(swarm_id(manifest).hex(), rows, wall_s, chart)
+
+
+__all__ = ["DemoSettings", "run", "table"]

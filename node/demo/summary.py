@@ -1,0 +1,142 @@
+"""What a swarm run came to: one row a node, and the means over all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSummary:
+    """A node's run. First and last are means over the first and last tenth of its rounds."""
+
+    name: str
+    peer_id: str
+    model: str
+    rounds: int
+    reward_first: float
+    reward_last: float
+    eval_first: float
+    eval_last: float
+    groups_own: int
+    groups_external: int
+    groups_refused: dict[str, int]
+    bytes_in: int
+    bytes_out: int
+    rss_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmSummary:
+    """The whole run; rewards are means over the nodes, seconds are wall clock."""
+
+    swarm_id: str
+    nodes: tuple[NodeSummary, ...]
+    reward_first: float
+    reward_last: float
+    eval_first: float
+    eval_last: float
+    wall_s: float
+    chart: str
+
+    def as_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(asdict(self))
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """All complete round records of a run folder, oldest first."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")
+    # The piece behind the last newline may be a record still being written.
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def summarise_node(
+    name: str, peer_id: str, model: str, records: Sequence[dict[str, Any]]
+) -> NodeSummary:
+    """Fold a node's records; at least one is needed."""
+    rewards = [r["reward_own"] for r in records]
+    evaluations = [r["reward_eval"] for r in records if r["reward_eval"] is not None]
+    last = records[-1]
+    return NodeSummary(
+        name=name,
+        peer_id=peer_id,
+        model=model,
+        rounds=last["round"],
+        reward_first=mean(rewards[: tenth(rewards)]),
+        reward_last=mean(rewards[-tenth(rewards) :]),
+        eval_first=mean(evaluations[: tenth(evaluations)]),
+        eval_last=mean(evaluations[-tenth(evaluations) :]),
+        groups_own=sum(r["groups_own"] for r in records),
+        groups_external=sum(r["groups_external"] for r in records),
+        groups_refused=last["refused"],
+        bytes_in=last["bytes_in"],
+        bytes_out=last["bytes_out"],
+        rss_mb=max(r["rss_mb"] for r in records),
+    )
+
+
+def summarise_swarm(
+    swarm_id: str, nodes: Sequence[NodeSummary], wall_s: float, chart: Path
+) -> SwarmSummary:
+    """Join the nodes' summaries."""
+    return SwarmSummary(
+        swarm_id=swarm_id,
+        nodes=tuple(nodes),
+        reward_first=mean([n.reward_first for n in nodes]),
+        reward_last=mean([n.reward_last for n in nodes]),
+        eval_first=mean([n.eval_first for n in nodes]),
+        eval_last=mean([n.eval_last for n in nodes]),
+        wall_s=round(wall_s, 1),
+        chart=str(chart),
+    )
+
+
+def table(summary: SwarmSummary) -> Table:
+    """The summary as people read it."""
+    out = Table(title=f"swarm {summary.swarm_id[:12]} after {summary.wall_s:.0f} s")
+    out.add_column("node")
+    out.add_column("model")
+    for column in ("rounds", "reward", "held-out", "own", "external", "refused", "in", "out"):
+        out.add_column(column, justify="right")
+    for node in summary.nodes:
+        refused = ", ".join(f"{n} {why}" for why, n in node.groups_refused.items()) or "0"
+        out.add_row(
+            node.name,
+            node.model,
+            str(node.rounds),
+            f"{node.reward_first:.3f} → {node.reward_last:.3f}",
+            f"{node.eval_first:.3f} → {node.eval_last:.3f}",
+            str(node.groups_own),
+            str(node.groups_external),
+            refused,
+            f"{node.bytes_in / 1e6:.1f} MB",
+            f"{node.bytes_out / 1e6:.1f} MB",
+        )
+    out.add_section()
+    out.add_row(
+        "mean",
+        "",
+        "",
+        f"{summary.reward_first:.3f} → {summary.reward_last:.3f}",
+        f"{summary.eval_first:.3f} → {summary.eval_last:.3f}",
+    )
+    return out
+
+
+def tenth(values: Sequence[float]) -> int:
+    """How many values a tenth is, at least one."""
+    return max(1, len(values) // 10)
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean; nan of nothing."""
+    return sum(values) / len(values) if values else float("nan")

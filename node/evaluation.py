@@ -1,0 +1,94 @@
+"""How good the policy is on questions nobody trains on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from node.engines.engine import RolloutEngine, Sampling
+from node.policy import Policy
+from node.tasks.task import Split
+from node.tasks.verifier import Verifier
+from protocol.keys import heldout_seed
+
+SOLVED = 1.0 - 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """One held-out task, named the way a verifier rebuilds it."""
+
+    env: str
+    level: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Rewards on held-out tasks: one row a task, one entry a completion."""
+
+    tasks: tuple[HeldOut, ...]
+    rewards: tuple[tuple[float, ...], ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean reward over all completions."""
+        return sum(sum(row) / len(row) for row in self.rewards) / len(self.rewards)
+
+    def pass_at(self, k: int) -> float:
+        """Chance that one of ``k`` completions solves a task, averaged over tasks.
+
+        The unbiased estimate ``1 - C(n-c, k) / C(n, k)`` of Chen et al. (arXiv 2107.03374).
+
+        Raises:
+            ValueError: ``k`` exceeds the completions sampled for a task.
+        """
+        shares = []
+        for row in self.rewards:
+            n, solved = len(row), sum(reward >= SOLVED for reward in row)
+            if k > n:
+                raise ValueError(f"pass@{k} needs {k} completions a task, there are {n}")
+            shares.append(1.0 - math.comb(n - solved, k) / math.comb(n, k))
+        return sum(shares) / len(shares)
+
+
+def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[HeldOut, ...]:
+    """The first ``count`` held-out tasks, taking the ``(env, level)`` pairs in turn."""
+    return tuple(
+        HeldOut(env, level, heldout_seed(env, number // len(levels)))
+        for number, (env, level) in ((n, levels[n % len(levels)]) for n in range(count))
+    )
+
+
+class Evaluator:
+    """Samples completions for a fixed set of held-out tasks and has them scored."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        engine: RolloutEngine,
+        verifier: Verifier,
+        tasks: Sequence[HeldOut],
+        sampling: Sampling,
+    ) -> None:
+        self._policy = policy
+        self._engine = engine
+        self._verifier = verifier
+        self._tasks = tuple(tasks)
+        self._sampling = sampling
+
+    def evaluate(self, completions: int = 1) -> Evaluation:
+        """Score ``completions`` samples of every task under the current policy."""
+        prompts = self._verifier.prompts(
+            [(t.env, t.level, t.seed, Split.HELDOUT) for t in self._tasks]
+        )
+        encoded = [self._policy.encode_prompt(prompt) for prompt in prompts]
+        samples = self._engine.generate(encoded, completions, self._sampling)
+        rewards = tuple(
+            self._verifier.judge(
+                t.env, t.level, t.seed, [s.text for s in row], split=Split.HELDOUT
+            ).rewards
+            for t, row in zip(self._tasks, samples, strict=True)
+        )
+        return Evaluation(self._tasks, rewards)

@@ -1,0 +1,205 @@
+"""This node's place in a swarm: its identity, the pinned manifest, and the member at work.
+
+The network lives on a thread of its own. The learner's thread hands groups over and reads
+figures; it never waits for a peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+
+from node.config import Config
+from node.loop_thread import LoopThread
+from node.pinning import pinned_manifest
+from node.run_folder import RunFolder
+from node.tasks.verifier import Verifier
+from protocol.identity import Identity
+from protocol.manifest import Manifest, open_manifest, swarm_id
+from protocol.rollout import Group
+from swarm.accounts import Accounts
+from swarm.admission import Admission
+from swarm.clock import SystemClock
+from swarm.collector import CollectorLimits
+from swarm.counters import Counters
+from swarm.directory import Directory
+from swarm.exchange import Exchange
+from swarm.hivemind_transport import HivemindTransport
+from swarm.journal import Journal
+from swarm.member import Member, MemberStatus
+from swarm.outbox import Origin, Outbox
+from swarm.pool import Pool
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+MIB = 1 << 20
+
+
+class Membership:
+    """Joins the swarm of a run folder's manifest, and leaves it again.
+
+    Args:
+        takes: whether outside groups are pulled and admitted; a seed takes none.
+
+    Attributes:
+        identity: this node's key.
+        manifest: what the swarm agrees on.
+        swarm_id: its hash, 32 bytes.
+        accounts: what is remembered of each peer.
+        notes: what happened on joining, one sentence each.
+    """
+
+    identity: Identity
+    manifest: Manifest
+    swarm_id: bytes
+    accounts: Accounts
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        journal: Journal,
+        pool: Pool,
+        counters: Counters,
+        *,
+        takes: bool = True,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._journal = journal
+        self._pool = pool
+        self._counters = counters
+        self._takes = takes
+        self._stack = ExitStack()
+        self._outbox = Outbox(journal, counters)
+        self._status: MemberStatus | None = None
+        self.accounts = Accounts(journal, SystemClock())
+        self.notes: tuple[str, ...] = ()
+
+    def __enter__(self) -> Membership:
+        with ExitStack() as stack:
+            self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def publish(self, groups: Sequence[Group], origin: Origin) -> None:
+        """Hand own groups over; the network's thread seals and announces them."""
+        if groups:
+            self._outbox.put(groups, origin)
+
+    def status(self) -> MemberStatus:
+        """The member as it was at most a second ago."""
+        assert self._status is not None, "status is known once the membership is entered"
+        return self._status
+
+    def _open(self, stack: ExitStack) -> None:
+        network = self._config.network
+        self.identity = Identity.load(self._folder.identity)
+        loop = LoopThread("network")
+        stack.callback(loop.close)
+        transport = HivemindTransport(
+            self._folder.identity,
+            listen=network.listen,
+            announce=network.announce,
+            peers=network.peers,
+            relay=network.relay,
+            start_timeout=network.start_timeout,
+            peer_cache=self._folder.peer_cache,
+            counters=self._counters,
+        )
+        stack.callback(lambda: loop.call(transport.close()))
+        loop.call(transport.start())
+        signed, self.notes = loop.call(
+            pinned_manifest(self._config, self._folder, self.identity, transport)
+        )
+        self.manifest, self.swarm_id = open_manifest(signed), swarm_id(signed)
+        verifier = stack.enter_context(self._verifier())
+        member = loop.call(self._member(transport, verifier, signed))
+        self._status = member.status()
+        running = loop.start(self._run(member))
+        stack.callback(running.cancel)
+
+    def _verifier(self) -> Verifier:
+        return Verifier(
+            self.manifest.catalogue,
+            self._config.tasks.files,
+            outside=True,
+            counters=self._counters,
+        )
+
+    async def _member(
+        self, transport: HivemindTransport, verifier: Verifier, signed: bytes
+    ) -> Member:
+        """Put the member together, on the loop that its parts belong to."""
+        network, clock = self._config.network, SystemClock()
+        directory = Directory(
+            transport,
+            self.identity,
+            self.manifest,
+            self.swarm_id,
+            clock,
+            secrets.token_bytes(32),
+            self._counters,
+        )
+        transport.use_validator(directory.check)
+        exchange = Exchange(
+            transport,
+            self._outbox,
+            directory,
+            signed,
+            self.accounts,
+            clock,
+            self._counters,
+            upload_rate=network.upload_mib_per_s * MIB,
+        )
+        admission = Admission(
+            self.manifest,
+            self.swarm_id,
+            verifier,
+            self.accounts,
+            self._journal,
+            clock,
+            self._counters,
+        )
+        return Member(
+            transport=transport,
+            directory=directory,
+            exchange=exchange,
+            admission=admission,
+            pool=self._pool,
+            outbox=self._outbox,
+            accounts=self.accounts,
+            journal=self._journal,
+            clock=clock,
+            counters=self._counters,
+            limits=CollectorLimits(
+                network.gossip_peers, network.pulls_per_epoch if self._takes else 0
+            ),
+        )
+
+    async def _run(self, member: Member) -> None:
+        """Run the member and look at it once a second, on the network's thread."""
+        work = asyncio.ensure_future(member.run())
+        try:
+            while not work.done():
+                self._status = member.status()
+                await asyncio.wait({work}, timeout=LOOK_SECONDS)
+            work.result()
+        except Exception:
+            self._counters.add("member_stopped")
+            log.exception("the network side stopped; this node goes on alone")
+        finally:
+            work.cancel()

@@ -1,0 +1,98 @@
+"""What a checkpoint holds, and how a node goes on from one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from node.checkpoint import Checkpoints, Loaded
+from node.engines.transformers_engine import TransformersEngine
+from node.learner import Learner
+from node.policy import Policy, PolicyConfig
+from node.run_folder import RunFolder
+from node.tasks.curriculum import TaskSampler
+from swarm.journal import Journal
+from swarm.pool import Pool
+
+LEARNER = "learner.pt"
+ENGINE = "engine.pt"
+
+
+class Progress:
+    """Saves and restores the moment between two rounds.
+
+    A checkpoint's folder is a model that ``transformers`` and vLLM load, with the optimizer and
+    the random states beside it.
+
+    Attributes:
+        round: rounds done.
+        notes: what had to be left aside to get here.
+    """
+
+    def __init__(self, folder: RunFolder, journal: Journal) -> None:
+        self._checkpoints = Checkpoints(folder.checkpoints)
+        self._journal = journal
+        self._loaded: Loaded | None = self._checkpoints.load_latest()
+        self.round = int(self._loaded.state["round"]) if self._loaded else 0
+        self.notes = self._loaded.notes if self._loaded else ()
+
+    def policy(self, config: PolicyConfig) -> Policy:
+        """The policy as it was left, or the base model.
+
+        Raises:
+            PolicyError: it cannot be loaded.
+        """
+        if not self._loaded:
+            return Policy.load(config)
+        policy = Policy.load(replace(config, model=str(self._loaded.path)))
+        policy.name = config.model
+        return policy
+
+    def restore(
+        self, learner: Learner, engine: TransformersEngine, sampler: TaskSampler, pool: Pool
+    ) -> None:
+        """Put the other parts back to the same moment; updates made after it are struck off."""
+        if not self._loaded:
+            pool.rewind(0)
+            return
+        path, state = self._loaded.path, self._loaded.state
+        learner.load_state_dict(_read(path / LEARNER))
+        engine.load_state_dict(_read(path / ENGINE))
+        sampler.load_state_dict(state["sampler"])
+        pool.rewind(int(state["policy_step"]))
+
+    def save(
+        self,
+        number: int,
+        policy: Policy,
+        learner: Learner,
+        engine: TransformersEngine,
+        sampler: TaskSampler,
+    ) -> None:
+        """Write the checkpoint of round ``number``, and a backup of the journal beside it.
+
+        Raises:
+            DiskFullError: earlier checkpoints are untouched.
+        """
+
+        def write(folder: Path) -> None:
+            policy.save(folder)
+            torch.save(learner.state_dict(), folder / LEARNER)
+            torch.save(engine.state_dict(), folder / ENGINE)
+
+        state: dict[str, Any] = {
+            "round": number,
+            "policy_step": policy.version,
+            "model": policy.name,
+            "sampler": sampler.state_dict(),
+        }
+        self._checkpoints.save(number, write, state)
+        self._journal.backup()
+        self.round = number
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(torch.load(path, map_location="cpu", weights_only=True))

@@ -1,0 +1,132 @@
+"""From what a round did to the record that is shown and kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import psutil
+
+from node.learner import UpdateStats
+from node.monitor.record import RoundRecord
+from node.monitor.sink import Sink
+from node.rounds import Outcome
+from protocol.rollout import Finish
+from swarm.counters import Counters
+from swarm.member import MemberStatus
+from swarm.pool import Pool
+
+REFUSED = "refused{reason="
+
+
+def record_of(
+    outcome: Outcome, external_wanted: int, status: MemberStatus, pool: Pool, counters: Counters
+) -> RoundRecord:
+    """The record of one round.
+
+    Args:
+        external_wanted: J.
+        status: the network's state after the round.
+        pool: as the round left it.
+        counters: totals since the process started.
+    """
+    own = [g.training.rewards for g in outcome.own]
+    rewards = [r for group in own for r in group]
+    completions = [c for g in outcome.own for c in g.group.completions]
+    outside = [r for g in outcome.external for r in g.group.rewards]
+    generated = sum(g.tokens for g in outcome.own)
+    update = outcome.update
+    totals = counters.snapshot()
+    return RoundRecord(
+        round=outcome.round,
+        policy_step=outcome.policy_step,
+        time=time.time(),
+        reward_own=_mean(rewards) or 0.0,
+        reward_external=_mean(outside),
+        reward_eval=outcome.evaluation,
+        informative_own=_mean([float(g.informative) for g in outcome.own]) or 0.0,
+        groups_own=len(own),
+        groups_external=len(outcome.external),
+        external_wanted=external_wanted,
+        pool_groups=pool.available(),
+        tokens_generated=generated,
+        tokens_trained=update.tokens_trained,
+        tokens_per_s=generated / max(outcome.seconds.get("generate", 0.0), 1e-9),
+        mean_length=generated / max(len(completions), 1),
+        truncated=_mean([float(c.finish is Finish.LENGTH) for c in completions]) or 0.0,
+        seconds=outcome.seconds,
+        **_update_figures(update),
+        peers=len(status.peers),
+        bytes_in=status.bytes_in,
+        bytes_out=status.bytes_out,
+        refused=_refused(totals),
+        counters={k: v for k, v in totals.items() if not k.startswith(REFUSED)},
+        rss_mb=resident_mb(),
+    )
+
+
+def resident_mb() -> float:
+    """Resident memory of this process and its children, MB of 10**6 bytes."""
+    process = psutil.Process()
+    total = process.memory_info().rss
+    for child in process.children(recursive=True):
+        try:
+            total += child.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return float(total) / 1e6
+
+
+def _update_figures(update: UpdateStats) -> dict[str, float]:
+    if update.skipped:
+        return {}
+    return {
+        "loss": update.loss,
+        "entropy": update.entropy,
+        "grad_norm": update.grad_norm,
+        "clip_fraction": update.clip_fraction,
+        "ratio_max": update.ratio_max,
+        "engine_gap": update.engine_gap,
+        "learning_rate": update.lr,
+    }
+
+
+def _refused(totals: Mapping[str, float]) -> dict[str, int]:
+    return {
+        name.removeprefix(REFUSED).rstrip("}"): int(total)
+        for name, total in totals.items()
+        if name.startswith(REFUSED)
+    }
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+class Recorder:
+    """Makes a record of every round and hands it to all sinks."""
+
+    def __init__(
+        self,
+        external_wanted: int,
+        status: Callable[[], MemberStatus],
+        pool: Pool,
+        counters: Counters,
+    ) -> None:
+        self._sinks: list[Sink] = []
+        self._external_wanted = external_wanted
+        self._status = status
+        self._pool = pool
+        self._counters = counters
+
+    def add(self, sink: Sink) -> None:
+        """Hand every further record to ``sink`` as well; its owner closes it."""
+        self._sinks.append(sink)
+
+    def report(self, outcome: Outcome) -> None:
+        """Record one round."""
+        record = record_of(
+            outcome, self._external_wanted, self._status(), self._pool, self._counters
+        )
+        for sink in self._sinks:
+            sink.write(record)

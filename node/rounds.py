@@ -1,0 +1,186 @@
+"""The life of a node: generate, publish, mix, update; evaluate and checkpoint now and then.
+
+The loop owns no network and no clock. It takes what the pool holds at the moment it looks, and
+fills what is missing with own groups, so it never waits for anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from node.engines.engine import RolloutEngine
+from node.errors import NodeError
+from node.evaluation import Evaluator
+from node.experience import OwnGroup, outside_group
+from node.generation import Generator
+from node.learner import Learner, TrainingGroup, UpdateStats
+from node.policy import Policy
+from node.stopwatch import Stopwatch
+from protocol.rollout import Group
+from swarm.counters import Counters
+from swarm.mixture import Mixture
+from swarm.pool import Pool
+from swarm.pooled_group import PooledGroup
+
+log = logging.getLogger(__name__)
+
+MAX_FAILURES_IN_A_ROW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSettings:
+    """The numbers a round goes by; all counts are of groups or rounds."""
+
+    local: int
+    external: int
+    eval_every: int
+    checkpoint_every: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one round did, before it is turned into a record."""
+
+    round: int
+    policy_step: int
+    own: tuple[OwnGroup, ...]
+    external: tuple[PooledGroup, ...]
+    update: UpdateStats
+    evaluation: float | None
+    seconds: dict[str, float]
+
+
+class Rounds:
+    """The alternate schedule: one round generates, mixes and updates in turn.
+
+    Args:
+        local: I, own groups a round.
+        external: J, outside groups a round at most; what the pool lacks is generated instead.
+        publish: hands informative own groups to the network, without waiting for it.
+        save: writes a checkpoint of round ``n``.
+        report: receives every round's outcome.
+        round: number of rounds already done.
+    """
+
+    def __init__(
+        self,
+        *,
+        generator: Generator,
+        pool: Pool,
+        mixture: Mixture,
+        policy: Policy,
+        learner: Learner,
+        engine: RolloutEngine,
+        evaluator: Evaluator,
+        publish: Callable[[Sequence[Group]], None],
+        save: Callable[[int], None],
+        report: Callable[[Outcome], None],
+        counters: Counters,
+        settings: RoundSettings,
+        round: int = 0,
+    ) -> None:
+        self._generator = generator
+        self._pool = pool
+        self._mixture = mixture
+        self._policy = policy
+        self._learner = learner
+        self._engine = engine
+        self._evaluator = evaluator
+        self._publish = publish
+        self._save = save
+        self._report = report
+        self._counters = counters
+        self._settings = settings
+        self._watch = Stopwatch()
+        self.round = round
+
+    def run(self, limit: int, stop: threading.Event) -> None:
+        """Run until ``limit`` rounds are done (0: for ever) or ``stop`` is set.
+
+        Raises:
+            NodeError: three rounds in a row failed; the cause is chained and logged.
+        """
+        failures = 0
+        while not stop.is_set() and not (limit and self.round >= limit):
+            try:
+                self.step(last=self.round + 1 == limit)
+                failures = 0
+            except NodeError:
+                raise
+            except Exception as error:
+                failures += 1
+                self._counters.add("rounds_failed")
+                log.exception("round %d failed (%d in a row)", self.round + 1, failures)
+                if failures == MAX_FAILURES_IN_A_ROW:
+                    raise NodeError(
+                        f"{failures} rounds failed in a row, the last with",
+                        error,
+                        "The traces are in node.log; the last checkpoint is untouched.",
+                    ) from error
+        if self.round % self._settings.checkpoint_every:
+            self._save(self.round)
+
+    def step(self, *, last: bool = False) -> Outcome:
+        """Do one round.
+
+        A due evaluation looks at the policy before it learns, so that the first one is the base
+        policy's; in the ``last`` round it looks at the final policy instead.
+        """
+        number, watch = self.round + 1, self._watch
+        every = self._settings.eval_every
+        due = every > 0 and self.round % every == 0
+        evaluation = self._evaluate() if due and not last else None
+        missing = max(0, self._settings.external - self._pool.available())
+        own = self._generator.generate(self._settings.local + missing, watch)
+        with watch.time("publish"):
+            self._publish([g.group for g in own if g.informative])
+        with watch.time("mix"):
+            external, outside = self._take(number)
+        with watch.time("update"):
+            update = self._learn([g.training for g in own] + outside)
+            self._pool.record_update(
+                self._policy.version, [g.key for g in own], [g.key for g in external]
+            )
+        if last and every:
+            evaluation = self._evaluate()
+        self.round = number
+        if number % self._settings.checkpoint_every == 0:
+            with watch.time("checkpoint"):
+                self._save(number)
+        outcome = Outcome(
+            number,
+            self._policy.version,
+            tuple(own),
+            tuple(external),
+            update,
+            evaluation,
+            watch.split(),
+        )
+        self._report(outcome)
+        return outcome
+
+    def _take(self, number: int) -> tuple[list[PooledGroup], list[TrainingGroup]]:
+        """Choose outside groups and mark them used, durably, before anything learns from them."""
+        chosen = self._mixture.choose(self._pool.fresh(), number)
+        taken, outside = [], []
+        for pooled in self._pool.consume(chosen, number):
+            training = outside_group(self._policy, pooled)
+            if training is None:
+                self._counters.add("external_too_long")
+                continue
+            taken.append(pooled)
+            outside.append(training)
+        return taken, outside
+
+    def _evaluate(self) -> float:
+        with self._watch.time("evaluate"):
+            return self._evaluator.evaluate().mean
+
+    def _learn(self, groups: list[TrainingGroup]) -> UpdateStats:
+        update = self._learner.update(groups)
+        if not update.skipped:
+            self._engine.update(self._policy)
+        return update

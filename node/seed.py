@@ -1,0 +1,44 @@
+"""``swarm-node seed``: a peer that lets others find each other, and trains nothing."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import typer
+
+from node.config import Config
+from node.join import announce, stopping
+from node.membership import Membership
+from node.run_folder import RunFolder
+from node.run_options import RunOptions
+from node.status import StatusFile
+from swarm.clock import SystemClock
+from swarm.counters import Counters
+from swarm.journal import open_or_restore
+from swarm.pool import Pool
+
+REPORT_SECONDS = 5.0
+
+
+def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
+    """Keep records, serve the manifest and pass announcements on, until told to stop.
+
+    Raises:
+        NodeError: this seed cannot start.
+    """
+    counters = Counters()
+    with stopping() as stop, folder.locked(), ExitStack() as stack:
+        journal, notes = open_or_restore(folder.journal, SystemClock())
+        stack.callback(journal.close)
+        pool = Pool(journal, 1, config.mixture.max_age, SystemClock(), counters)
+        membership = stack.enter_context(
+            Membership(config, folder, journal, pool, counters, takes=False)
+        )
+        for note in (*notes, *membership.notes):
+            typer.echo(note, err=options.json)
+        announce(membership, options)
+        status = StatusFile(folder, membership)
+        while True:
+            status.write(None)
+            if stop.wait(REPORT_SECONDS):
+                return

@@ -1,0 +1,66 @@
+"""Real swarms of real processes, ended whatever happens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.demo.processes import NodeProcess
+from node.demo.run import start_node, start_seed
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+PATIENCE = 120.0
+
+
+class Swarm:
+    """Starts processes under one folder and waits for what they write."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self._stack = stack
+
+    def seed(self, name: str = "seed") -> tuple[NodeProcess, str]:
+        process = start_seed(self.folder / name, ENVIRONMENT)
+        self._stack.callback(process.close)
+        return process, process.wait_for_address(PATIENCE)
+
+    def node(self, name: str, address: str, **overrides: Any) -> NodeProcess:
+        settings = {
+            "network.peers": [address],
+            "node.threads": 1,
+            "schedule.rounds": 0,
+            "schedule.eval_tasks": 16,
+            "monitor.live": False,
+            **{key.replace("__", "."): value for key, value in overrides.items()},
+        }
+        process = start_node(self.folder / name, name, settings, ENVIRONMENT)
+        self._stack.callback(process.close)
+        return process
+
+    def restart_seed(self, process: NodeProcess, listen: str) -> NodeProcess:
+        """The same seed once more, on the port it had."""
+        config = str(process.folder / "node.toml")
+        command = ["seed", "--config", config, "--set", f'network.listen=["{listen}"]']
+        fresh = NodeProcess(command, process.folder, ENVIRONMENT)
+        self._stack.callback(fresh.close)
+        return fresh
+
+    def again(self, process: NodeProcess) -> NodeProcess:
+        """The same node once more, in its run folder."""
+        config = str(process.folder / "node.toml")
+        fresh = NodeProcess(["join", "--config", config], process.folder, ENVIRONMENT)
+        self._stack.callback(fresh.close)
+        return fresh
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[Swarm]:
+    with ExitStack() as stack:
+        yield Swarm(tmp_path, stack)

@@ -1,0 +1,46 @@
+"""What the tests of whole processes look at while these run."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from node.demo.processes import NodeProcess
+from node.demo.summary import read_records
+
+PATIENCE = 120.0
+
+
+def wait_until(condition: Callable[[], bool], process: NodeProcess, what: str) -> None:
+    """Poll until ``condition`` holds; fail when the process ends first or patience does."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.exit_code is None, f"{what}: node ended: {process.last_words()}"
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:.0f} s"
+        time.sleep(0.1)
+
+
+def externals(process: NodeProcess) -> int:
+    """Outside groups that the node has trained on so far."""
+    return sum(r["groups_external"] for r in read_records(process.folder))
+
+
+def rounds(process: NodeProcess) -> int:
+    """Number of the last finished round."""
+    records = read_records(process.folder)
+    return records[-1]["round"] if records else 0
+
+
+def journal_rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    """Read the journal of a node, running or not."""
+    with sqlite3.connect(f"file:{folder / 'journal.sqlite'}?mode=ro", uri=True) as connection:
+        return connection.execute(query).fetchall()
+
+
+def repeated(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows that occur more than once."""
+    return [row for row, times in Counter(rows).items() if times > 1]

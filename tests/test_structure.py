@@ -1,0 +1,74 @@
+"""The floors of the house: imports run node -> swarm -> protocol, and the lower two stay light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS = {"protocol": 0, "swarm": 1, "node": 2}
+LATE = {"hivemind", "libp2p", "vllm"}
+HEAVY = {"torch", "transformers", "vllm", "hivemind", "numpy"}
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imported(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for item in ast.walk(tree):
+        if isinstance(item, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in item.names}
+        elif isinstance(item, ast.ImportFrom) and item.level == 0 and item.module:
+            names.add(item.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_imports_never_run_up_a_floor(package: str) -> None:
+    for path in modules(package):
+        above = {
+            name
+            for name in imported(ast.parse(path.read_text()))
+            if FLOORS.get(name, -1) > FLOORS[package]
+        }
+        assert not above, f"{path.relative_to(ROOT)} imports {above}"
+
+
+@pytest.mark.parametrize("library", sorted(LATE))
+def test_one_file_wraps_each_late_library(library: str) -> None:
+    wrappers = {
+        path.relative_to(ROOT).as_posix()
+        for package in FLOORS
+        for path in modules(package)
+        if library in imported(ast.parse(path.read_text()))
+    }
+    assert len(wrappers) <= 1, f"{library} is imported by {wrappers}"
+
+
+@pytest.mark.parametrize("package", ["protocol", "swarm"])
+def test_lower_floors_load_without_heavy_libraries(package: str) -> None:
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in modules(package)
+        if path.stem != "__init__"
+    ]
+    code = f"import sys\nfor n in {names!r}: __import__(n)\nprint(*sys.modules, sep='\\n')"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    loaded = {line.split(".")[0] for line in run.stdout.split()}
+    assert not loaded & HEAVY
+
+
+def test_the_command_line_answers_without_torch() -> None:
+    code = "import sys, node.cli.main; print('torch' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert run.stdout.strip() == "False"
