@@ -2,8 +2,8 @@
 
 With small models, and on GPUs with middle-sized ones, decoding costs what it costs to launch
 kernels. This step reads the model's own weights in place and computes what its forward does for
-one token a row: normalisation and rotation are one kernel each, and grouped key-value heads are
-never repeated.
+one token a row: query, key and value are one product, normalisation and rotation are few kernels,
+and grouped key-value heads are never repeated.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class FusedDecoder:
 
 
 class _Layer:
-    """A decoder layer's weights and past, looked up once."""
+    """A decoder layer's weights and past, looked up once; the three projections are one matrix."""
 
     def __init__(self, layer: Any, past: GrowingLayer) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -90,41 +90,63 @@ class _Layer:
         self._scale: float = attention.scaling
         self._groups: int = attention.num_key_value_groups
         self._before, self._between = layer.input_layernorm, layer.post_attention_layernorm
-        self._q, self._k, self._v, self._o = (
-            (part.weight, part.bias)
-            for part in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-        )
-        self._q_norm = getattr(attention, "q_norm", None)
-        self._k_norm = getattr(attention, "k_norm", None)
-        self._gate, self._up, self._down = (
-            (part.weight, part.bias) for part in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
-        )
+        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+        heads, kv_heads = (len(part.weight) // self._size for part in parts[:2])
+        self._heads, self._rotated = heads, heads + kv_heads
+        self._qkv = torch.cat([part.weight for part in parts])
+        biases = [part.bias for part in parts]
+        self._qkv_bias = None if biases[0] is None else torch.cat(biases)
+        self._o, self._gate = attention.o_proj, mlp.gate_proj
+        self._up, self._down = mlp.up_proj, mlp.down_proj
+        norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+        self._head_norm: Tensor | None = None
+        if norms[0] is not None and norms[1] is not None:
+            counts = (heads, kv_heads)
+            weights = [n.weight.expand(c, -1) for n, c in zip(norms, counts, strict=True) if n]
+            self._head_norm, self._epsilon = torch.cat(weights), norms[0].variance_epsilon
 
     def step(self, hidden: Tensor, cos: Tensor, sin: Tensor, bias: Tensor | None) -> Tensor:
         """``[B, hidden]`` in and out; ``cos`` and ``sin`` are ``[B or 1, 1, D]``."""
         rows, size = len(hidden), self._size
-        x = _normalised(hidden, self._before)
-        query = _normalised(linear(x, *self._q).view(rows, -1, size), self._q_norm)
-        key = _normalised(linear(x, *self._k).view(rows, -1, size), self._k_norm)
-        value = linear(x, *self._v).view(rows, -1, 1, size)
-        both = torch.cat((query, key), 1)
+        x = linear(_normalised(hidden, self._before), self._qkv, self._qkv_bias)
+        x = x.view(rows, -1, size)
+        both, value = x[:, : self._rotated], x[:, self._rotated :]
+        if self._head_norm is not None:
+            both = rms_norm(both, (size,), None, self._epsilon) * self._head_norm
         both = torch.addcmul(both * cos, both.roll(size // 2, -1), sin)
-        heads = query.shape[1]
-        keys, values = self._past.update(both[:, heads:, None], value)
-        mixed = scaled_dot_product_attention(
-            both[:, :heads].view(rows, -1, self._groups, size),
-            keys,
-            values,
-            attn_mask=bias,
-            scale=self._scale,
-        )
-        hidden = hidden + linear(mixed.reshape(rows, -1), *self._o)
+        keys, values = self._past.update(both[:, self._heads :, None], value[:, :, None])
+        query = both[:, : self._heads].reshape(rows, -1, self._groups, size)
+        mixed = _attend(query, keys, values, bias, self._scale).reshape(rows, -1)
+        hidden = _added(hidden, mixed, self._o)
         x = _normalised(hidden, self._between)
-        return hidden + linear(silu(linear(x, *self._gate)) * linear(x, *self._up), *self._down)
+        gate = linear(x, self._gate.weight, self._gate.bias)
+        up = linear(x, self._up.weight, self._up.bias)
+        return _added(hidden, silu(gate) * up, self._down)
+
+
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float
+) -> Tensor:
+    """Attention of the queries that share a key-value head, ``[B, kv heads, group, D]``.
+
+    On the CPU plain products are two to three times faster than the attention kernel, which is
+    made for many queries.
+    """
+    if query.device.type != "cpu":
+        return scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
+    scores = torch.matmul(query * scale, keys.transpose(2, 3))
+    if bias is not None:
+        scores = scores + bias
+    return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)
+
+
+def _added(hidden: Tensor, x: Tensor, part: nn.Linear) -> Tensor:
+    total = torch.addmm(hidden, x, part.weight.t())
+    return total if part.bias is None else total + part.bias
 
 
 def _normalised(x: Tensor, norm: Any) -> Tensor:
-    return x if norm is None else rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
+    return rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
 
 
 def _projections(model: PreTrainedModel) -> list[nn.Module]:
