@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from node.tasks.catalogue import CatalogueError
 from node.tasks.task import Split
 from node.tasks.worker_process import WorkerDied, WorkerLimits, WorkerProcess
 from protocol.manifest import EnvSpec
@@ -111,7 +112,7 @@ class Verifier:
         prompts = self._ask({"tasks": [_wire(task) for task in tasks]}, tasks).get("prompts")
         if not isinstance(prompts, list) or len(prompts) != len(tasks):
             raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
-        return prompts
+        return [str(prompt) for prompt in prompts]
 
     @property
     def pid(self) -> int | None:
@@ -145,7 +146,12 @@ class Verifier:
 
     def _ask(self, message: dict[str, Any], tasks: Sequence[Coordinates]) -> dict[str, Any]:
         with self._lock:
-            worker = self._running()
+            try:
+                worker = self._running()
+            except CatalogueError as error:
+                # It opened once; a file or package has changed under a running node.
+                logger.error("the worker cannot be started again: %s", error)
+                raise JudgeRefused(UNAVAILABLE, str(error)) from error
             for env, level, _, _ in tasks:
                 self._admit(worker, env, level)
             try:

@@ -61,10 +61,10 @@ def _open(channel: Channel) -> dict[str, TaskSource]:
     except CatalogueError as error:
         channel.send({"error": str(error)})
         raise SystemExit(1) from error
+    # Standard error is for a start that fails; nobody reads it from here on.
+    _silence(2)
     envs = {s.name: {"levels": s.levels, "evaluates": s.evaluates_text} for s in sources.values()}
     channel.send({"envs": envs})
-    # Standard error was for a start that fails; nobody reads it from here on.
-    _silence(2)
     return sources
 
 

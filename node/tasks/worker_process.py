@@ -85,6 +85,7 @@ class WorkerProcess:
             detail = f"{death}: {worker._last_words()}"
             logger.error("no worker can be started: %s", detail)
             raise JudgeRefused(UNAVAILABLE, detail) from death
+        worker._stop_listening()
         if "error" in reply:
             worker.end()
             raise CatalogueError(str(reply["error"]))
@@ -156,6 +157,10 @@ class WorkerProcess:
         """The last line that a worker which has ended wrote to its standard error."""
         words = self._process.communicate()[1].decode(errors="replace").strip()
         return words.rsplit("\n", 1)[-1] or "it left no message"
+
+    def _stop_listening(self) -> None:
+        assert self._process.stderr is not None
+        self._process.stderr.close()
 
     def _reap(self, patience: float) -> int:
         """Close the channel, end the process if that does not, and return its exit status."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 GOOD = "good"
+ASLEEP = "asleep"
 
 
 def burn_cpu() -> float:
@@ -26,6 +27,7 @@ def burn_memory() -> float:
 
 
 def sleep() -> float:
+    Path(ASLEEP).touch()
     time.sleep(3600)
     return 0.0
 

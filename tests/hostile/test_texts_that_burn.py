@@ -16,7 +16,7 @@ from node.tasks.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
 from swarm.counters import Counters
 from swarm.judge import JudgeRefused
-from tests.hostile.strange_tasks import GOOD
+from tests.hostile.strange_tasks import ASLEEP, GOOD
 from tests.node.packages import declare
 
 STRANGE = EnvSpec("strange", "plugin", "1", ("{}",), "{question}", "text")
@@ -108,12 +108,13 @@ def test_a_verifier_writes_no_files(strange, tmp_path):
     assert (tmp_path / "swarm-node-was-here").read_text() == ""
 
 
-def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counters):
+def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counters, tmp_path):
     outcome: list[str] = []
     thread = threading.Thread(target=lambda: outcome.append(refusal(strange, "sleep")))
     worker = psutil.Process(strange.pid)
     thread.start()
-    time.sleep(0.5)
+    while not (tmp_path / ASLEEP).exists():
+        time.sleep(0.01)
     worker.kill()
     thread.join(30)
     assert outcome == ["crashed"]

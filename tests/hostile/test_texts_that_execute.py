@@ -44,15 +44,18 @@ def test_every_family_that_executes_an_answer_is_listed_and_no_other(found):
     assert executing == EVALUATING - COMPOSITE
 
 
-@pytest.mark.parametrize("family", sorted(EVALUATING - COMPOSITE))
-def test_a_listed_family_is_refused_for_strangers_and_scored_for_oneself(family):
-    spec = EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-    with Verifier([spec], outside=True) as verifier:
-        with pytest.raises(JudgeRefused) as refusal:
-            verifier.judge(family, 0, 1, ["1"])
-        assert refusal.value.reason == "evaluates_text"
-    with Verifier([spec], outside=False) as verifier:
-        assert verifier.judge(family, 0, 1, ["no answer"]).rewards == (0.0,)
+def test_listed_families_are_refused_for_strangers_and_scored_for_oneself():
+    families = sorted(EVALUATING - COMPOSITE)
+    specs = [
+        EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
+        for family in families
+    ]
+    with Verifier(specs, outside=True) as strict, Verifier(specs, outside=False) as own:
+        for family in families:
+            with pytest.raises(JudgeRefused) as refusal:
+                strict.judge(family, 0, 1, ["1"])
+            assert refusal.value.reason == "evaluates_text"
+            assert own.judge(family, 0, 1, ["no answer"]).rewards == (0.0,)
 
 
 @pytest.mark.parametrize("match", ["exact", "numeric"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from node.tasks.catalogue import CatalogueError, open_catalogue
@@ -12,6 +14,7 @@ from node.tasks.jsonl import file_digest
 from node.tasks.task import Split
 from node.tasks.verifier import Verifier
 from protocol.manifest import EnvSpec
+from swarm.judge import JudgeRefused
 
 PAIRS = [(f"{a} over {b}?", rf"\frac{{{a}}}{{{b}}}") for a in range(1, 33) for b in (4, 8)]
 
@@ -80,6 +83,19 @@ def test_another_file_than_the_swarms_is_refused(file):
     file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
     with pytest.raises(CatalogueError, match="get the same file"):
         open_catalogue([agreed], {"halves": file})
+
+
+def test_a_file_changed_under_a_running_node_makes_its_verifier_unavailable(file):
+    with Verifier([spec(file, "exact")], {"halves": file}, outside=False) as verifier:
+        verifier.start()
+        file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
+        worker = psutil.Process(verifier.pid)
+        worker.kill()
+        while worker.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        with pytest.raises(JudgeRefused, match="get the same file") as refusal:
+            verifier.judge("halves", 0, 1, ["1"])
+    assert refusal.value.reason == "unavailable"
 
 
 @pytest.mark.parametrize(
