@@ -7,6 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+from node.errors import NodeError
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_NOTHING = 1 << 20
 
@@ -46,3 +48,21 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
             return True
         link = link.__cause__ or link.__context__
     return shutil.disk_usage(folder).free < _NEARLY_NOTHING
+
+
+def write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file that must not exist yet, with these permissions.
+
+    Raises:
+        NodeError: it exists, or cannot be written.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise NodeError(
+            f"cannot write ({error.strerror})", path, "Name a new file in a folder of yours."
+        ) from error

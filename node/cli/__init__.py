@@ -1,0 +1,1 @@
+"""The ``swarm-node`` command: one file for each of its commands."""

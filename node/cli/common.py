@@ -1,0 +1,118 @@
+"""Options that several commands share, and the node they are about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.errors import NodeError, UsageError
+
+DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))
+"""Where a node is looked for when --config is left out."""
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="The node's config file, or its folder. Left out: ./node.toml, then ./swarm-run.",
+        show_default=False,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a config key for this run, as in learner.lr=1e-5; may be repeated.",
+        show_default=False,
+    ),
+]
+PeersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peers",
+        metavar="ADDRESS...",
+        help="Peers to dial, instead of those in the config.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Log more, and show stack traces.")]
+StopOption = Annotated[bool, typer.Option("--stop-on-eof", hidden=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as its files describe it: config path, config and run folder."""
+
+    path: Path
+    config: Any
+    folder: Any
+
+
+def find_config(given: Path | None) -> Path | None:
+    """The config file that a command is about; ``None`` when none was named and none is here."""
+    if given is None:
+        return next((path for path in DEFAULT_CONFIGS if path.is_file()), None)
+    return given / "node.toml" if given.is_dir() else given
+
+
+def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) -> Node:
+    """Read the config that a command is about.
+
+    Raises:
+        NodeError: there is none, or it is wrong.
+    """
+    from node.config import load, run_folder
+
+    path = find_config(given)
+    if path is None:
+        raise NodeError(
+            "no node.toml here or in ./swarm-run",
+            None,
+            "Write one with: swarm-node init, or name yours with --config.",
+        )
+    config = load(path, overrides)
+    return Node(path, config, run_folder(path, config))
+
+
+def overrides_of(
+    assignments: Sequence[str] | None,
+    peers: Sequence[str] | None = None,
+    mix: str | None = None,
+    rounds: int | None = None,
+) -> dict[str, Any]:
+    """Config keys that the options of a command line set."""
+    from node.config import parse_assignments
+
+    overrides = parse_assignments(assignments or ())
+    if peers:
+        overrides["network.peers"] = list(peers)
+    if mix:
+        overrides["mixture.local"], overrides["mixture.external"] = parse_mix(mix)
+    if rounds is not None:
+        overrides["schedule.rounds"] = rounds
+    return overrides
+
+
+def parse_mix(text: str) -> tuple[int, int]:
+    """``"4/4"`` to ``(4, 4)``: own and external groups in an update.
+
+    Raises:
+        UsageError: it is not two numbers with a slash between.
+    """
+    local, slash, external = text.partition("/")
+    if not (slash and local.isdecimal() and external.isdecimal()):
+        raise UsageError("--mix", text, "Write own/external groups, as in 4/4.")
+    return int(local), int(external)
+
+
+def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """One JSON document on standard output."""
+    typer.echo(json.dumps(value))

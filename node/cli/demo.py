@@ -1,0 +1,47 @@
+"""``swarm-node demo``: a whole swarm on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli.common import DebugOption, JsonOption, parse_mix
+
+
+def command(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Nodes that train.")] = 4,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each node.")] = 150,
+    mix: Annotated[
+        str,
+        typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update."),
+    ] = "4/4",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run-dir",
+            help="New folder for all of it. Left out: under ./demo-run.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seeds the nodes.")] = 0,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Start a seed and several nodes with tiny models, show them live, and sum up."""
+    from rich.console import Console
+
+    from node.demo.run import DemoSettings, run, table
+
+    local, external = parse_mix(mix)
+    settings = DemoSettings(nodes, rounds, local, external, seed)
+    folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
+    summary = run(settings, folder, Console(stderr=json))
+    if json:
+        typer.echo(summary.as_json())
+        return
+    console = Console()
+    console.print(table(summary))
+    console.print(f"the chart is {summary.chart}")

@@ -1,0 +1,76 @@
+"""``swarm-node doctor``: what is wrong here, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from node.cli.common import (
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Node,
+    PeersOption,
+    SetOption,
+    find_config,
+    open_node,
+    overrides_of,
+    print_json,
+)
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def command(
+    peers: PeersOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Check packages, device, disk, key, clock, ports and peers. Exit 1 when something fails."""
+    from rich.console import Console
+
+    from node.doctor.machine import check_machine
+    from node.doctor.network import check_network
+
+    overrides = overrides_of(assignments, peers)
+    node = open_node(config, overrides) if find_config(config) else _unmade(overrides)
+    with Console(stderr=True).status("looking at this machine and its network"):
+        findings = [
+            *check_machine(node.config, node.folder),
+            *check_network(node.config, node.folder),
+        ]
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _show(findings)
+    if any(finding.level == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _unmade(overrides: dict[str, Any]) -> Node:
+    """The node that join would make here."""
+    from node.cli.starting import NEW_FOLDER
+    from node.config import Config, run_folder
+
+    config = Config.with_overrides(overrides)
+    path = NEW_FOLDER / "node.toml"
+    return Node(path, config, run_folder(path, config))
+
+
+def _show(findings: list[Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(soft_wrap=True)
+    for finding in findings:
+        colour = COLOURS[finding.level]
+        line = (
+            f"[{colour}]{finding.level:<4}[/{colour}]  {finding.check:<11}{escape(finding.found)}"
+        )
+        console.print(line, highlight=False)
+        if finding.remedy:
+            console.print(f"      {'':<11}-> {escape(finding.remedy)}", highlight=False)

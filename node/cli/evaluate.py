@@ -1,0 +1,96 @@
+"""``swarm-node eval``: pass@k on questions that nobody trains on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.common import (
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    SetOption,
+    open_node,
+    overrides_of,
+    print_json,
+)
+from node.errors import UsageError
+
+
+def command(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Folder, hub id or shipped model. Left out: the newest checkpoint.",
+            show_default=False,
+        ),
+    ] = None,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Held-out tasks.")] = 64,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Completions a task.")] = 8,
+    k: Annotated[list[int] | None, typer.Option("--k", min=1, help="k of pass@k.")] = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Score a model on held-out tasks of this node's swarm."""
+    ks = sorted(set(k or [1, samples]))
+    if ks[-1] > samples:
+        raise UsageError("--k", ks[-1], f"Sample at least as many: --samples {ks[-1]}.")
+    node = open_node(config, overrides_of(assignments))
+    name = model or _newest(node.folder)
+    evaluation = _with_progress(node, name, tasks, samples)
+    from node.scoring import Score, by_family
+
+    total = Score.of(evaluation, ks)
+    families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
+    if json:
+        rows = {env: asdict(score) for env, score in families.items()}
+        print_json({"model": name, "samples": samples, **asdict(total), "families": rows})
+        return
+    _show(name, {**families, "all": total}, ks)
+
+
+def _newest(folder: Any) -> str:
+    from node.exporting import newest
+
+    loaded = newest(folder)
+    for note in loaded.notes:
+        typer.echo(note, err=True)
+    return str(loaded.path)
+
+
+def _with_progress(node: Any, model: str, tasks: int, samples: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("tasks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        row = bar.add_task("tasks", total=tasks)
+        from node.scoring import evaluate
+
+        return evaluate(
+            node.config,
+            node.folder,
+            model,
+            tasks=tasks,
+            samples=samples,
+            progress=lambda done: bar.update(row, completed=done),
+        )
+
+
+def _show(model: str, scores: dict[str, Any], ks: list[int]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=model)
+    table.add_column("family")
+    for column in ("tasks", "mean reward", *(f"pass@{k}" for k in ks)):
+        table.add_column(column, justify="right")
+    for name, score in scores.items():
+        passed = (f"{score.pass_at[k]:.3f}" for k in ks)
+        table.add_row(name, str(score.tasks), f"{score.mean_reward:.3f}", *passed)
+    Console().print(table)

@@ -1,0 +1,29 @@
+"""``swarm-node export``: the trained model, for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+
+
+def command(
+    out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write the newest checkpoint as a folder that transformers and vLLM load."""
+    from node.exporting import export
+
+    node = open_node(config)
+    loaded = export(node.config, node.folder, out)
+    for note in loaded.notes:
+        typer.echo(note, err=True)
+    if json:
+        print_json({"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state})
+        return
+    typer.echo(f"wrote {out} from {loaded.path.name}")

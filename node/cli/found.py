@@ -1,0 +1,66 @@
+"""``swarm-node found``: the manifest of a new swarm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+
+
+def command(
+    name: Annotated[str, typer.Option("--name", help="What people call the swarm.")],
+    catalogue: Annotated[
+        str,
+        typer.Option("--catalogue", help="tiny, reasoning-gym, or a TOML file of your own."),
+    ] = "tiny",
+    epoch_seconds: Annotated[
+        float,
+        typer.Option("--epoch-seconds", help="How often each node announces; about a round."),
+    ] = 60.0,
+    shards: Annotated[
+        int, typer.Option("--shards", help="A power of two, about one for 32 nodes.")
+    ] = 1,
+    admission: Annotated[
+        str,
+        typer.Option(
+            "--admission",
+            metavar="open|allow:FILE|pow:BITS",
+            help="Everybody, the peer ids in a file, or whoever has done that much work.",
+        ),
+    ] = "open",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="New file. Left out: into the run folder.", show_default=False),
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Make and sign what the members of a new swarm agree on."""
+    from node.cli.admission_option import parse_admission
+    from node.files import write_new
+    from node.founding import found_swarm
+    from protocol.identity import Identity
+    from protocol.manifest import swarm_id
+
+    node = open_node(config)
+    manifest = found_swarm(
+        Identity.load(node.folder.identity),
+        name=name,
+        catalogue=catalogue,
+        epoch_seconds=epoch_seconds,
+        shards=shards,
+        admission=parse_admission(admission),
+    )
+    path = out or node.folder.manifest
+    write_new(path, manifest)
+    identifier = swarm_id(manifest).hex()
+    if json:
+        print_json({"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)})
+        return
+    typer.echo(f"wrote {path}")
+    typer.echo(f"the swarm is {identifier}")
+    typer.echo(f"next: swarm-node seed --config {node.path}")

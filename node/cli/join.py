@@ -1,0 +1,46 @@
+"""``swarm-node join``: become a member of a swarm and train."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from node.cli.common import (
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    PeersOption,
+    SetOption,
+    StopOption,
+    overrides_of,
+)
+from node.cli.starting import start
+
+
+def command(
+    peers: PeersOption = None,
+    config: ConfigOption = None,
+    mix: Annotated[
+        str | None,
+        typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update, as in 4/4."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", help="Stop after so many rounds; 0: never.")
+    ] = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    stop_on_eof: StopOption = False,
+) -> None:
+    """Join a swarm and train; go on where the run folder stopped. Ctrl-C ends it cleanly.
+
+    Without a config it makes a node in ./swarm-run. Without peers it trains alone until found.
+    """
+    from node.run_options import RunOptions
+
+    overrides = overrides_of(assignments, peers, mix, rounds)
+    node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+    from node.join import run
+
+    run(node.config, node.folder, RunOptions(json=json))

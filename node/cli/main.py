@@ -1,0 +1,120 @@
+"""The program ``swarm-node``: its commands, and the one place where errors become exit codes.
+
+Commands import torch and the network in their bodies, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from typer.core import TyperCommand
+
+from node.cli import (
+    demo,
+    doctor,
+    evaluate,
+    export,
+    found,
+    identity,
+    init,
+    join,
+    peers,
+    seed,
+    status,
+)
+from node.cli.peers_option import SpreadPeers
+from node.errors import NodeError
+
+app = typer.Typer(
+    name="swarm-node",
+    help="Train a language model on this machine together with others, peer to peer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
+COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
+    ("demo", demo.command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 4/4"),
+    ("init", init.command, TyperCommand, "init my-node"),
+    ("join", join.command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
+    ("seed", seed.command, SpreadPeers, "seed --config public/node.toml"),
+    ("found", found.command, TyperCommand, "found --name sums --catalogue tiny"),
+    ("status", status.command, TyperCommand, "status --json"),
+    ("peers", peers.command, TyperCommand, "peers --config my-node"),
+    ("doctor", doctor.command, SpreadPeers, f"doctor --peers {PEER}"),
+    ("eval", evaluate.command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
+    ("export", export.command, TyperCommand, "export --out my-model"),
+)
+"""Name, function, kind and example of each command."""
+
+for _name, _function, _kind, _example in COMMANDS:
+    app.command(_name, cls=_kind, epilog=f"Example: swarm-node {_example}")(_function)
+app.add_typer(identity.app, name="identity")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(importlib.metadata.version("swarm-node"))
+        except importlib.metadata.PackageNotFoundError:
+            typer.echo("a source tree that is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Train a language model on this machine together with others, peer to peer."""
+
+
+def run() -> None:
+    """Run one command; exit with 0, 1 (it failed) or 2 (what was asked for makes no sense)."""
+    try:
+        app(prog_name="swarm-node")
+    except Exception as error:  # noqa: BLE001 - the last line of defence, and it is loud
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        print(f"error: {explain(error)}", file=sys.stderr)
+        sys.exit(error.exit_code if isinstance(error, NodeError) else 1)
+
+
+def explain(error: Exception) -> str:
+    """What to show of an error, in one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, _expected()):
+        return text
+    return f"unexpected {type(error).__name__}: {text}. Add --debug to see where it comes from."
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """Errors whose message already says what to do."""
+    from node.tasks.catalogue import CatalogueError
+    from protocol.errors import ProtocolError
+    from protocol.identity import KeyFileError
+    from swarm.journal_errors import JournalError
+    from swarm.judge import JudgeRefused
+    from swarm.transport import TransportError
+
+    return (
+        NodeError,
+        CatalogueError,
+        JournalError,
+        JudgeRefused,
+        KeyFileError,
+        ProtocolError,
+        TransportError,
+    )
+
+
+if __name__ == "__main__":
+    run()

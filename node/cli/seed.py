@@ -1,0 +1,32 @@
+"""``swarm-node seed``: a peer that lets others find each other."""
+
+from __future__ import annotations
+
+from node.cli.common import (
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    PeersOption,
+    SetOption,
+    StopOption,
+    overrides_of,
+)
+from node.cli.starting import start
+
+
+def command(
+    peers: PeersOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    stop_on_eof: StopOption = False,
+) -> None:
+    """Serve a swarm's manifest and records, and train nothing. Ctrl-C ends it cleanly."""
+    from node.run_options import RunOptions
+
+    overrides = overrides_of(assignments, peers)
+    node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+    from node.seed import run
+
+    run(node.config, node.folder, RunOptions(json=json))

@@ -1,0 +1,128 @@
+"""Checks of this machine: packages, the p2p daemon, the GPU, the run folder and the clock."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from node.config import Config
+from node.doctor.finding import Finding, fail, ok, warn
+from node.errors import NodeError
+from node.run_folder import RunFolder
+from protocol.identity import Identity, KeyFileError
+
+DISTRIBUTION = "swarm-node"
+LITTLE_DISK = 2 << 30
+NO_DISK = 200 << 20
+CLOCK_WATCH_SECONDS = 0.5
+CLOCK_DRIFT_SECONDS = 0.05
+EARLIEST_SANE = 1_735_689_600.0  # 2025-01-01
+
+
+def check_packages() -> list[Finding]:
+    """Installed versions against those that this distribution asks for."""
+    try:
+        wanted = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        found = "a source tree that is not installed, versions unknown"
+        return [warn("packages", found, "Install it with: pip install .")]
+    requirements = [r for r in map(Requirement, wanted) if not r.marker or r.marker.evaluate()]
+    findings = [f for f in map(_package, requirements) if f]
+    return findings or [ok("packages", f"all {len(requirements)} as required")]
+
+
+def _package(wanted: Requirement) -> Finding | None:
+    remedy = f"Install it with: pip install '{wanted.name}{wanted.specifier}'"
+    try:
+        version = importlib.metadata.version(wanted.name)
+    except importlib.metadata.PackageNotFoundError:
+        return fail("packages", f"{wanted.name} is missing", remedy)
+    if wanted.specifier.contains(version, prereleases=True):
+        return None
+    return warn("packages", f"{wanted.name} {version}, tested with {wanted.specifier}", remedy)
+
+
+def check_daemon() -> Finding:
+    """Whether hivemind's p2p daemon is there and starts."""
+    spec = importlib.util.find_spec("hivemind")
+    if spec is None or spec.origin is None:
+        remedy = "Install it on Linux or macOS: pip install hivemind==1.1.12"
+        return fail("p2p daemon", "hivemind is not installed", remedy)
+    daemon = Path(spec.origin).parent / "hivemind_cli" / "p2pd"
+    try:
+        subprocess.run([daemon, "-help"], capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        remedy = "Install hivemind again for this platform, and allow the file to be executed."
+        return fail("p2p daemon", f"{daemon} does not run: {error}", remedy)
+    return ok("p2p daemon", str(daemon))
+
+
+def check_device(device: str) -> Finding:
+    """Whether the policy's device is there."""
+    import torch
+
+    count = torch.cuda.device_count()
+    names = ", ".join(torch.cuda.get_device_name(n) for n in range(count))
+    if not device.startswith("cuda"):
+        return ok("device", f"{device}; " + (f"GPU: {names}" if count else "no GPU, the CPU works"))
+    index = int(device.partition(":")[2] or 0)
+    if index < count:
+        return ok("device", f"{device} of {names}")
+    remedy = 'Set policy.device = "auto", or install a GPU driver and a CUDA build of torch.'
+    return fail("device", f"{device}, but torch sees {count} GPUs", remedy)
+
+
+def check_key(folder: RunFolder) -> Finding:
+    """Whether the identity is usable and private."""
+    if not folder.identity.exists():
+        return warn("key file", f"none at {folder.identity}", "The first join makes one.")
+    try:
+        return ok("key file", Identity.load(folder.identity).peer_id)
+    except KeyFileError as error:
+        return fail("key file", "not usable", str(error))
+
+
+def check_disk(folder: RunFolder) -> Finding:
+    """Whether the run folder can be written to and has space."""
+    try:
+        folder.create()
+    except NodeError as error:
+        return fail("disk", f"{error.what}: {error.value}", error.remedy)
+    free = shutil.disk_usage(folder.root).free
+    found = f"{free / 1e9:.1f} GB free at {folder.root}"
+    remedy = "Free some space, or set [node] run_dir to another disk."
+    if free < NO_DISK:
+        return fail("disk", found, remedy)
+    return warn("disk", found, remedy) if free < LITTLE_DISK else ok("disk", found)
+
+
+def check_clock() -> Finding:
+    """Whether the clock shows a sane date and runs evenly; peers compare theirs when dialled."""
+    steady, wall = time.monotonic(), time.time()
+    time.sleep(CLOCK_WATCH_SECONDS)
+    drift = (time.time() - wall) - (time.monotonic() - steady)
+    date = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    remedy = "Turn on time synchronisation, as with: timedatectl set-ntp true"
+    if time.time() < EARLIEST_SANE:
+        return fail("clock", date, remedy)
+    if abs(drift) > CLOCK_DRIFT_SECONDS:
+        return warn("clock", f"{date}, moved by {drift:+.2f} s while watched", remedy)
+    return ok("clock", date)
+
+
+def check_machine(config: Config, folder: RunFolder) -> list[Finding]:
+    """All of the above."""
+    return [
+        *check_packages(),
+        check_daemon(),
+        check_device(config.policy.device),
+        check_disk(folder),
+        check_key(folder),
+        check_clock(),
+    ]

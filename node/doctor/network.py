@@ -1,0 +1,110 @@
+"""Checks of the network: ports that are to be bound, peers that are to be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from node.config import Config
+from node.doctor.finding import Finding, fail, ok, warn
+from node.run_folder import RunFolder
+from protocol.identity import Identity
+from swarm.transport import ClockSkew, Transport, TransportError
+
+CONNECT_SECONDS = 5.0
+DIAL_SECONDS = 20.0
+FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
+KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
+HOSTS = (*FAMILIES, "dns", "dns4", "dns6")
+
+
+def check_network(config: Config, folder: RunFolder) -> list[Finding]:
+    """Every port that the config binds and every peer that it names."""
+    peers = config.network.peers
+    if not peers:
+        remedy = "Name some with --peers, or wait to be found; until then it trains alone."
+        reached = [warn("peers", "none named", remedy)]
+    else:
+        reached = [_check_connection(peer) for peer in peers]
+        reached += asyncio.run(_dial(peers, config.network.start_timeout))
+    return [*check_ports(config, folder), *reached]
+
+
+def check_ports(config: Config, folder: RunFolder) -> list[Finding]:
+    """Whether this node could bind its ports now; a node that runs here holds them itself."""
+    if (process := folder.holder()) is not None:
+        return [ok("ports", f"in use by this node, process {process}")]
+    addresses = list(config.network.listen)
+    if config.monitor.prometheus_port:
+        addresses.append(f"/ip4/127.0.0.1/tcp/{config.monitor.prometheus_port}")
+    return [_check_port(address) for address in addresses]
+
+
+def _check_port(address: str) -> Finding:
+    _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
+    if family not in FAMILIES or kind not in KINDS or not port.isdecimal():
+        remedy = "Listen on an address such as /ip4/0.0.0.0/tcp/31337."
+        return warn("ports", f"cannot try {address}", remedy)
+    if port == "0":
+        return ok("ports", f"{address}: any free port")
+    with closing(socket.socket(FAMILIES[family], KINDS[kind])) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            remedy = "Stop what holds it, or name another port or address in the config."
+            return fail("ports", f"{address}: {error.strerror}", remedy)
+    return ok("ports", f"{address} is free")
+
+
+def _check_connection(address: str) -> Finding:
+    """A plain TCP connection: tells a dead machine from a swarm that does not answer."""
+    _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
+    if family not in HOSTS or kind != "tcp" or not port.isdecimal():
+        return warn("peers", f"cannot try {address}", "Only the dial below tells about it.")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        remedy = "Ask its owner whether it runs; look at firewalls and the port on both sides."
+        return fail("peers", f"{host} port {port}: {error.strerror or error}", remedy)
+    return ok("peers", f"{host} port {port} accepts connections")
+
+
+async def _dial(peers: Sequence[str], start_timeout: float) -> list[Finding]:
+    """Dial each peer as a node does, under an identity that is thrown away."""
+    from swarm.hivemind_transport import HivemindTransport
+
+    with tempfile.TemporaryDirectory() as folder:
+        key = Path(folder) / "identity.key"
+        Identity.create(key)
+        transport = HivemindTransport(
+            key, listen=("/ip4/127.0.0.1/tcp/0",), start_timeout=start_timeout
+        )
+        try:
+            await transport.start()
+            return [await _dial_one(transport, peer) for peer in peers]
+        except TransportError as error:
+            return [fail("dial", "the network does not start here", _line(error))]
+        finally:
+            await transport.close()
+
+
+async def _dial_one(transport: Transport, address: str) -> Finding:
+    peer = address.rpartition("/")[2]
+    try:
+        async with asyncio.timeout(DIAL_SECONDS):
+            await transport.connect(address)
+    except ClockSkew as error:
+        return fail("dial", f"{peer}: its clock and ours differ", _line(error))
+    except (TransportError, TimeoutError) as error:
+        remedy = _line(error) or "It did not answer in time; check the id at the address's end."
+        return fail("dial", f"{peer} does not answer", remedy)
+    return ok("dial", f"{peer} answers, and its clock agrees")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

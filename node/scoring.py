@@ -1,0 +1,103 @@
+"""A model scored on a swarm's held-out tasks, apart from any run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node.config import Config
+from node.engines.engine import Sampling
+from node.engines.transformers_engine import TransformersEngine
+from node.errors import NodeError
+from node.evaluation import Evaluation, Evaluator, HeldOut, heldout_tasks
+from node.policy import Policy, PolicyConfig
+from node.run_folder import RunFolder
+from node.tasks.curriculum import TaskSampler, served_levels
+from node.tasks.verifier import Verifier
+from protocol.manifest import Manifest, open_manifest
+
+CHUNK = 16
+"""Tasks between two reports of progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Mean reward and pass@k, over some tasks."""
+
+    tasks: int
+    mean_reward: float
+    pass_at: dict[int, float]
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, ks: Iterable[int]) -> Score:
+        """Fold an evaluation."""
+        pass_at = {k: evaluation.pass_at(k) for k in ks}
+        return cls(len(evaluation.tasks), evaluation.mean, pass_at)
+
+
+def evaluate(
+    config: Config,
+    folder: RunFolder,
+    model: str,
+    *,
+    tasks: int,
+    samples: int,
+    progress: Callable[[int], Any] = lambda done: None,
+) -> Evaluation:
+    """Sample and score ``model`` on the first ``tasks`` held-out tasks of the folder's swarm.
+
+    Args:
+        model: a folder, a hub id or a shipped model's name.
+        samples: completions a task.
+        progress: told how many tasks are done.
+
+    Raises:
+        NodeError: no manifest here yet, or the model does not load.
+        CatalogueError: the swarm's tasks cannot be built here.
+    """
+    manifest = pinned_manifest(folder)
+    with Verifier(manifest.catalogue, config.tasks.files, outside=False) as verifier:
+        levels = served_levels(manifest.catalogue, verifier.start())
+        levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
+        policy = Policy.load(PolicyConfig(model, config.policy.dtype, config.policy.device))
+        engine = TransformersEngine(policy, seed=config.node.seed)
+        sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
+        chosen = heldout_tasks(levels, tasks)
+        parts: list[Evaluation] = []
+        for start in range(0, tasks, CHUNK):
+            part = chosen[start : start + CHUNK]
+            parts.append(Evaluator(policy, engine, verifier, part, sampling).evaluate(samples))
+            progress(start + len(part))
+        engine.close()
+    return Evaluation(chosen, tuple(row for part in parts for row in part.rewards))
+
+
+def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:
+    """The same, one evaluation a task family."""
+    rows: dict[str, list[tuple[HeldOut, tuple[float, ...]]]] = {}
+    for task, rewards in zip(evaluation.tasks, evaluation.rewards, strict=True):
+        rows.setdefault(task.env, []).append((task, rewards))
+    return {
+        env: Evaluation(tuple(t for t, _ in pairs), tuple(r for _, r in pairs))
+        for env, pairs in rows.items()
+    }
+
+
+def pinned_manifest(folder: RunFolder) -> Manifest:
+    """The manifest of the swarm that this folder's node belongs to.
+
+    Raises:
+        NodeError: it belongs to none yet.
+        ProtocolError: the file is not a manifest.
+    """
+    path: Path = folder.manifest
+    if not path.exists():
+        raise NodeError(
+            "this node has no swarm yet, and so no tasks",
+            path,
+            "Join one with: swarm-node join, or found one with: swarm-node found.",
+        )
+    return open_manifest(path.read_bytes())

@@ -1,0 +1,49 @@
+"""A terminal for the tests of commands, and a node that init made in it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.cli.main import run
+from node.run_folder import RunFolder
+
+
+class Terminal:
+    """Runs commands as the installed program does, in an empty folder."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self._patch = patch
+        self._capture = capture
+        self.out = ""
+        self.err = ""
+
+    def __call__(self, *args: str) -> int:
+        self._patch.setattr(sys, "argv", ["swarm-node", *args])
+        self._capture.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run()
+        self.out, self.err = self._capture.readouterr()
+        return ended.value.code or 0
+
+    def json(self, *args: str):
+        assert self(*args, "--json") == 0, self.err
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return Terminal(monkeypatch, capsys)
+
+
+@pytest.fixture
+def node(terminal: Terminal) -> RunFolder:
+    assert terminal("init", "node") == 0
+    return RunFolder(Path("node").absolute())
