@@ -79,13 +79,13 @@ def _measure(group: Group, compress: bool) -> _Size:
     wire = group_to_wire(group)
     plain = encode(wire)
     size = len(zstandard.ZstdCompressor(level=3).compress(plain)) if compress else len(plain)
-    return _Size(min(size, len(plain)), len(plain), _count(wire))
+    return _Size(min(size, len(plain)), len(plain), item_count(wire))
 
 
-def _count(value: object) -> int:
+def item_count(value: object) -> int:
     """Items of a value as the decoder counts them."""
     if isinstance(value, dict):
-        return 1 + len(value) + sum(map(_count, value.values()))
+        return 1 + len(value) + sum(map(item_count, value.values()))
     if isinstance(value, list):
-        return 1 + sum(map(_count, value))
+        return 1 + sum(map(item_count, value))
     return 1

@@ -30,7 +30,8 @@ def tokens_to_wire(tokens: Tokens) -> dict[str, object]:
     count = len(tokens.ids)
     if not count == len(tokens.logprobs) == len(tokens.versions):
         raise BadSchema("tokens: ids, logprobs and versions differ in length")
-    logprobs = [min(0.0, max(_LEAST_LOGPROB, value)) for value in tokens.logprobs]
+    # In this order of arguments a NaN stays one, for the reader's check to find.
+    logprobs = [min(max(value, _LEAST_LOGPROB), 0.0) for value in tokens.logprobs]
     runs: list[int] = []
     for version, run in groupby(tokens.versions):
         runs += (version, sum(1 for _ in run))

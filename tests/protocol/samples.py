@@ -1,0 +1,122 @@
+"""One valid specimen of each message, and the hand to forge wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocol import compression, envelope
+from protocol.admission_rule import AllowList, ProofOfWork
+from protocol.announcement import Announcement, offer_of
+from protocol.batch import encode_batch
+from protocol.codec import Limits, decode, encode
+from protocol.frame import seal
+from protocol.identity import Identity
+from protocol.keys import shard_of
+from protocol.limits import MAX_ITEMS
+from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
+from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
+
+ALICE = Identity.from_seed(bytes(range(32)))
+BOB = Identity.from_seed(bytes(range(32, 64)))
+MALLORY = Identity.from_seed(b"mallory forges whatever she can!")
+
+MANIFEST = Manifest(
+    name="vectors",
+    founder=ALICE.author,
+    created=1750000000.0,
+    catalogue=(
+        EnvSpec("gcd", "reasoning-gym", "0.1.25", ('{"max_value":24}', "{}"), "{question}", "text"),
+        EnvSpec("riddles", "jsonl", "ab" * 32, ("{}",), "Answer: {question}\n", "boxed"),
+    ),
+    epoch_seconds=60.0,
+    shards=4,
+    max_frame_bytes=4096,
+    max_groups_per_epoch=16,
+    max_completions=4,
+    max_text_bytes=256,
+)
+SIGNED = sign_manifest(MANIFEST, ALICE)
+SWARM = swarm_id(SIGNED)
+CLOSED = replace(MANIFEST, admission=AllowList((ALICE.author,)))
+WORKING = replace(MANIFEST, admission=ProofOfWork(12))
+OTHER_SWARM = bytes(range(32))
+
+EPOCH = 29166667
+NOW = EPOCH * 60.0 + 30.0
+
+ENCODING = bytes(range(100, 132))
+
+TOKENS = Tokens(ids=(5, 70000, 2), logprobs=(-0.5, -1.25, 0.0), versions=(7, 7, 8))
+
+
+def completion(text: str = "six", reward: float = 1.0, tokens: Tokens | None = TOKENS):
+    return Completion((Segment(Writer.POLICY, text, tokens),), reward, Finish.STOP)
+
+
+def group(index: int = 0, *completions: Completion, env: str = "gcd", level: int = 0) -> Group:
+    texts = completions or (completion(), completion("seven", 0.0, None))
+    return Group(env, level, EPOCH, index, tuple(texts))
+
+
+def batch(*groups: Group) -> Batch:
+    return Batch(
+        sequence=1750000000123,
+        policy_step=8,
+        created=1750000015.5,
+        model="tiny",
+        encoding=ENCODING,
+        temperature=1.0,
+        max_new_tokens=64,
+        groups=groups or (group(),),
+    )
+
+
+def dialogue() -> Completion:
+    """Two turns of the policy around one of the environment, cut off by the length cap."""
+    segments = (
+        Segment(Writer.POLICY, "left", TOKENS),
+        Segment(Writer.ENVIRONMENT, "You hit a wall. ✗"),
+        Segment(Writer.POLICY, "right"),
+    )
+    return Completion(segments, 0.5, Finish.LENGTH)
+
+
+FRAME = seal(batch(), ALICE, SWARM, compress=False)
+
+
+def announcement(identity: Identity = ALICE, epoch: int = EPOCH, **changes) -> Announcement:
+    offer = offer_of(FRAME, batch(), MANIFEST)
+    made = Announcement(
+        epoch=epoch,
+        shard=shard_of(identity.author, epoch, MANIFEST.shards),
+        sequence=1750000000124,
+        policy_step=8,
+        expiry=(epoch + 2) * MANIFEST.epoch_seconds,
+        nonce=0,
+        offers=(offer,),
+    )
+    return replace(made, **changes)
+
+
+def plain_wire(of: Batch | None = None) -> dict:
+    """The body of a batch as the decoder sees it, to be bent."""
+    limits = Limits(1 << 22, 9, MAX_ITEMS, 1 << 20, 1 << 20)
+    return decode(encode_batch(of or batch()), limits)
+
+
+def framed(wire: object, identity: Identity = MALLORY) -> bytes:
+    """A properly signed frame around any plain value."""
+    return framed_plain(encode(wire), identity)
+
+
+def framed_plain(plain: bytes, identity: Identity = MALLORY) -> bytes:
+    return framed_body(compression.pack(plain, compress=False), identity)
+
+
+def framed_body(body: bytes, identity: Identity = MALLORY, swarm: bytes = SWARM) -> bytes:
+    return envelope.close(envelope.FRAME, swarm, identity, body)
+
+
+def record(wire: object, identity: Identity = MALLORY) -> bytes:
+    """A properly signed announcement around any value."""
+    return envelope.close(envelope.ANNOUNCEMENT, SWARM, identity, encode(wire))

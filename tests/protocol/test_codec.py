@@ -1,0 +1,204 @@
+"""One value, one encoding; anything else is a named refusal within bounded memory."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.codec import Limits, decode, encode
+from protocol.errors import (
+    BadEncoding,
+    DuplicateKey,
+    ProtocolError,
+    TooDeep,
+    TooLarge,
+    TooManyItems,
+    TrailingBytes,
+    Truncated,
+)
+from tests.protocol.strategies import values
+
+ROOMY = Limits(bytes=1 << 20, depth=64, items=1 << 16, str_len=1 << 16, bin_len=1 << 16)
+
+
+@given(values)
+def test_what_is_encoded_comes_back(value: object) -> None:
+    assert decode(encode(value), ROOMY) == value
+
+
+@given(st.binary(max_size=64))
+def test_bytes_from_anywhere_are_refused_by_name_or_are_canonical(data: bytes) -> None:
+    try:
+        value = decode(data, ROOMY)
+    except ProtocolError:
+        return
+    assert encode(value) == data
+
+
+@given(values, st.data())
+def test_a_flipped_byte_never_reads_as_the_same_value_in_another_spelling(
+    value: object, data: st.DataObject
+) -> None:
+    spelled = bytearray(encode(value))
+    at = data.draw(st.integers(0, len(spelled) - 1))
+    spelled[at] ^= data.draw(st.integers(1, 255))
+    try:
+        other = decode(bytes(spelled), ROOMY)
+    except ProtocolError:
+        return
+    assert encode(other) == bytes(spelled)
+
+
+@given(values, st.data())
+def test_a_message_cut_short_is_refused(value: object, data: st.DataObject) -> None:
+    spelled = encode(value)
+    cut = data.draw(st.integers(0, len(spelled) - 1))
+    with pytest.raises(ProtocolError):
+        decode(spelled[:cut], ROOMY)
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "cc7f",
+        "cd00ff",
+        "ce0000ffff",
+        "cf00000000ffffffff",
+        "d005",
+        "d0ff",
+        "d0e0",
+        "d1ff80",
+        "d2ffff8000",
+        "d3ffffffff80000000",
+        "d300000000000000ff",
+        "d90161",
+        "da001f" + "61" * 31,
+        "db00000001" + "61",
+        "c50001aa",
+        "c600000001aa",
+        "dc000100",
+        "dd0000000100",
+        "de0001a16100",
+        "df00000001a16100",
+    ],
+)
+def test_a_longer_form_than_needed_is_refused(spelled: str) -> None:
+    with pytest.raises(BadEncoding):
+        decode(bytes.fromhex(spelled), ROOMY)
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "c1",
+        "c70100aa",
+        "d400aa",
+        "d6ff00000000",
+        "ca3f800000",
+        "cb7ff8000000000000",
+        "cb7ff0000000000000",
+        "cbfff0000000000000",
+        "a1ff",
+        "a3eda080",
+        "8100c0",
+        "81c400c0",
+    ],
+    ids=[
+        "never used",
+        "ext8",
+        "fixext1",
+        "timestamp",
+        "float32",
+        "NaN",
+        "inf",
+        "-inf",
+        "utf-8",
+        "surrogate",
+        "integer key",
+        "binary key",
+    ],
+)
+def test_what_the_format_leaves_out_is_refused(spelled: str) -> None:
+    with pytest.raises(BadEncoding):
+        decode(bytes.fromhex(spelled), ROOMY)
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    with pytest.raises(DuplicateKey):
+        decode(bytes.fromhex("82a16101a16102"), ROOMY)
+
+
+def test_nothing_may_follow_the_value() -> None:
+    with pytest.raises(TrailingBytes):
+        decode(b"\xc0\xc0", ROOMY)
+
+
+def test_no_bytes_are_no_value() -> None:
+    with pytest.raises(Truncated):
+        decode(b"", ROOMY)
+
+
+@pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1a"])
+def test_nesting_is_bounded_however_deep_it_goes(opening: bytes) -> None:
+    with pytest.raises(TooDeep):
+        decode(opening * 100_000 + b"\xc0", ROOMY)
+
+
+def test_depth_counts_containers() -> None:
+    one = Limits(bytes=100, depth=1, items=100, str_len=10, bin_len=10)
+    assert decode(encode([1, 2]), one) == [1, 2]
+    with pytest.raises(TooDeep):
+        decode(encode([[]]), one)
+
+
+def test_items_count_keys_and_containers() -> None:
+    value = {"a": [1, 2]}
+    assert decode(encode(value), Limits(100, 9, 5, 9, 9)) == value
+    with pytest.raises(TooManyItems):
+        decode(encode(value), Limits(100, 9, 4, 9, 9))
+
+
+@pytest.mark.parametrize("value", ["abcd", b"abcd", [1, 2, 3, 4, 5, 6, 7, 8, 9]])
+def test_each_length_has_its_limit(value: object) -> None:
+    with pytest.raises(TooLarge):
+        decode(encode(value), Limits(bytes=9, depth=9, items=99, str_len=3, bin_len=3))
+
+
+@pytest.mark.parametrize("head", ["dd", "df", "db", "c6"])
+def test_a_length_that_the_message_cannot_hold_allocates_nothing(head: str) -> None:
+    vast = Limits(1 << 20, 9, 1 << 40, 1 << 40, 1 << 40)
+    with pytest.raises(Truncated):
+        decode(bytes.fromhex(head) + struct.pack(">I", (1 << 32) - 1), vast)
+
+
+@pytest.mark.parametrize("item", [b"\x90", b"\x80", b"\xa0", b"\xcb" + bytes(8)])
+def test_a_bomb_of_small_items_stops_at_the_item_limit(item: bytes) -> None:
+    count = 1 << 20
+    bomb = b"\xdd" + struct.pack(">I", count) + item * count
+    tracemalloc.start()
+    with pytest.raises(TooManyItems):
+        decode(bomb, Limits(len(bomb), 9, 1 << 12, 9, 9))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_many_lists_of_allowed_length_stop_at_the_item_limit_too() -> None:
+    row = b"\xdc\x10\x00" + b"\x90" * 4096
+    bomb = b"\xdc\x01\x00" + row * 256
+    tracemalloc.start()
+    with pytest.raises(TooManyItems):
+        decode(bomb, Limits(len(bomb), 9, 1 << 13, 9, 9))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 << 20
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1, "\ud800", {1, 2}, object(), (1, 2)])
+def test_values_without_an_encoding_are_not_sent(value: object) -> None:
+    with pytest.raises(BadEncoding):
+        encode(value)

@@ -1,0 +1,233 @@
+"""A manifest is signed, named by its content, and sane in every field."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import envelope
+from protocol.admission_rule import AllowList, Open, ProofOfWork
+from protocol.codec import Limits, decode, encode
+from protocol.errors import (
+    BadKey,
+    BadMagic,
+    BadSchema,
+    BadSignature,
+    ProtocolError,
+    TooLarge,
+    TooManyItems,
+    Truncated,
+)
+from protocol.limits import MAX_MANIFEST_BYTES
+from protocol.manifest import (
+    EnvSpec,
+    Manifest,
+    canonical_json,
+    open_manifest,
+    sign_manifest,
+    swarm_id,
+)
+from tests.protocol.samples import ALICE, MALLORY, MANIFEST, SIGNED, SWARM
+
+GCD = MANIFEST.catalogue[0]
+
+
+def resigned(change) -> bytes:
+    """Mallory founds a swarm of her own with a bent body."""
+    body = SIGNED[envelope.HEAD_BYTES :]
+    wire = decode(body, Limits(1 << 20, 9, 1 << 16, 1 << 16, 64))
+    change(wire)
+    return envelope.close(envelope.MANIFEST, envelope.NO_SWARM, MALLORY, encode(wire))
+
+
+@pytest.mark.parametrize(
+    "admission", [Open(), AllowList((ALICE.author,)), ProofOfWork(20)], ids=lambda a: str(a)[:5]
+)
+def test_a_signed_manifest_opens_to_what_was_signed(admission) -> None:
+    manifest = replace(MANIFEST, admission=admission)
+    assert open_manifest(sign_manifest(manifest, ALICE)) == manifest
+
+
+def test_only_the_founder_signs() -> None:
+    with pytest.raises(BadSchema, match="founder"):
+        sign_manifest(MANIFEST, MALLORY)
+
+
+def test_the_swarm_id_changes_with_the_manifest_and_with_its_founder() -> None:
+    renamed = sign_manifest(replace(MANIFEST, name="other"), ALICE)
+    taken_over = resigned(lambda wire: None)
+    assert len({SWARM, swarm_id(renamed), swarm_id(taken_over)}) == 3
+
+
+def test_every_flipped_byte_is_refused() -> None:
+    for at in range(len(SIGNED)):
+        with pytest.raises(ProtocolError):
+            open_manifest(SIGNED[:at] + bytes([SIGNED[at] ^ 1]) + SIGNED[at + 1 :])
+
+
+def test_an_announcement_or_nothing_is_not_a_manifest() -> None:
+    with pytest.raises(BadMagic):
+        open_manifest(b"SWARANN1" + SIGNED[8:])
+    with pytest.raises(Truncated):
+        open_manifest(b"")
+    with pytest.raises(Truncated):
+        swarm_id(SIGNED[:100])
+
+
+def test_a_manifest_with_another_founder_in_its_head_is_refused() -> None:
+    with pytest.raises(BadSignature):
+        open_manifest(SIGNED[:40] + MALLORY.author + SIGNED[72:])
+
+
+def test_a_manifest_over_its_size_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(TooLarge):
+        open_manifest(bytes(MAX_MANIFEST_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", ""),
+        ("name", "x" * 65),
+        ("name", "escape\x1b[2J"),
+        ("created", -1.0),
+        ("created", 1),
+        ("catalogue", ()),
+        ("catalogue", (GCD, GCD)),
+        ("epoch_seconds", 0.0),
+        ("epoch_seconds", float("nan")),
+        ("shards", 0),
+        ("shards", 3),
+        ("shards", True),
+        ("shards", 1 << 17),
+        ("max_frame_bytes", 100),
+        ("max_frame_bytes", (1 << 20) + 1),
+        ("max_groups_per_epoch", 0),
+        ("max_completions", 1),
+        ("max_text_bytes", 0),
+        ("max_age_epochs", 0),
+    ],
+)
+def test_a_field_out_of_range_is_named(field: str, value: object) -> None:
+    with pytest.raises((BadSchema, TooLarge), match=field):
+        replace(MANIFEST, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", "../gcd"),
+        ("name", "gcd\n"),
+        ("source", "shell"),
+        ("version", ""),
+        ("levels", ()),
+        ("levels", ("{}",) * 65),
+        ("template", "no place for it"),
+        ("template", "{question}{question}"),
+        ("extract", "regex"),
+    ],
+)
+def test_a_field_of_a_family_out_of_range_is_named(field: str, value: object) -> None:
+    with pytest.raises(BadSchema, match=field):
+        replace(GCD, **{field: value})
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        "",
+        "[]",
+        "3",
+        '{"a": 1}',
+        '{"b":1,"a":2}',
+        '{"a":1,"a":2}',
+        '{"a":NaN}',
+        '{"a":1e400}',
+        '{"a":"\\u00e9"}',
+        '{"a":"\\ud800"}',
+        "[" * 4000,
+        '{"a":' + "9" * 4000 + "0" * 90,
+    ],
+)
+def test_a_level_that_is_no_canonical_json_object_is_refused(level: str) -> None:
+    with pytest.raises(BadSchema, match="level 0"):
+        replace(GCD, levels=(level,))
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**18), 10**18)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abé", max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text("abcé\n", max_size=5), json_values, max_size=4))
+def test_canonical_json_is_accepted_as_a_level(value: dict) -> None:
+    level = canonical_json(value)
+    assert json.loads(replace(GCD, levels=(level,)).levels[0]) == value
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        ([], BadSchema),
+        (["closed"], BadSchema),
+        (["open", 1], BadSchema),
+        (["allow-list", []], BadSchema),
+        (["allow-list", [b"short"]], BadSchema),
+        (["allow-list", [bytes(32)]], BadKey),
+        (["allow-list", [ALICE.author, ALICE.author]], BadSchema),
+        (["allow-list", sorted([ALICE.author, MALLORY.author], reverse=True)], BadSchema),
+        (["proof-of-work", 0], BadSchema),
+        (["proof-of-work", 99], BadSchema),
+        (["proof-of-work", 8, 8], TooManyItems),
+        ("open", BadSchema),
+    ],
+)
+def test_an_unknown_or_malformed_admission_rule_is_refused(rule, error) -> None:
+    with pytest.raises(error):
+        open_manifest(resigned(lambda wire: wire.update(admission=rule)))
+
+
+def test_missing_additional_and_reordered_fields_are_refused() -> None:
+    def reorder(wire: dict) -> None:
+        wire["name"] = wire.pop("name")
+
+    for change in (lambda w: w.pop("shards"), lambda w: w.update(extra=1), reorder):
+        with pytest.raises(BadSchema, match="manifest"):
+            open_manifest(resigned(change))
+
+
+@pytest.mark.parametrize("field", ["catalogue", "epoch_seconds", "shards", "name"])
+@pytest.mark.parametrize("value", [None, [], {}, "x", b"x", -1, [[]], [None]])
+def test_a_field_of_another_type_is_a_refusal_and_never_a_crash(field: str, value: object) -> None:
+    if (field, value) != ("name", "x"):
+        with pytest.raises(ProtocolError):
+            open_manifest(resigned(lambda wire: wire.update({field: value})))
+
+
+@pytest.mark.parametrize("field", ["name", "source", "version", "levels", "template", "extract"])
+@pytest.mark.parametrize("value", [None, [], {}, b"x", 1, [[]], [None]])
+def test_a_familys_field_of_another_type_is_a_refusal_too(field: str, value: object) -> None:
+    with pytest.raises(ProtocolError):
+        open_manifest(resigned(lambda wire: wire["catalogue"][0].update({field: value})))
+
+
+def test_a_family_is_found_by_name() -> None:
+    assert MANIFEST.env("gcd") is GCD
+    with pytest.raises(BadSchema, match="nope"):
+        MANIFEST.env("nope")
+
+
+def test_the_published_defaults_make_a_valid_manifest() -> None:
+    spec = EnvSpec("a", "plugin", "1", ("{}",), "{question}", "answer_tag")
+    manifest = Manifest(name="n", founder=ALICE.author, created=0.0, catalogue=(spec,))
+    assert open_manifest(sign_manifest(manifest, ALICE)) == manifest

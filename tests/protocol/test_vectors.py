@@ -1,0 +1,149 @@
+"""This implementation keeps to the vectors that others are tested on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol import errors, messages
+from protocol.admission_rule import work
+from protocol.announcement import check_record, open_announcement, sign_announcement
+from protocol.codec import Limits, decode, encode
+from protocol.errors import ProtocolError
+from protocol.frame import open_frame, seal
+from protocol.identity import Identity, author_of, verify
+from protocol.keys import dht_key_of, epoch_of, heldout_seed, record_key, shard_of, task_seed
+from protocol.manifest import open_manifest, sign_manifest, swarm_id
+from tests.protocol.samples import ALICE
+from tests.protocol.views import tagged, view
+
+FOLDER = Path(__file__).parent / "vectors"
+unhex = bytes.fromhex
+
+
+def read_codec(vector: dict, context: dict) -> object:
+    value = decode(unhex(vector["input"]), Limits(**context["limits"]))
+    assert encode(value).hex() == vector["input"]
+    return tagged(value)
+
+
+def read_identity(vector: dict, context: dict) -> object:
+    data = unhex(vector["input"])
+    if "signature" in vector:
+        author, signature = unhex(vector["author"]), unhex(vector["signature"])
+        verify(author, vector["domain"].encode(), data, signature)
+        return True
+    identity = Identity.from_bytes(data)
+    assert identity.export() == data
+    assert author_of(identity.peer_id) == identity.author
+    return {"author": identity.author.hex(), "peer_id": identity.peer_id}
+
+
+def read_keys(vector: dict, context: dict) -> object:
+    data = unhex(vector["input"])
+    if "unix" in vector:
+        return {"epoch": epoch_of(vector["unix"], vector["epoch_seconds"])}
+    if "number" in vector:
+        return {"heldout_seed": heldout_seed(data.decode(), vector["number"])}
+    swarm, epoch, index = unhex(context["swarm_id"]), vector["epoch"], vector["index"]
+    shard = shard_of(data, epoch, vector["shards"])
+    key = record_key(swarm, epoch, vector["shards"], shard)
+    return {
+        "shard": shard,
+        "record_key": key,
+        "dht_key": dht_key_of(key).hex(),
+        "task_seed": task_seed(data, epoch, index),
+        "work_bits": work(swarm, data, index),
+    }
+
+
+def read_manifest(vector: dict, context: dict) -> object:
+    data = unhex(vector["input"])
+    manifest = open_manifest(data)
+    assert sign_manifest(manifest, ALICE) == data
+    return {"swarm_id": swarm_id(data).hex(), "manifest": view(manifest)}
+
+
+def read_frame(vector: dict, context: dict) -> object:
+    data, swarm = unhex(vector["input"]), unhex(context["swarm_id"])
+    opened = open_frame(data, swarm, open_manifest(unhex(context["manifest"])))
+    if vector["name"] != "zstd":
+        assert seal(opened.batch, ALICE, swarm, compress=False) == data
+    return view(opened)
+
+
+def read_announcement(vector: dict, context: dict) -> object:
+    data, swarm = unhex(vector["input"]), unhex(context["swarm_id"])
+    manifest = open_manifest(unhex(context["manifest"]))
+    if "place" in vector:
+        place = vector["place"]
+        key, subkey = unhex(place["key"]), unhex(place["subkey"])
+        author, opened = check_record(
+            key, subkey, data, place["expiry"], place["now"], swarm, manifest
+        )
+    else:
+        author, opened = open_announcement(data, swarm, manifest)
+    assert sign_announcement(opened, ALICE, swarm) == data
+    return {"author": author.hex(), "announcement": view(opened)}
+
+
+def read_messages(vector: dict, context: dict) -> object:
+    data = unhex(vector["input"])
+    if vector["kind"] == "pull_response":
+        status, frame = messages.decode_pull_response(data)
+        return {"status": status.value, "frame": frame.hex()}
+    if vector["kind"] == "gossip_request":
+        return view(messages.decode_gossip_request(data))
+    return view(messages.decode_gossip_response(data))
+
+
+READERS = {
+    "codec": read_codec,
+    "identity": read_identity,
+    "keys": read_keys,
+    "manifest": read_manifest,
+    "frame": read_frame,
+    "announcement": read_announcement,
+    "messages": read_messages,
+}
+
+
+def vectors() -> Iterator[object]:
+    for kind in READERS:
+        file = json.loads((FOLDER / f"{kind}.json").read_text())
+        for vector in file["vectors"]:
+            context = {**file["context"], **vector}
+            yield pytest.param(kind, vector, context, id=f"{kind}: {vector['name']}")
+
+
+@pytest.mark.parametrize(("kind", "vector", "context"), list(vectors()))
+def test_a_vector_is_read_as_expected_or_refused_by_name(
+    kind: str, vector: dict, context: dict
+) -> None:
+    if "expected" in vector:
+        assert READERS[kind](vector, context) == vector["expected"]
+        return
+    with pytest.raises(ProtocolError) as caught:
+        READERS[kind](vector, context)
+    assert caught.value.code == vector["error"], caught.value
+
+
+def test_every_file_has_a_reader() -> None:
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(READERS)
+
+
+def test_every_error_has_its_own_code_and_a_vector() -> None:
+    classes = ProtocolError.__subclasses__()
+    codes = {error.code for error in classes}
+    assert len(codes) == len(classes)
+    assert all(hasattr(errors, error.__name__) for error in classes)
+    used = {
+        vector["error"]
+        for kind in READERS
+        for vector in json.loads((FOLDER / f"{kind}.json").read_text())["vectors"]
+        if "error" in vector
+    }
+    assert codes == used
