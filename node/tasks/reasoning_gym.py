@@ -97,9 +97,9 @@ def _open(family: str, number: int, settings: Mapping[str, Any]) -> _Level:
         raise CatalogueError(f"env {family!r} level {number}: {_READS_A_FILE} names a local file")
     try:
         dataset = factory.create_dataset(family, seed=0, **of_family)
+        return _Level(dataset, _items(dataset), bool(settings.get(PARTIAL, False)))
     except Exception as error:
         raise CatalogueError(f"env {family!r} level {number} {of_family}: {error}") from error
-    return _Level(dataset, _items(dataset), bool(settings.get(PARTIAL, False)))
 
 
 def _items(dataset: Any) -> int:
@@ -122,7 +122,7 @@ class _NoCharts(ModuleType):
 def _without_charts() -> Iterator[None]:
     """Keep matplotlib out of the process while reasoning-gym is imported.
 
-    One of its dependencies draws charts and imports matplotlib for that, which costs 40 MB and
+    One of its dependencies draws charts and imports matplotlib for that, which costs 20 MB and
     writes a font cache; nothing here draws any.
     """
     missing = [] if "matplotlib" in sys.modules else _CHARTS

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -55,6 +56,17 @@ def test_prompts_come_in_the_order_asked_and_per_split(verifier):
     asked = [("gcd", 0, seed, split) for seed in range(20) for split in Split]
     source = open_catalogue(TINY, {})["gcd"]
     assert verifier.prompts(asked) == [source.build(0, s, x).prompt for _, _, s, x in asked]
+
+
+def test_questions_that_follow_the_order_of_a_set_are_the_same_in_every_worker():
+    families = ("isomorphic_strings", "knight_swap", "ransom_note")
+    specs = [replace(TINY[0], name=family, levels=("{}",)) for family in families]
+    asked = [(family, 0, seed, Split.TRAIN) for family in families for seed in range(3)]
+    answers = []
+    for _ in range(2):
+        with Verifier(specs, outside=True) as verifier:
+            answers.append(verifier.prompts(asked))
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(("env", "level"), [("nothing", 0), ("gcd", 99), ("gcd", -1)])
