@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol import envelope
-from protocol.admission_rule import find_nonce
+from protocol.admission_rule import ProofOfWork, find_nonce
 from protocol.announcement import (
     CLOCK_SKEW,
     Announcement,
@@ -99,16 +99,13 @@ class Directory:
 
         True when a replica took it. The record is kept for gossip in either case.
         """
-        if self._nonce is None:
-            self._nonce = await asyncio.to_thread(
-                find_nonce, self.manifest.admission, self.swarm_id, self.identity.author
-            )
+        nonce = await self._proof()
         now, epoch = self._clock.time(), self.epoch
         shard = shard_of(self.identity.author, epoch, self.manifest.shards)
         expiry = now + LIFETIME_EPOCHS * self.manifest.epoch_seconds
         expiry = self._last_expiry = max(expiry, self._last_expiry + LEAST_STEP)
         announcement = Announcement(
-            epoch, shard, sequence, policy_step, expiry, self._nonce, tuple(offers)
+            epoch, shard, sequence, policy_step, expiry, nonce, tuple(offers)
         )
         record = sign_announcement(announcement, self.identity, self.swarm_id)
         self._known[self.identity.author] = Known(self.identity.author, announcement, record)
@@ -167,6 +164,17 @@ class Directory:
         records = [k for k in self.known() if k.announcement.epoch > after]
         records.sort(key=lambda k: (k.author != self.identity.author, -k.announcement.expiry))
         return [known.record for known in records[:limit]]
+
+    async def _proof(self) -> int:
+        """This author's nonce, worked out once and on another thread where work is due."""
+        if self._nonce is None:
+            rule = self.manifest.admission
+            work = self.swarm_id, self.identity.author
+            if isinstance(rule, ProofOfWork):
+                self._nonce = await asyncio.to_thread(find_nonce, rule, *work)
+            else:
+                self._nonce = find_nonce(rule, *work)
+        return self._nonce
 
     def _refused(self, error: ProtocolError) -> None:
         self._counters.add("announcements_refused", reason=error.code)

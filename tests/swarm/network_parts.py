@@ -1,0 +1,173 @@
+"""A swarm of members in one process: every part real but the wires, the clock and the judge."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from protocol.identity import Identity
+from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
+from protocol.rollout import Completion, Finish, Group, Segment, Writer
+from swarm.accounts import Accounts
+from swarm.admission import Admission
+from swarm.clock import Clock, VirtualClock
+from swarm.collector import CollectorLimits
+from swarm.counters import Counters
+from swarm.directory import Directory
+from swarm.exchange import Exchange
+from swarm.journal import Journal
+from swarm.judge import Verdict
+from swarm.member import Member
+from swarm.memory_transport import Conditions, MemoryNetwork, MemoryTransport
+from swarm.outbox import Origin, Outbox
+from swarm.pool import Pool
+from swarm.pooled_group import PooledGroup
+from swarm.transport import Transport
+
+FOUNDER = Identity.from_seed(b"founder of the test swarm".ljust(32))
+EPOCH_SECONDS = 60.0
+ORIGIN = Origin(3, "tiny", b"\x01" * 32, 1.0, 16)
+
+
+def manifest(**changes: object) -> Manifest:
+    return Manifest(
+        **{
+            "name": "test",
+            "founder": FOUNDER.author,
+            "created": 1_700_000_000.0,
+            "catalogue": (EnvSpec("parity", "plugin", "1", ("{}",), "{question}", "text"),),
+            "epoch_seconds": EPOCH_SECONDS,
+            **changes,
+        }
+    )
+
+
+def identity(name: str) -> Identity:
+    return Identity.from_seed(name.encode().ljust(32, b"."))
+
+
+class ParityJudge:
+    """Rewards answers of even length: whoever claims anything else lies."""
+
+    def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
+        return Verdict(f"{env} {seed}", tuple(float(len(text) % 2 == 0) for text in texts))
+
+
+class InlineAdmission:
+    """Admission on the loop's own thread, for a clock that waits for no other."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    async def admit(self, frame: bytes, expected_author: bytes) -> list[PooledGroup]:
+        return self._admission.examine(frame, expected_author)
+
+
+def group(epoch: int, index: int, texts: Sequence[str] = ("even", "odd")) -> Group:
+    completions = tuple(
+        Completion((Segment(Writer.POLICY, text),), float(len(text) % 2 == 0), Finish.STOP)
+        for text in texts
+    )
+    return Group("parity", 0, epoch, index, completions)
+
+
+class Node:
+    """One member with everything it stands on."""
+
+    def __init__(
+        self,
+        name: str,
+        transport: Transport,
+        clock: Clock,
+        counters: Counters,
+        agreed: Manifest,
+        *,
+        limits: CollectorLimits | None = None,
+        upload_rate: float = 1e7,
+    ) -> None:
+        signed = sign_manifest(agreed, FOUNDER)
+        swarm = swarm_id(signed)
+        self.identity = identity(name)
+        self.transport, self.clock, self.counters = transport, clock, counters
+        self.journal = Journal(":memory:", clock)
+        self.accounts = Accounts(self.journal, clock)
+        self.outbox = Outbox(self.journal, counters)
+        self.pool = Pool(self.journal, 1000, 1e6, clock, counters)
+        self.directory = Directory(
+            transport, self.identity, agreed, swarm, clock, name.encode(), counters
+        )
+        transport.use_validator(self.directory.check)
+        self.exchange = Exchange(
+            transport,
+            self.outbox,
+            self.directory,
+            signed,
+            self.accounts,
+            clock,
+            counters,
+            upload_rate=upload_rate,
+        )
+        admission = Admission(
+            agreed, swarm, ParityJudge(), self.accounts, self.journal, clock, counters
+        )
+        self.member = Member(
+            transport=transport,
+            directory=self.directory,
+            exchange=self.exchange,
+            admission=InlineAdmission(admission),
+            pool=self.pool,
+            outbox=self.outbox,
+            accounts=self.accounts,
+            journal=self.journal,
+            clock=clock,
+            counters=counters,
+            limits=limits,
+            rng=random.Random(name),
+        )
+
+    def publish(self, count: int = 1, texts: Sequence[str] = ("even", "odd")) -> None:
+        """Put groups into the outbox under the next free draws."""
+        epoch = self.directory.epoch
+        limit = self.directory.manifest.max_groups_per_epoch
+        draws = self.journal.next_indexes(epoch, count, limit)
+        self.outbox.put([group(epoch, draw, texts) for draw in draws], ORIGIN)
+
+    def authors(self) -> set[bytes]:
+        """Whose groups are pooled here."""
+        return {candidate.key.author for candidate in self.pool.fresh()}
+
+    def count(self, name: str) -> float:
+        """One of this node's counters."""
+        return self.counters.snapshot().get(name, 0.0)
+
+
+class MemorySwarm:
+    """Nodes of one memory network."""
+
+    def __init__(
+        self, *, seed: int = 0, conditions: Conditions | None = None, **agreed: object
+    ) -> None:
+        self.clock = VirtualClock()
+        self.network = MemoryNetwork(self.clock, seed, conditions)
+        self.manifest = manifest(**agreed)
+        self.nodes: list[Node] = []
+
+    async def join(self, name: str, **options) -> Node:
+        counters = Counters()
+        transport = MemoryTransport(self.network, identity(name).peer_id, counters)
+        node = Node(name, transport, self.clock, counters, self.manifest, **options)
+        await transport.start()
+        self.nodes.append(node)
+        return node
+
+    async def stranger(self, name: str) -> MemoryTransport:
+        """A bare transport, to misbehave with; its validator lets everything pass."""
+        transport = MemoryTransport(self.network, identity(name).peer_id)
+        transport.use_validator(lambda record: True)
+        await transport.start()
+        return transport
+
+    async def step(self) -> None:
+        """One turn of every node, one after the other."""
+        for node in self.nodes:
+            await node.member.step()
