@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from node.errors import NodeError
 
 # Its bars would run through every table and panel that a node draws.
-disable_progress_bar()
+disable_progress_bar()  # type: ignore[no-untyped-call]
 
 SHIPPED = ("tiny", "tiny-wide")
 PROMPT_FORMAT = "swarm-node/1/prompt"

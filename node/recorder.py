@@ -17,10 +17,17 @@ from swarm.member import MemberStatus
 from swarm.pool import Pool
 
 REFUSED = "refused{reason="
+MEMORY_SECONDS = 5.0
+"""Between two looks at the memory: one walks the page tables of every process."""
 
 
 def record_of(
-    outcome: Outcome, external_wanted: int, status: MemberStatus, pool: Pool, counters: Counters
+    outcome: Outcome,
+    external_wanted: int,
+    status: MemberStatus,
+    pool: Pool,
+    counters: Counters,
+    memory_mb: float,
 ) -> RoundRecord:
     """The record of one round.
 
@@ -29,6 +36,7 @@ def record_of(
         status: the network's state after the round.
         pool: as the round left it.
         counters: totals since the process started.
+        memory_mb: as :func:`resident_mb` last found.
     """
     own = [g.training.rewards for g in outcome.own]
     rewards = [r for group in own for r in group]
@@ -61,19 +69,23 @@ def record_of(
         bytes_out=status.bytes_out,
         refused=_refused(totals),
         counters={k: v for k, v in totals.items() if not k.startswith(REFUSED)},
-        rss_mb=resident_mb(),
+        rss_mb=memory_mb,
     )
 
 
 def resident_mb() -> float:
-    """Resident memory of this process and its children, MB of 10**6 bytes."""
+    """Memory that this process and its children hold, MB of 10**6 bytes.
+
+    Where the system tells it (Linux), a page that n processes share counts as one n-th in each.
+    """
     process = psutil.Process()
-    total = process.memory_info().rss
-    for child in process.children(recursive=True):
+    total = 0
+    for each in (process, *process.children(recursive=True)):
         try:
-            total += child.memory_info().rss
+            memory = each.memory_full_info()
         except psutil.NoSuchProcess:
             continue
+        total += getattr(memory, "pss", memory.rss)
     return float(total) / 1e6
 
 
@@ -114,6 +126,8 @@ class Recorder:
         counters: Counters,
     ) -> None:
         self._sinks: list[Sink] = []
+        self._memory = 0.0
+        self._memory_read = float("-inf")
         self._external_wanted = external_wanted
         self._status = status
         self._pool = pool
@@ -125,8 +139,15 @@ class Recorder:
 
     def report(self, outcome: Outcome) -> None:
         """Record one round."""
+        if time.monotonic() - self._memory_read > MEMORY_SECONDS:
+            self._memory, self._memory_read = resident_mb(), time.monotonic()
         record = record_of(
-            outcome, self._external_wanted, self._status(), self._pool, self._counters
+            outcome,
+            self._external_wanted,
+            self._status(),
+            self._pool,
+            self._counters,
+            self._memory,
         )
         for sink in self._sinks:
             sink.write(record)

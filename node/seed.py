@@ -7,10 +7,10 @@ from contextlib import ExitStack
 import typer
 
 from node.config import Config
-from node.join import announce, stopping
 from node.membership import Membership
 from node.run_folder import RunFolder
 from node.run_options import RunOptions
+from node.running import announce, stopping
 from node.status import StatusFile
 from swarm.clock import SystemClock
 from swarm.counters import Counters

@@ -15,9 +15,9 @@ from protocol.envelope import HEAD_BYTES
 from protocol.errors import BadSchema, TooLarge, TrailingBytes, Truncated
 from protocol.limits import MAX_FRAME_BYTES, MAX_MANIFEST_BYTES, MAX_RECORD_BYTES
 
-MANIFEST_STREAM: Final = "swarm-node/1/manifest"
-PULL_STREAM: Final = "swarm-node/1/pull"
-GOSSIP_STREAM: Final = "swarm-node/1/gossip"
+MANIFEST_STREAM: Final = "/swarm-node/1/manifest"
+PULL_STREAM: Final = "/swarm-node/1/pull"
+GOSSIP_STREAM: Final = "/swarm-node/1/gossip"
 
 CONTENT_ID_BYTES = 32
 MAX_GOSSIP = 256
