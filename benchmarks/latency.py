@@ -1,0 +1,196 @@
+"""How long experience takes from one node's outbox into another node's pool, over real p2p daemons.
+
+Starts a bootstrap peer and some members on this machine, each with its own daemon, publishes one
+group at a time from each member in turn at random moments, and watches the others' pools. The
+judge is a stub, so what is measured is the network side alone: seal, announce, find, pull, admit.
+
+    python benchmarks/latency.py --nodes 4 --groups 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.identity import Identity
+from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
+from protocol.rollout import Completion, Finish, Group, Segment, Writer
+from swarm.accounts import Accounts
+from swarm.admission import Admission
+from swarm.clock import SystemClock
+from swarm.counters import Counters
+from swarm.directory import Directory
+from swarm.exchange import Exchange
+from swarm.hivemind_transport import HivemindTransport
+from swarm.journal import Journal
+from swarm.judge import Verdict
+from swarm.member import Member
+from swarm.outbox import Origin, Outbox
+from swarm.pool import Pool
+
+LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+WATCH_SECONDS = 0.005
+PATIENCE_SECONDS = 30.0
+
+
+class LengthJudge:
+    """Rewards answers of even length."""
+
+    def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
+        return Verdict("question", tuple(float(len(text) % 2 == 0) for text in texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A member and what the benchmark needs of it."""
+
+    author: bytes
+    transport: HivemindTransport
+    member: Member
+    journal: Journal
+    outbox: Outbox
+    pool: Pool
+
+    @classmethod
+    async def start(cls, folder: Path, manifest: Manifest, signed: bytes, bootstrap: str) -> Node:
+        """Join the swarm with everything real but the judge."""
+        clock, counters = SystemClock(), Counters()
+        folder.mkdir()
+        identity = Identity.create(folder / "identity.key")
+        swarm = swarm_id(signed)
+        journal = Journal(folder / "journal.db", clock)
+        accounts, outbox = Accounts(journal, clock), Outbox(journal, counters)
+        pool = Pool(journal, 1024, 3600.0, clock, counters)
+        transport = HivemindTransport(folder / "identity.key", listen=LISTEN, peers=(bootstrap,))
+        directory = Directory(
+            transport, identity, manifest, swarm, clock, identity.author, counters
+        )
+        transport.use_validator(directory.check)
+        exchange = Exchange(
+            transport, outbox, directory, signed, accounts, clock, counters, upload_rate=1e7
+        )
+        admission = Admission(manifest, swarm, LengthJudge(), accounts, journal, clock, counters)
+        await transport.start()
+        member = Member(
+            transport=transport,
+            directory=directory,
+            exchange=exchange,
+            admission=admission,
+            pool=pool,
+            outbox=outbox,
+            accounts=accounts,
+            journal=journal,
+            clock=clock,
+            counters=counters,
+        )
+        return cls(identity.author, transport, member, journal, outbox, pool)
+
+    def publish(self, epoch: int) -> None:
+        """Put one informative group into the outbox."""
+        (index,) = self.journal.next_indexes(epoch, 1, 1 << 16)
+        completions = tuple(
+            Completion((Segment(Writer.POLICY, text),), float(len(text) % 2 == 0), Finish.STOP)
+            for text in ("even", "odd") * 4
+        )
+        group = Group("length", 0, epoch, index, completions)
+        self.outbox.put([group], Origin(1, "stub", bytes(32), 1.0, 16))
+
+    def holds(self, author: bytes, count: int) -> bool:
+        """Whether ``count`` groups of an author have come in."""
+        return sum(c.key.author == author for c in self.pool.fresh()) >= count
+
+
+async def measure(nodes: int, groups: int, epoch_seconds: float, folder: Path) -> list[float]:
+    """Seconds from publication to each other member's pool, one for each pair and group."""
+    founder = Identity.generate()
+    manifest = Manifest(
+        name="latency",
+        founder=founder.author,
+        created=time.time(),
+        catalogue=(EnvSpec("length", "plugin", "1", ("{}",), "{question}", "text"),),
+        epoch_seconds=epoch_seconds,
+        max_groups_per_epoch=1 << 16,
+        max_age_epochs=1000,
+    )
+    signed = sign_manifest(manifest, founder)
+    Identity.create(folder / "seed.key")
+    seed = HivemindTransport(folder / "seed.key", listen=LISTEN)
+    seed.use_validator(lambda record: True)
+    await seed.start()
+    members: list[Node] = []
+    running: list[asyncio.Task[None]] = []
+    try:
+        for number in range(nodes):
+            (bootstrap,) = seed.addresses()
+            node = await Node.start(folder / f"node{number}", manifest, signed, bootstrap)
+            members.append(node)
+            running.append(asyncio.create_task(node.member.run()))
+        await asyncio.sleep(2 * epoch_seconds)
+        return await publish_in_turn(members, groups, epoch_seconds)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(seed.close(), *(node.transport.close() for node in members))
+
+
+async def publish_in_turn(members: list[Node], groups: int, epoch_seconds: float) -> list[float]:
+    """Publish from each member in turn, at moments drawn over an epoch."""
+    rng = random.Random(0)
+    latencies: list[float] = []
+    for number in range(groups):
+        await asyncio.sleep(rng.uniform(0, epoch_seconds))
+        author = members[number % len(members)]
+        count = number // len(members) + 1
+        author.publish(int(time.time() / epoch_seconds))
+        began = time.perf_counter()
+        waiting = [node for node in members if node is not author]
+        while waiting and time.perf_counter() - began < PATIENCE_SECONDS:
+            await asyncio.sleep(WATCH_SECONDS)
+            arrived = [node for node in waiting if node.holds(author.author, count)]
+            latencies += [time.perf_counter() - began] * len(arrived)
+            waiting = [node for node in waiting if node not in arrived]
+        latencies += [float("inf")] * len(waiting)
+    return latencies
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--groups", type=int, default=20, help="published one after the other")
+    parser.add_argument("--epoch", type=float, default=2.0, help="seconds")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        latencies = asyncio.run(
+            measure(arguments.nodes, arguments.groups, arguments.epoch, Path(folder))
+        )
+    result = {
+        "nodes": arguments.nodes,
+        "epoch_seconds": arguments.epoch,
+        "arrivals": len(latencies),
+        "median_s": round(statistics.median(latencies), 3),
+        "p90_s": round(statistics.quantiles(latencies, n=10)[-1], 3),
+        "max_s": round(max(latencies), 3),
+    }
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    print(
+        f"publish -> another node's pool, {result['arrivals']} arrivals over {arguments.nodes} "
+        f"nodes, epoch {arguments.epoch:g} s: median {result['median_s']} s, "
+        f"90 % within {result['p90_s']} s, worst {result['max_s']} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
