@@ -1,0 +1,59 @@
+"""The least that a step can cost: bare generate, and bare forward, backward and AdamW."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Wall-clock time of one call."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+class BareTrainer:
+    """Forward, backward and optimizer on a copy of a model, and nothing else."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = copy.deepcopy(model)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-6, fused=True)
+
+    def step(self, input_ids: Tensor, targets: Tensor, mask: Tensor, advantages: Tensor) -> None:
+        """One policy-gradient step on right-padded rows (see ``node.batches.MicroBatch``)."""
+        kept = targets.shape[1] + 1
+        logits = self._model(input_ids=input_ids, use_cache=False, logits_to_keep=kept).logits
+        logprobs = logits[:, :-1].log_softmax(-1).gather(-1, targets[..., None]).squeeze(-1)
+        loss = -(logprobs * advantages[:, None] * mask).sum() / mask.sum()
+        loss.backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+@torch.inference_mode()
+def bare_generate(
+    model: PreTrainedModel, prompts: list[list[int]], n: int, tokens: int, pad_id: int
+) -> Tensor:
+    """``transformers.generate`` for ``n`` completions of each prompt, without log-probs."""
+    width = max(map(len, prompts))
+    pads = torch.tensor([[width - len(prompt)] for prompt in prompts])
+    ids = torch.tensor([[pad_id] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = (torch.arange(width) >= pads).long()
+    return model.generate(
+        ids.repeat_interleave(n, 0),
+        attention_mask=mask.repeat_interleave(n, 0),
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=tokens,
+        eos_token_id=model.config.vocab_size,
+        pad_token_id=pad_id,
+    )

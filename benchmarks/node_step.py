@@ -1,0 +1,155 @@
+"""A node's rounds without the network, on groups that all have a signal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bare import BareTrainer, bare_generate, seconds
+
+from node.advantages import group_advantages
+from node.batches import Row, micro_batches
+from node.draws import Draws
+from node.engines.engine import Sampling
+from node.engines.transformers_engine import TransformersEngine
+from node.evaluation import Evaluator
+from node.generation import Generator
+from node.learner import Learner, LearnerConfig, TrainingGroup
+from node.policy import Policy
+from node.rounds import Rounds, RoundSettings
+from node.tasks.catalogue import load_catalogue
+from node.tasks.curriculum import TaskSampler, served_levels
+from node.tasks.verifier import Verifier
+from protocol.rollout import Group
+from swarm.clock import SystemClock
+from swarm.counters import Counters
+from swarm.journal import Journal
+from swarm.judge import Verdict
+from swarm.mixture import Mixture, MixtureConfig
+from swarm.outbox import Origin, Outbox
+from swarm.pool import Pool
+
+NEVER = 1 << 40
+
+
+PROMPTS = tuple(f"What is {n} + {n + 1}?\nAnswer:" for n in range(10, 90))
+
+
+class SignalVerifier(Verifier):
+    """Does all of a verifier's work, then asks for what TRL is asked for, and says that every
+    other answer is right."""
+
+    def prompts(self, tasks: Sequence[Any]) -> list[str]:
+        return list(PROMPTS[: len(super().prompts(tasks))])
+
+    def judge(self, *args: Any, **kwargs: Any) -> Verdict:
+        verdict = super().judge(*args, **kwargs)
+        return replace(verdict, rewards=tuple(float(i % 2) for i in range(len(verdict.rewards))))
+
+
+class NodeStep:
+    """Whole rounds with J = 0, and the bare work of the round just done.
+
+    Args:
+        policy: never stops by itself, so that every completion has ``tokens`` tokens.
+        folder: for the journal.
+        prompts: groups a round.
+        completions: of each group.
+    """
+
+    def __init__(
+        self, policy: Policy, folder: Path, prompts: int, completions: int, tokens: int
+    ) -> None:
+        self._policy, self._n, self._tokens = policy, completions, tokens
+        self._stack = ExitStack()
+        self._counters, self._clock = Counters(), SystemClock()
+        self._sampling = Sampling(max_new_tokens=tokens)
+        self._engine = TransformersEngine(policy, seed=0)
+        self._learner = Learner(policy, LearnerConfig())
+        self._bare = BareTrainer(policy.model)
+        self._groups: Sequence[TrainingGroup] = ()
+        self._rounds = self._assemble(folder, prompts)
+
+    def whole(self) -> float:
+        """Seconds of one round."""
+        return seconds(self._rounds.step)
+
+    def bare_sampling(self) -> float:
+        """Seconds of the engine alone on the prompts of the round just done."""
+        return seconds(lambda: self._engine.generate(self._prompts(), self._n, self._sampling))
+
+    def bare_generate(self) -> float:
+        """Seconds of ``transformers.generate`` on them."""
+        arguments = (self._prompts(), self._n, self._tokens, self._policy.pad_id)
+        return seconds(lambda: bare_generate(self._policy.model, *arguments))
+
+    def bare_training(self) -> float:
+        """Seconds of forward, backward and optimizer on the rows of the round just done."""
+        rows = [
+            Row(group.prompt_ids, completion, advantage, own=True)
+            for group in self._groups
+            for completion, advantage in zip(
+                group.completions, group_advantages(group.rewards, True), strict=True
+            )
+        ]
+        (batch,) = micro_batches(rows, NEVER, self._policy.pad_id, self._policy.device)
+        return seconds(
+            lambda: self._bare.step(batch.input_ids, batch.targets, batch.mask, batch.advantages)
+        )
+
+    def close(self) -> None:
+        """Stop the verifier's process."""
+        self._stack.close()
+
+    def _prompts(self) -> list[list[int]]:
+        return [list(group.prompt_ids) for group in self._groups]
+
+    def _assemble(self, folder: Path, prompts: int) -> Rounds:
+        catalogue, counters, clock = load_catalogue("tiny"), self._counters, self._clock
+        journal = Journal(folder / "journal.sqlite", clock)
+        self._stack.callback(journal.close)
+        outbox = Outbox(journal, counters)
+        verifier = self._stack.enter_context(SignalVerifier(catalogue, outside=False))
+        sampler = TaskSampler(served_levels(catalogue, verifier.start()), {}, rng=random.Random(0))
+        update = self._learner.update
+
+        def recorded(groups: Sequence[TrainingGroup]) -> Any:
+            self._groups = groups
+            return update(groups)
+
+        self._learner.update = recorded  # type: ignore[method-assign]
+
+        def publish(groups: Sequence[Group]) -> None:
+            policy = self._policy
+            outbox.put(
+                groups, Origin(policy.version, policy.name, policy.encoding, 1.0, self._tokens)
+            )
+
+        return Rounds(
+            generator=Generator(
+                author=bytes(32),
+                policy=self._policy,
+                engine=self._engine,
+                verifier=verifier,
+                sampler=sampler,
+                draws=Draws(journal, clock, 60.0, 1 << 20, random.Random(0)),
+                sampling=self._sampling,
+                group_size=self._n,
+                counters=counters,
+            ),
+            pool=Pool(journal, 1024, 600.0, clock, counters),
+            mixture=Mixture(MixtureConfig(local=prompts, external=0), 0),
+            policy=self._policy,
+            learner=self._learner,
+            engine=self._engine,
+            evaluator=Evaluator(self._policy, self._engine, verifier, (), self._sampling),
+            publish=publish,
+            save=lambda number: None,
+            report=lambda outcome: None,
+            counters=counters,
+            settings=RoundSettings(local=prompts, external=0, eval_every=0, checkpoint_every=NEVER),
+        )

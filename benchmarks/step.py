@@ -1,0 +1,143 @@
+"""How much of a training step is work that cannot be avoided, for a node and for TRL.
+
+Efficiency is (bare generate + bare forward, backward and optimizer on the same tensors) divided
+by the whole step. The node's bare generate is its own engine, so a fast engine does not flatter
+it; ``by_generate`` puts ``transformers.generate`` in its place, which is TRL's yardstick. Both
+train the same model on as many completions of as many tokens, in turns. Run it as
+``python benchmarks/step.py [--model tiny] [--json]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from node import threads
+
+WARM_UP = 2
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="tiny", help="as policy.model")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--completions", type=int, default=8, help="of each prompt")
+    parser.add_argument("--tokens", type=int, default=64, help="sampled in each completion")
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
+    """Seconds of every part, one row a turn. A node's turn runs between two steps of TRL's."""
+    from node_step import NodeStep
+    from transformers import TrainerCallback
+
+    from node.policy import Policy, PolicyConfig
+
+    policy = Policy.load(PolicyConfig(options.model, device="cpu"))
+    policy.stop_ids = (-1,)
+    policy.model.generation_config.eos_token_id = None
+    model = copy.deepcopy(policy.model)
+    node = NodeStep(policy, folder, options.prompts, options.completions, options.tokens)
+    turns: list[dict[str, float]] = []
+
+    class Turn(TrainerCallback):
+        begin = 0.0
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.begin = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            turns.append(
+                {
+                    "trl": time.perf_counter() - self.begin,
+                    "node": node.whole(),
+                    "sampling": node.bare_sampling(),
+                    "generate": node.bare_generate(),
+                    "training": node.bare_training(),
+                }
+            )
+
+    trainer = trl_trainer(options, model, policy.tokenizer, folder)
+    trainer.add_callback(Turn())
+    try:
+        trainer.train()
+    finally:
+        node.close()
+    return turns[WARM_UP:]
+
+
+def trl_trainer(options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path) -> Any:
+    """TRL's trainer on the same work, never stopping by itself either."""
+    from datasets import Dataset
+    from node_step import PROMPTS
+    from transformers import PrinterCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    rows = options.prompts * options.completions
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=lambda completions, **_: [float(i % 2) for i in range(len(completions))],
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_dict({"prompt": PROMPTS}),
+        args=GRPOConfig(
+            output_dir=str(folder / "trl"),
+            use_cpu=True,
+            bf16=False,
+            beta=0.0,
+            loss_type="dapo",
+            gradient_checkpointing=False,
+            per_device_train_batch_size=rows,
+            num_generations=options.completions,
+            max_completion_length=options.tokens,
+            max_steps=options.turns + WARM_UP,
+            generation_kwargs={"eos_token_id": model.config.vocab_size},
+            logging_strategy="no",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        ),
+    )
+    trainer.eos_token_ids = [model.config.vocab_size]
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def summary(turns: list[dict[str, float]]) -> dict[str, float]:
+    """Medians over the turns; every ratio is taken within its turn."""
+    bare = [t["generate"] + t["training"] for t in turns]
+    own = [t["sampling"] + t["training"] for t in turns]
+    ratios = {
+        "node_efficiency": [b / t["node"] for b, t in zip(own, turns, strict=True)],
+        "node_by_generate": [b / t["node"] for b, t in zip(bare, turns, strict=True)],
+        "trl_efficiency": [b / t["trl"] for b, t in zip(bare, turns, strict=True)],
+        "trl_step_over_node_step": [t["trl"] / t["node"] for t in turns],
+    }
+    medians = {f"{name}_s": median(t[name] for t in turns) for name in turns[0]}
+    return {name: round(value, 4) for name, value in medians.items()} | {
+        name: round(median(values), 2) for name, values in ratios.items()
+    }
+
+
+def main() -> None:
+    options = arguments()
+    threads.choose(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        result = summary(measure(options, Path(folder)))
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:26}{value}")
+
+
+if __name__ == "__main__":
+    main()
