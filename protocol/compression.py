@@ -18,6 +18,8 @@ HEAD_BYTES = _HEAD.size
 _PLAIN, _ZSTD = 0, 1
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _LEVEL = 3
+# What RFC 8878 asks of every decoder.
+_MAX_WINDOW = 8 << 20
 
 
 def pack(plain: bytes, *, compress: bool) -> bytes:
@@ -59,8 +61,7 @@ def _decompress(packed: bytes, length: int, most: int) -> bytes:
             raise BadCompression(
                 f"the zstd frame does not declare {length} bytes without dictionary"
             )
-        # The window is not bounded by the content's size: a lying one could ask for gigabytes.
-        if frame.window_size > max(most, 1 << 10):
+        if frame.window_size > _MAX_WINDOW:
             raise BadCompression(f"zstd window of {frame.window_size} bytes")
         return zstandard.ZstdDecompressor().decompress(
             packed, max_output_size=length, allow_extra_data=False

@@ -58,6 +58,17 @@ def test_a_skippable_zstd_frame_is_refused() -> None:
     refused(framed_body(body), errors.BadCompression)
 
 
+def test_a_zstd_window_over_eight_mebibytes_is_refused() -> None:
+    """The window descriptor 0x70 asks for 16 MiB to unpack four bytes."""
+    head = bytes.fromhex("28b52ffd80") + b"\x70" + struct.pack("<I", 4)
+    raw_block = bytes.fromhex("210000") + b"1234"
+    refused(
+        framed_body(struct.pack(">BI", 1, 4) + head + raw_block), errors.BadCompression, "window"
+    )
+    head = head.replace(b"\x70", b"\x68")
+    refused(framed_body(struct.pack(">BI", 1, 4) + head + raw_block), errors.TrailingBytes)
+
+
 def test_an_unknown_compression_is_refused() -> None:
     refused(framed_body(struct.pack(">BI", 2, 4) + b"1234"), errors.BadCompression)
 

@@ -1,0 +1,60 @@
+"""``docs/protocol.md`` names what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from protocol import domains, envelope, messages
+from protocol.announcement import CLOCK_SKEW, LIFETIME_EPOCHS
+from protocol.errors import ProtocolError
+from protocol.limits import (
+    MAX_COMPLETIONS,
+    MAX_FRAME_BYTES,
+    MAX_GROUPS,
+    MAX_ITEMS,
+    MAX_MANIFEST_BYTES,
+    MAX_RECORD_BYTES,
+)
+
+SPECIFICATION = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+
+
+def section(number: int) -> str:
+    return re.split(r"^## \d+\. ", SPECIFICATION, flags=re.MULTILINE)[number]
+
+
+def test_the_table_of_errors_is_complete() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", section(13), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(error.code for error in ProtocolError.__subclasses__())
+
+
+def test_the_table_of_domains_is_complete() -> None:
+    listed = re.findall(r"^\| `(swarm-node/1/[a-z]+)` \|", section(3), flags=re.MULTILINE)
+    defined = {value for name, value in vars(domains).items() if name.isupper()}
+    assert {name.encode() for name in listed} == defined
+
+
+def test_domains_are_distinct_and_fit_their_length_byte() -> None:
+    defined = [value for name, value in vars(domains).items() if name.isupper()]
+    assert len(set(defined)) == len(defined)
+    assert all(0 < len(value) < 256 for value in defined)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (5, [k.magic.decode() for k in (envelope.MANIFEST, envelope.FRAME, envelope.ANNOUNCEMENT)]),
+        (6, [f"At most {MAX_MANIFEST_BYTES} bytes", f"2 … {MAX_COMPLETIONS}, a group"]),
+        (7, [f"at most {MAX_FRAME_BYTES}", f"items {MAX_ITEMS}", f"1 to {MAX_GROUPS};"]),
+        (8, [f"At most {MAX_RECORD_BYTES} bytes", f"now + {CLOCK_SKEW:.0f} s"]),
+        (8, [f"now + {LIFETIME_EPOCHS} × `epoch_seconds`", f"+ {LIFETIME_EPOCHS + 1}) ×"]),
+        (11, [messages.MANIFEST_STREAM, messages.PULL_STREAM, messages.GOSSIP_STREAM]),
+        (11, [f"1 … {messages.MAX_GOSSIP}", f"{messages.MAX_GOSSIP_RESPONSE_BYTES} bytes"]),
+    ],
+)
+def test_the_numbers_and_names_are_those_of_the_code(number: int, words: list[str]) -> None:
+    for word in words:
+        assert word in section(number)
