@@ -99,7 +99,7 @@ class Learner:
         )
 
     def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
-        """Train on the groups, each counted once however many completions it has.
+        """Train on all of the groups together.
 
         Groups of equal rewards have no gradient and are not forwarded; their tokens count in the
         loss's denominator all the same. Where no group is informative no step is made. A step

@@ -276,6 +276,21 @@ def test_steps_smaller_than_half_precision_can_show_are_not_lost():
     assert learner.state_dict()["optimizer"]["masters"][0].dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_get_the_full_precision_gradient(dtype):
+    policy = random_policy(dtype=dtype)
+    learner = Learner(policy, CONFIG)
+    optimizer, caught = learner._optimizer, []
+    optimizer.step = lambda: caught.append(
+        torch.cat([m.grad.flatten() for m in optimizer._masters])
+    )
+    learner.update(MIXED)
+    (half,), full = caught, gradient_of(MIXED)
+    assert half.dtype == torch.float32
+    assert torch.cosine_similarity(half, full, dim=0) > 0.99
+    assert half.norm() / full.norm() == pytest.approx(1.0, abs=0.05)
+
+
 def test_tokens_and_mask_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="differ in length"):
         TrainingCompletion((1, 2), (True,))
