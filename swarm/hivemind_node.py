@@ -80,19 +80,24 @@ class HivemindNode:
         from hivemind.utils.logging import use_hivemind_log_handler
 
         use_hivemind_log_handler("nowhere")
-        p2p = await cls._start_daemon(settings)
         serializer = StrictSerializer(DictionaryDHTValue)
         gate = predecessor._gate if predecessor else RecordGate(serializer, counters)
-        dht = await DHTNode.create(
-            p2p=p2p,
-            node_id=predecessor._dht.node_id if predecessor else None,
-            wait_timeout=RPC_SECONDS,
-            cache_locally=False,
-            cache_on_store=False,
-            cache_nearest=0,
-            reuse_get_requests=False,
-            record_validator=gate,
-        )
+        p2p = await cls._start_daemon(settings)
+        try:
+            dht = await DHTNode.create(
+                p2p=p2p,
+                node_id=predecessor._dht.node_id if predecessor else None,
+                wait_timeout=RPC_SECONDS,
+                cache_locally=False,
+                cache_on_store=False,
+                cache_nearest=0,
+                reuse_get_requests=False,
+                record_validator=gate,
+            )
+            visible = tuple(str(address) for address in await p2p.get_visible_maddrs())
+        except BaseException:
+            await p2p.shutdown()
+            raise
         dht.protocol.serializer = serializer
         dht.protocol._validate_dictionary = gate.prune
         dht.protocol.storage = (
@@ -100,7 +105,6 @@ class HivemindNode:
             if predecessor
             else BoundedStorage(dht.protocol.storage, counters)
         )
-        visible = tuple(str(address) for address in await p2p.get_visible_maddrs())
         return cls(p2p, dht, gate, visible)
 
     @staticmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +13,7 @@ MAX_FILE_BYTES = 1 << 16
 
 
 class PeerCache:
-    """A JSON list of full multiaddresses, most recently met first; ``path`` None keeps none."""
+    """Full multiaddresses, one a line, most recently met first; ``path`` None keeps none."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -27,13 +26,13 @@ class PeerCache:
         try:
             if self._path.stat().st_size > MAX_FILE_BYTES:
                 raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
-            addresses = json.loads(self._path.read_text(encoding="utf-8"))
-            if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
-                raise ValueError("not a list of addresses")
+            lines = self._path.read_text(encoding="ascii").splitlines()
+            if not all(line.startswith("/") for line in lines):
+                raise ValueError("not a list of multiaddresses")
         except (OSError, ValueError) as error:
             logger.warning("peer cache %s is unreadable (%s); starting without", self._path, error)
             return ()
-        self._addresses = dict.fromkeys(addresses[:MAX_ADDRESSES])
+        self._addresses = dict.fromkeys(lines[:MAX_ADDRESSES])
         return tuple(self._addresses)
 
     def remember(self, addresses: Iterable[str]) -> None:
@@ -45,7 +44,7 @@ class PeerCache:
             return
         draft = self._path.with_suffix(".new")
         try:
-            draft.write_text(json.dumps(list(self._addresses), indent=1), encoding="utf-8")
+            draft.write_text("".join(f"{a}\n" for a in self._addresses), encoding="ascii")
             draft.replace(self._path)
         except OSError as error:
             logger.warning("peer cache %s was not written: %s", self._path, error)

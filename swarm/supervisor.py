@@ -79,7 +79,7 @@ class Supervisor:
         """
         check_ports(self._settings.listen)
         sweep_sockets()
-        self._node = await HivemindNode.start(self._settings, self._counters)
+        self._node = await self._start_node(None)
         self._settings = self._node.at_same_port(self._settings)
         try:
             await self._prepare(self._node)
@@ -181,11 +181,21 @@ class Supervisor:
         pause = FIRST_RESTART_PAUSE
         while True:
             try:
-                return await HivemindNode.start(self._settings, self._counters, dead)
+                return await self._start_node(dead)
             except TransportError as error:
                 logger.error("%s; next attempt in %g s", error, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RESTART_PAUSE)
+
+    async def _start_node(self, dead: HivemindNode | None) -> HivemindNode:
+        """A new node; when cancelled meanwhile, one that is stopped again rather than lost."""
+        starting = asyncio.ensure_future(HivemindNode.start(self._settings, self._counters, dead))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with suppress(TransportError):
+                await (await starting).stop()
+            raise
 
     def _addresses_connected(self) -> tuple[str, ...]:
         return tuple(address for addresses in self.connected.values() for address in addresses)

@@ -219,7 +219,7 @@ def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(in_swarm) -> None:
 
 def test_a_node_finds_the_swarm_again_by_its_peer_cache(in_swarm) -> None:
     async def scenario(swarm: Swarm) -> None:
-        cache = swarm.folder / "peers.json"
+        cache = swarm.folder / "peers"
         anna = await swarm.member("anna")
         bert = await swarm.member("bert", peers=anna.addresses(), peer_cache=cache)
         await bert.close()
@@ -244,5 +244,17 @@ def test_a_clock_ten_seconds_off_is_said_at_the_start(in_swarm) -> None:
         anna = await swarm.member("anna")
         with pytest.raises(ClockSkew, match="set the clock"):
             await swarm.member("bert", peers=anna.addresses(), clock=WrongClock())
+
+    in_swarm(scenario)
+
+
+def test_a_start_that_is_given_up_leaves_no_daemon(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        starting = asyncio.ensure_future(swarm.member("anna"))
+        await until(daemons)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not daemons()
 
     in_swarm(scenario)

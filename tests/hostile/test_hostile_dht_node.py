@@ -1,0 +1,160 @@
+"""Mallory runs a DHT node of her own, over real daemons, without any of the checks of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from protocol.identity import Identity
+from swarm.counters import Counters
+from swarm.hivemind_node import HivemindNode, NodeSettings
+from swarm.hivemind_transport import HivemindTransport
+from swarm.transport import RecordView
+
+pytestmark = pytest.mark.processes
+
+LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+
+
+def only_good(record: RecordView) -> bool:
+    return record.value.startswith(b"good")
+
+
+class Unchecked:
+    """A validator that passes everything."""
+
+    def validate(self, record: object) -> bool:
+        return True
+
+    def sign_value(self, record) -> bytes:
+        return record.value
+
+    strip_value = sign_value
+
+
+async def honest(name: str, folder: Path, counters: Counters, **options) -> HivemindTransport:
+    key = folder / f"{name}.key"
+    Identity.create(key)
+    transport = HivemindTransport(key, listen=LISTEN, counters=counters, **options)
+    transport.use_validator(only_good)
+    await transport.start()
+    return transport
+
+
+async def mallory(folder: Path, address: str) -> HivemindNode:
+    """A node with hivemind's own parts in place of the strict ones."""
+    from hivemind.dht.storage import DHTLocalStorage
+    from hivemind.utils import MSGPackSerializer
+
+    Identity.create(folder / "mallory.key")
+    settings = NodeSettings(folder / "mallory.key", LISTEN, (), (), 30.0)
+    node = await HivemindNode.start(settings, Counters())
+    protocol = node._dht.protocol
+    protocol.serializer = MSGPackSerializer
+    protocol.storage = DHTLocalStorage()
+    protocol.record_validator = Unchecked()
+    protocol._validate_dictionary = lambda key, dictionary: True
+    await node.connect(address)
+    await node.find_neighbours()
+    return node
+
+
+def test_whatever_mallory_stores_only_good_records_are_held_and_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        counters = Counters()
+        first = await honest("anna", tmp_path, counters)
+        second = await honest("ben", tmp_path, counters, peers=first.addresses())
+        bad = await mallory(tmp_path, first.addresses()[0])
+        dht, expiry = bad._dht, time.time() + 60
+        try:
+            assert await first.store("k", b"anna", b"good one", expiry)
+            for key, value, subkey in (
+                ("k", b"no record", b"mallory"),
+                ("k", b"good" + bytes(5000), b"large"),
+                ("k", [[[]]] * 1000, b"nested"),
+                ("k", b"good", "text"),
+                ("k", b"good", b"x" * 500),
+                ("whole", b"good", None),
+            ):
+                assert not await dht.store(key, value, expiry, subkey=subkey, exclude_self=True)
+            assert await first.read("k") == await second.read("k") == {b"anna": b"good one"}
+            assert await second.read("whole") == {}
+            assert counters.snapshot()["records_refused"] > 0
+        finally:
+            await asyncio.gather(first.close(), second.close(), bad.stop())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x90" * 1_000_000,
+        os.urandom(5000),
+        msgpack.packb(msgpack.ExtType(0x50, b"\x90" * 1_000_000)),
+        msgpack.packb(msgpack.ExtType(0x50, msgpack.packb([None, 1.0, [[b"a", b"b"]]]))),
+        msgpack.packb(msgpack.ExtType(0x40, msgpack.packb([1, 2]))),
+    ],
+    ids=["nested", "random", "nested-inside", "short-entry", "tuple"],
+)
+def test_mallory_answers_a_search_with_bytes_that_are_no_records(
+    tmp_path: Path, answer: bytes
+) -> None:
+    from hivemind.proto import dht_pb2
+
+    async def scenario() -> None:
+        first = await honest("anna", tmp_path, Counters())
+        bad = await mallory(tmp_path, first.addresses()[0])
+        asked = []
+
+        async def find(request, context) -> dht_pb2.FindResponse:
+            asked.append(request)
+            result = dht_pb2.FindResult(
+                type=dht_pb2.FOUND_DICTIONARY, value=answer, expiration_time=float("inf")
+            )
+            peer = bad._dht.protocol.node_info
+            return dht_pb2.FindResponse(results=[result] * len(request.keys), peer=peer)
+
+        handlers = bad._p2p._client.control.unary_handlers
+        name = next(name for name in handlers if name.endswith("rpc_find"))
+
+        async def raw(request: bytes, remote: object) -> bytes:
+            answered = await find(dht_pb2.FindRequest.FromString(request), remote)
+            return answered.SerializeToString()
+
+        try:
+            await first.store("k", b"anna", b"good one", time.time() + 60)
+            handlers[name] = raw
+            assert await first.read("k") == {b"anna": b"good one"}
+            assert asked
+        finally:
+            await asyncio.gather(first.close(), bad.stop())
+
+    asyncio.run(scenario())
+
+
+def test_one_bad_record_in_a_replica_does_not_hide_the_good_ones(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = await honest("anna", tmp_path, Counters())
+        bad = await mallory(tmp_path, first.addresses()[0])
+        dht, expiry = bad._dht, time.time() + 60
+        try:
+            for subkey, value in ((b"ben", b"good too"), (b"mallory", b"no record")):
+                packed = msgpack.packb(value, use_bin_type=True)
+                dht.protocol.storage.store_subkey(_id("k"), subkey, packed, expiry)
+            assert await first.read("k") == {b"ben": b"good too"}
+        finally:
+            await asyncio.gather(first.close(), bad.stop())
+
+    asyncio.run(scenario())
+
+
+def _id(key: str):
+    from hivemind.dht.routing import DHTID
+
+    return DHTID.generate(key)

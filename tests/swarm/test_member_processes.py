@@ -1,0 +1,91 @@
+"""Members over real p2p daemons, each on an event loop of its own thread, as nodes run them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from swarm.clock import SystemClock
+from swarm.counters import Counters
+from swarm.hivemind_transport import HivemindTransport
+from tests.swarm.network_parts import Node, identity, manifest
+
+pytestmark = pytest.mark.processes
+
+
+@contextmanager
+def running(name: str, folder: Path, *peers: str) -> Iterator[Node]:
+    """A member that runs on a thread of its own until the block ends."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def call(work):
+        return asyncio.run_coroutine_threadsafe(work, loop).result(30)
+
+    key = folder / f"{name}.key"
+    key.write_bytes(identity(name).export())
+    key.chmod(0o600)
+    clock, counters = SystemClock(), Counters()
+    transport = HivemindTransport(
+        key, listen=("/ip4/127.0.0.1/tcp/0",), peers=peers, counters=counters
+    )
+    node = Node(name, transport, clock, counters, manifest(epoch_seconds=2.0))
+    call(transport.start())
+    task = asyncio.run_coroutine_threadsafe(node.member.run(), loop)
+    try:
+        yield node
+    finally:
+        task.cancel()
+        call(transport.close())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def daemons() -> set[int]:
+    return {p.pid for p in psutil.Process().children(recursive=True) if p.name() == "p2pd"}
+
+
+def test_two_members_pool_each_others_groups(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        anna = stack.enter_context(running("anna", tmp_path))
+        ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
+        anna.publish(2)
+        ben.publish()
+        eventually(lambda: len(ben.pool.fresh()) == 2 and len(anna.pool.fresh()) == 1)
+        assert ben.authors() == {anna.identity.author}
+        assert ben.member.status().bytes_in > 0
+        assert {peer.author for peer in anna.member.status().peers} == {ben.identity.author}
+    assert not daemons()
+
+
+def test_a_member_whose_daemon_is_killed_goes_on_exchanging(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        anna = stack.enter_context(running("anna", tmp_path))
+        annas = daemons()
+        ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
+        anna.publish()
+        eventually(lambda: ben.authors())
+        os.kill(annas.pop(), signal.SIGKILL)
+        eventually(lambda: anna.count("daemon_restarts"))
+        anna.publish()
+        eventually(lambda: len(ben.pool.fresh()) == 2)
+        assert anna.member.failure is None
+    assert not daemons()

@@ -1,0 +1,187 @@
+"""The small parts the network stands on: clocks, counters, budgets, redialling, ports, caches."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.budget import BURST_SECONDS, PEER_SHARE, UploadBudget
+from swarm.clock import VirtualClock, within
+from swarm.counters import Counters
+from swarm.machine import PortTaken, check_ports, sweep_sockets
+from swarm.peer_cache import MAX_ADDRESSES, PeerCache
+from swarm.redial import LONGEST_SECONDS, Redial
+from tests.swarm.experience_parts import wait
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20))
+def test_sleepers_wake_in_order_of_time_and_then_of_arrival(naps: list[int]) -> None:
+    async def scenario() -> list[tuple[float, int]]:
+        clock, woken = VirtualClock(0.0), []
+
+        async def sleeper(number: int, seconds: int) -> None:
+            await clock.sleep(seconds)
+            woken.append((clock.time(), number))
+
+        tasks = [asyncio.ensure_future(sleeper(n, s)) for n, s in enumerate(naps)]
+        await clock.advance(50)
+        await asyncio.gather(*tasks)
+        return woken
+
+    assert asyncio.run(scenario()) == sorted((float(s), n) for n, s in enumerate(naps))
+
+
+def test_a_sleeper_that_goes_back_to_sleep_wakes_again_within_one_advance() -> None:
+    async def scenario() -> list[float]:
+        clock, ticks = VirtualClock(0.0), []
+
+        async def tick() -> None:
+            while True:
+                await clock.sleep(10)
+                ticks.append(clock.time())
+
+        task = asyncio.ensure_future(tick())
+        await clock.advance(35)
+        task.cancel()
+        return ticks
+
+    assert asyncio.run(scenario()) == [10.0, 20.0, 30.0]
+
+
+def test_work_that_outlasts_its_time_is_cancelled() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        work = asyncio.ensure_future(clock.sleep(100))
+        limited = asyncio.ensure_future(within(clock, 5, work))
+        await clock.advance(6)
+        with pytest.raises(TimeoutError):
+            await limited
+        assert work.cancelled()
+
+    asyncio.run(scenario())
+
+
+def test_counters_add_up_over_threads_and_name_their_labels() -> None:
+    counters = Counters()
+
+    def add() -> None:
+        for _ in range(1000):
+            counters.add("refused", reason="bad_signature", author="mallory")
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counters.add("bytes", 2.5)
+    assert counters.snapshot() == {
+        "bytes": 2.5,
+        "refused{author=mallory,reason=bad_signature}": 4000.0,
+    }
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 50_000)), max_size=60))
+def test_no_peer_gets_more_than_its_share_and_one_burst(asked: list[tuple[float, int]]) -> None:
+    clock = VirtualClock()
+    rate = 100_000.0
+    budget = UploadBudget(rate, 50_000, clock)
+    began, served = clock.time(), 0
+    for pause, size in asked:
+        wait(clock, pause)
+        served += size * budget.take("flo", size)
+    elapsed = clock.time() - began
+    assert served <= rate * PEER_SHARE * (elapsed + BURST_SECONDS) + 1
+
+
+def test_many_peers_together_get_no_more_than_the_whole_rate() -> None:
+    budget = UploadBudget(100_000, 50_000, VirtualClock())
+    served = sum(budget.take(f"peer {n}", 50_000) for n in range(100))
+    assert served == 100_000 * BURST_SECONDS // 50_000
+
+
+def test_the_largest_answer_can_be_sent_at_any_rate() -> None:
+    clock = VirtualClock()
+    budget = UploadBudget(1.0, 50_000, clock)
+    assert budget.take("ben", 50_000)
+    assert not budget.take("ben", 50_000)
+    wait(clock, BURST_SECONDS)
+    assert budget.take("ben", 50_000)
+
+
+def test_a_missing_bootstrap_peer_is_dialled_with_growing_pauses() -> None:
+    clock = VirtualClock()
+    redial = Redial(["/ip4/1.2.3.4/tcp/1/p2p/ben"], [], clock)
+    dialled = []
+    for second in range(300):
+        if redial.due(["cleo"]):
+            dialled.append(second)
+        wait(clock, 1)
+    assert dialled[:5] == [0, 1, 3, 7, 15]
+    assert dialled[-1] - dialled[-2] == LONGEST_SECONDS
+
+
+def test_a_connected_peer_is_not_dialled_and_at_once_when_it_is_lost() -> None:
+    redial = Redial(["/ip4/1.2.3.4/tcp/1/p2p/ben"], [], VirtualClock())
+    assert redial.due(["ben"]) == ()
+    assert redial.due(["cleo"]) == ("/ip4/1.2.3.4/tcp/1/p2p/ben",)
+
+
+def test_remembered_peers_are_dialled_only_while_nobody_is_connected() -> None:
+    redial = Redial(["/a/p2p/ben"], ["/b/p2p/cleo", "/a/p2p/ben"], VirtualClock())
+    assert redial.due(["ben"]) == ()
+    assert redial.due([]) == ("/a/p2p/ben", "/b/p2p/cleo")
+
+
+def test_the_peer_cache_keeps_the_latest_peers(tmp_path: Path) -> None:
+    path = tmp_path / "peers"
+    cache = PeerCache(path)
+    cache.remember([f"/old/{n}" for n in range(MAX_ADDRESSES)])
+    cache.remember(["/new"])
+    loaded = PeerCache(path).load()
+    assert len(loaded) == MAX_ADDRESSES
+    assert loaded[:2] == ("/new", "/old/0")
+
+
+@pytest.mark.parametrize("content", [b"no address\n", b"/ok\n\xff\xfe", b"/long" * 20_000])
+def test_a_damaged_peer_cache_is_empty(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "peers"
+    path.write_bytes(content)
+    assert PeerCache(path).load() == ()
+
+
+def test_a_port_that_somebody_listens_on_is_refused_even_with_port_sharing() -> None:
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(PortTaken, match=str(port)):
+            check_ports([f"/ip4/127.0.0.1/tcp/{port}"])
+    check_ports([f"/ip4/127.0.0.1/tcp/{port}", "/ip4/0.0.0.0/tcp/0"])
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(PortTaken, match=r"0\.0\.0\.0"):
+        check_ports(["/ip4/192.0.2.1/tcp/31337"])
+
+
+def test_abandoned_sockets_are_swept_and_live_and_young_ones_stay(tmp_path: Path) -> None:
+    live, dead, young = (tmp_path / f"hivemind-p2pd-{name}.sock" for name in ("a", "b", "c"))
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(live))
+    listener.listen()
+    for path in (dead, young):
+        with socket.socket(socket.AF_UNIX) as gone:
+            gone.bind(str(path))
+    for path in (live, dead):
+        os.utime(path, (0, 0))
+    assert sweep_sockets(tmp_path) == 1
+    assert sorted(tmp_path.iterdir()) == [live, young]
+    listener.close()

@@ -1,0 +1,170 @@
+"""Request and answer over plain sockets: framing, refusals, slow and lying ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from struct import pack
+
+import pytest
+
+import swarm.streams as streams
+from swarm.counters import Counters
+from swarm.service import Service
+from swarm.transport import (
+    DeadlineExceeded,
+    PeerUnreachable,
+    Refusal,
+    Refused,
+    ResponseTooLarge,
+    TooSlow,
+)
+
+End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def pair() -> tuple[End, End]:
+    """Two connected ends."""
+    left, right = socket.socketpair()
+    return await asyncio.open_connection(sock=left), await asyncio.open_connection(sock=right)
+
+
+async def echo(peer: str, request: bytes) -> bytes:
+    return peer.encode() + request
+
+
+def service(handler=echo, counters: Counters | None = None, places: int = 4) -> Service:
+    return Service(
+        "echo",
+        handler,
+        counters or Counters(),
+        request_limit=100_000,
+        concurrent=places,
+        concurrent_per_peer=places,
+    )
+
+
+async def asked(
+    server: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]],
+    request: bytes = b"hello",
+    **options,
+) -> bytes:
+    """What :func:`streams.ask` makes of a server."""
+    near, far = await pair()
+
+    async def serve() -> None:
+        try:
+            await server(*far)
+        except (Refusal, PeerUnreachable):
+            return
+        finally:
+            far[1].close()
+
+    serving = asyncio.ensure_future(serve())
+    try:
+        return await streams.ask(*near, request, peer="p", **{"limit": 1 << 20, **options})
+    finally:
+        near[1].close()
+        await serving
+
+
+def served_by(at: Service):
+    return lambda reader, writer: streams.serve(reader, writer, at, "flo")
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 100_000])
+def test_a_request_comes_back_as_its_answer(size: int) -> None:
+    request = os.urandom(size)
+    assert asyncio.run(asked(served_by(service()), request)) == b"flo" + request
+
+
+def test_a_request_over_the_limit_is_refused_before_it_is_read() -> None:
+    counters = Counters()
+    with pytest.raises((Refused, PeerUnreachable)):
+        asyncio.run(asked(served_by(service(counters=counters)), bytes(100_001)))
+    assert counters.snapshot() == {"requests_refused{protocol=echo,reason=too_large}": 1.0}
+
+
+def test_no_free_place_is_a_refusal() -> None:
+    with pytest.raises((Refused, PeerUnreachable)):
+        asyncio.run(asked(served_by(service(places=0))))
+
+
+def test_a_handler_that_fails_is_a_refusal_and_frees_its_place() -> None:
+    async def fail(peer: str, request: bytes) -> bytes:
+        raise RuntimeError("a bug")
+
+    at = service(fail, places=1)
+    for _ in range(3):
+        with pytest.raises(Refused):
+            asyncio.run(asked(served_by(at)))
+
+
+def answers(data: bytes):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(9)
+        writer.write(data)
+        await writer.drain()
+
+    return serve
+
+
+def test_an_answer_over_the_agreed_size_is_left_unread() -> None:
+    with pytest.raises(ResponseTooLarge):
+        asyncio.run(asked(answers(pack(">I", 2**32 - 1)), limit=1000))
+
+
+@pytest.mark.parametrize("data", [pack(">I", 10), pack(">I", 10) + b"short", b"\x00\x00"])
+def test_an_answer_that_breaks_off_is_a_broken_stream(data: bytes) -> None:
+    with pytest.raises(PeerUnreachable):
+        asyncio.run(asked(answers(data)))
+
+
+def test_mallory_drips_below_the_minimum_rate(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "RATE_GRACE_SECONDS", 0.05)
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(pack(">I", 1000) + b"first")
+        await reader.read()
+
+    with pytest.raises(TooSlow, match="5 of 1000 bytes"):
+        asyncio.run(asked(drip, minimum_rate=1e4))
+
+
+def test_flo_opens_a_stream_and_never_sends_her_request(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        near, far = await pair()
+        at = service(places=1)
+        with pytest.raises(DeadlineExceeded):
+            await streams.serve(*far, at, "flo")
+        with at.admit("flo"):
+            pass
+        near[1].close()
+        far[1].close()
+
+    asyncio.run(scenario())
+
+
+def test_flo_never_reads_her_answer(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "RATE_GRACE_SECONDS", 0.05)
+
+    async def large(peer: str, request: bytes) -> bytes:
+        return bytes(8 << 20)
+
+    monkeypatch.setattr(streams, "MINIMUM_RATE", 1e9)
+
+    async def scenario() -> None:
+        left, right = socket.socketpair()
+        far = await asyncio.open_connection(sock=right)
+        left.setblocking(False)
+        left.sendall(pack(">I", 0))
+        with pytest.raises(DeadlineExceeded):
+            await streams.serve(*far, service(large), "flo")
+        far[1].transport.abort()
+        left.close()
+
+    asyncio.run(scenario())
