@@ -142,7 +142,7 @@ class NodeStep:
                 counters=counters,
             ),
             pool=Pool(journal, 1024, 600.0, clock, counters),
-            mixture=Mixture(MixtureConfig(local=prompts, external=0), 0),
+            mixture=Mixture(MixtureConfig(external=0), 0),
             policy=self._policy,
             learner=self._learner,
             engine=self._engine,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from node.engines.engine import RolloutEngine, Sampling
 from node.policy import Policy
 from node.tasks.task import Split
-from node.tasks.verifier import Verifier
 from protocol.keys import heldout_seed
+from swarm.judge import Verdict
 
 SOLVED = 1.0 - 1e-6
 
@@ -22,6 +23,25 @@ class HeldOut:
     env: str
     level: int
     seed: int
+
+
+class Scorer(Protocol):
+    """Builds tasks and scores answers; :class:`node.tasks.verifier.Verifier` in real nodes."""
+
+    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+        """The prompts of tasks, in their order."""
+        ...
+
+    def judge(
+        self,
+        env: str,
+        level: int,
+        seed: int,
+        texts: Sequence[str],
+        split: Split = Split.TRAIN,
+    ) -> Verdict:
+        """Rebuild one task and score answers to it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +88,7 @@ class Evaluator:
         self,
         policy: Policy,
         engine: RolloutEngine,
-        verifier: Verifier,
+        verifier: Scorer,
         tasks: Sequence[HeldOut],
         sampling: Sampling,
     ) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sample, Sampling
+from node.evaluation import Scorer
 from node.experience import OwnGroup, own_group
 from node.policy import Policy
 from node.stopwatch import Stopwatch
 from node.tasks.curriculum import TaskSampler
 from node.tasks.task import Split
-from node.tasks.verifier import Verifier
 from protocol.keys import task_seed
 from swarm.counters import Counters
 from swarm.judge import JudgeRefused
@@ -45,7 +45,7 @@ class Generator:
         author: bytes,
         policy: Policy,
         engine: RolloutEngine,
-        verifier: Verifier,
+        verifier: Scorer,
         sampler: TaskSampler,
         draws: Draws,
         sampling: Sampling,

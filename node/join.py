@@ -25,7 +25,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     with stopping() as stop, folder.locked(), ExitStack() as stack:
         node = stack.enter_context(Participant(config, folder))
         announce(node.membership, options)
-        for note in (*node.notes, *node.membership.notes):
+        for note in node.notes:
             typer.echo(note, err=options.json)
         status = StatusFile(folder, node.membership)
         status.write(None)

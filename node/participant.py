@@ -6,33 +6,23 @@ The parts open in an order in which a failure costs least, and close in the oppo
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
 from node.config import Config
-from node.draws import Draws
-from node.engines.engine import Sampling
-from node.engines.transformers_engine import TransformersEngine
-from node.evaluation import Evaluator, heldout_tasks
-from node.generation import Generator
-from node.learner import Learner, LearnerConfig
 from node.membership import Membership
 from node.policy import Policy, PolicyConfig
 from node.progress import Progress
 from node.recorder import Recorder
-from node.rounds import Rounds, RoundSettings
+from node.rounds import Rounds
 from node.run_folder import RunFolder
-from node.tasks.curriculum import TaskSampler, served_levels
+from node.tasks.curriculum import served_levels
 from node.tasks.verifier import Verifier
 from node.threads import choose
-from protocol.rollout import Group
+from node.trainer import Trainer
 from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.journal import open_or_restore
-from swarm.mixture import Mixture, MixtureConfig
-from swarm.outbox import Origin
 from swarm.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -80,14 +70,15 @@ class Participant:
 
     def _open(self, stack: ExitStack) -> None:
         config = self.config
+        clock = SystemClock()
         choose(config.node.threads)
-        journal, notes = open_or_restore(self.folder.journal, SystemClock())
+        journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
         pool = Pool(
             journal,
             config.mixture.pool_groups,
             config.mixture.max_age,
-            SystemClock(),
+            clock,
             self.counters,
         )
         self.membership = stack.enter_context(
@@ -98,93 +89,29 @@ class Participant:
             Verifier(manifest.catalogue, config.tasks.files, outside=False, counters=self.counters)
         )
         levels = served_levels(manifest.catalogue, verifier.start())
-        sampler = TaskSampler(levels, config.tasks.weights, random.Random(config.node.seed))
         progress = Progress(self.folder, journal)
-        self.notes = (*notes, *progress.notes)
-        self.policy = policy = progress.policy(PolicyConfig(**dict(config.policy)))
-        engine = TransformersEngine(policy, seed=config.node.seed)
-        stack.callback(engine.close)
-        learner = Learner(
-            policy,
-            learner_config(config),
-            temperature=config.engine.temperature,
-            correction=config.mixture.correction,
+        self.notes = (*notes, *self.membership.notes, *progress.notes)
+        self.policy = progress.policy(PolicyConfig(**dict(config.policy)))
+        trainer = Trainer(
+            config,
+            self.policy,
+            author=self.membership.identity.author,
+            manifest=manifest,
+            levels=levels,
+            verifier=verifier,
+            journal=journal,
+            pool=pool,
+            clock=clock,
+            counters=self.counters,
         )
-        progress.restore(learner, engine, sampler, pool)
-        sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
-        draws = Draws(
-            journal,
-            SystemClock(),
-            manifest.epoch_seconds,
-            manifest.max_groups_per_epoch,
-            random.Random(),
-        )
+        stack.callback(trainer.engine.close)
+        progress.restore(trainer, pool)
         self.recorder = Recorder(
             config.mixture.external, self.membership.status, pool, self.counters
         )
-
-        def publish(groups: Sequence[Group]) -> None:
-            origin = Origin(
-                policy.version,
-                policy.name,
-                policy.encoding,
-                sampling.temperature,
-                sampling.max_new_tokens,
-            )
-            shared = [group for group in groups if draws.shareable(group.index)]
-            self.membership.publish(shared, origin)
-
-        self.rounds = Rounds(
-            generator=Generator(
-                author=self.membership.identity.author,
-                policy=policy,
-                engine=engine,
-                verifier=verifier,
-                sampler=sampler,
-                draws=draws,
-                sampling=sampling,
-                group_size=config.engine.group_size,
-                counters=self.counters,
-            ),
-            pool=pool,
-            mixture=Mixture(mixture_config(config), config.node.seed),
-            policy=policy,
-            learner=learner,
-            engine=engine,
-            evaluator=Evaluator(
-                policy,
-                engine,
-                verifier,
-                heldout_tasks(sampler.levels, config.schedule.eval_tasks),
-                sampling,
-            ),
-            publish=publish,
-            save=lambda number: progress.save(number, policy, learner, engine, sampler),
+        self.rounds = trainer.rounds(
+            publish=self.membership.publish,
+            save=lambda number: progress.save(number, trainer),
             report=self.recorder.report,
-            counters=self.counters,
-            settings=round_settings(config),
-            round=progress.round,
+            done=progress.round,
         )
-
-
-def learner_config(config: Config) -> LearnerConfig:
-    """The learner's part of a config."""
-    return LearnerConfig(**dict(config.learner))
-
-
-def mixture_config(config: Config) -> MixtureConfig:
-    """The mixture's part of a config."""
-    mixture = config.mixture
-    return MixtureConfig(
-        mixture.local, mixture.external, mixture.select, mixture.correction, mixture.max_age
-    )
-
-
-def round_settings(config: Config) -> RoundSettings:
-    """The rounds' part of a config."""
-    return RoundSettings(
-        config.mixture.local,
-        config.mixture.external,
-        config.schedule.eval_every,
-        config.schedule.checkpoint_every,
-    )

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 
 from node.checkpoint import Checkpoints, Loaded
-from node.engines.transformers_engine import TransformersEngine
-from node.learner import Learner
 from node.policy import Policy, PolicyConfig
 from node.run_folder import RunFolder
-from node.tasks.curriculum import TaskSampler
+from node.trainer import Trainer
 from swarm.journal import Journal
 from swarm.pool import Pool
 
@@ -51,27 +49,18 @@ class Progress:
         policy.name = config.model
         return policy
 
-    def restore(
-        self, learner: Learner, engine: TransformersEngine, sampler: TaskSampler, pool: Pool
-    ) -> None:
-        """Put the other parts back to the same moment; updates made after it are struck off."""
+    def restore(self, trainer: Trainer, pool: Pool) -> None:
+        """Put everything else back to the same moment; updates made after it are struck off."""
         if not self._loaded:
             pool.rewind(0)
             return
         path, state = self._loaded.path, self._loaded.state
-        learner.load_state_dict(_read(path / LEARNER))
-        engine.load_state_dict(_read(path / ENGINE))
-        sampler.load_state_dict(state["sampler"])
+        trainer.learner.load_state_dict(_read(path / LEARNER))
+        trainer.engine.load_state_dict(_read(path / ENGINE))
+        trainer.sampler.load_state_dict(state["sampler"])
         pool.rewind(int(state["policy_step"]))
 
-    def save(
-        self,
-        number: int,
-        policy: Policy,
-        learner: Learner,
-        engine: TransformersEngine,
-        sampler: TaskSampler,
-    ) -> None:
+    def save(self, number: int, trainer: Trainer) -> None:
         """Write the checkpoint of round ``number``, and a backup of the journal beside it.
 
         Raises:
@@ -79,15 +68,15 @@ class Progress:
         """
 
         def write(folder: Path) -> None:
-            policy.save(folder)
-            torch.save(learner.state_dict(), folder / LEARNER)
-            torch.save(engine.state_dict(), folder / ENGINE)
+            trainer.policy.save(folder)
+            torch.save(trainer.learner.state_dict(), folder / LEARNER)
+            torch.save(trainer.engine.state_dict(), folder / ENGINE)
 
         state: dict[str, Any] = {
             "round": number,
-            "policy_step": policy.version,
-            "model": policy.name,
-            "sampler": sampler.state_dict(),
+            "policy_step": trainer.policy.version,
+            "model": trainer.policy.name,
+            "sampler": trainer.sampler.state_dict(),
         }
         self._checkpoints.save(number, write, state)
         self._journal.backup()

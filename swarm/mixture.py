@@ -16,18 +16,15 @@ from swarm.pooled_group import Candidate
 
 @dataclass(frozen=True, slots=True)
 class MixtureConfig:
-    """How an update is composed."""
+    """What is taken from outside.
 
-    local: int = 4
-    """I: own groups in an update."""
+    Attributes:
+        external: J, outside groups in an update at most.
+        select: how they are chosen.
+    """
+
     external: int = 4
-    """J: outside groups in an update, at most."""
     select: Literal["uniform"] = "uniform"
-    """How outside groups are chosen."""
-    correction: Literal["none", "tis"] = "none"
-    """Weights for outside tokens: none, as published, or truncated importance sampling."""
-    max_age_s: float = 600.0
-    """Seconds after admission at which an outside group is no longer used."""
 
 
 class Mixture:

@@ -1,0 +1,152 @@
+"""The learning side of a node: everything between the tasks and the policy.
+
+It needs a journal and a verifier but no network and no files, so a node in a process of its own
+and a simulated one among many run the same parts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from node.config import Config
+from node.draws import Draws
+from node.engines.engine import Sampling
+from node.engines.transformers_engine import TransformersEngine
+from node.evaluation import Evaluator, Scorer, heldout_tasks
+from node.generation import Generator
+from node.learner import Learner, LearnerConfig
+from node.policy import Policy
+from node.rounds import Outcome, Rounds, RoundSettings
+from node.tasks.curriculum import EnvLevel, TaskSampler
+from protocol.manifest import Manifest
+from protocol.rollout import Group
+from swarm.clock import Clock
+from swarm.counters import Counters
+from swarm.journal import Journal
+from swarm.mixture import Mixture, MixtureConfig
+from swarm.outbox import Origin
+from swarm.pool import Pool
+
+MODEL_CHARACTERS = 64
+
+
+class Trainer:
+    """Sampler, engine and learner of one policy, and the rounds over them.
+
+    Args:
+        author: the node's public key; task seeds follow from it.
+        manifest: the swarm's.
+        levels: what the verifier can serve here.
+
+    Attributes:
+        policy, engine, learner, sampler: what a checkpoint is made of.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        policy: Policy,
+        *,
+        author: bytes,
+        manifest: Manifest,
+        levels: Sequence[EnvLevel],
+        verifier: Scorer,
+        journal: Journal,
+        pool: Pool,
+        clock: Clock,
+        counters: Counters,
+    ) -> None:
+        self._config = config
+        self._verifier = verifier
+        self._pool = pool
+        self._counters = counters
+        self.policy = policy
+        self.sampler = TaskSampler(levels, config.tasks.weights, random.Random(config.node.seed))
+        self.engine = TransformersEngine(policy, seed=config.node.seed)
+        self.learner = Learner(
+            policy,
+            LearnerConfig(**dict(config.learner)),
+            temperature=config.engine.temperature,
+            correction=config.mixture.correction,
+        )
+        self._sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
+        self._draws = Draws(
+            journal,
+            clock,
+            manifest.epoch_seconds,
+            manifest.max_groups_per_epoch,
+            random.Random(),
+        )
+        self._generator = Generator(
+            author=author,
+            policy=policy,
+            engine=self.engine,
+            verifier=verifier,
+            sampler=self.sampler,
+            draws=self._draws,
+            sampling=self._sampling,
+            group_size=config.engine.group_size,
+            counters=counters,
+        )
+
+    def rounds(
+        self,
+        *,
+        publish: Callable[[Sequence[Group], Origin], None],
+        save: Callable[[int], None],
+        report: Callable[[Outcome], None],
+        done: int = 0,
+    ) -> Rounds:
+        """The loop, after ``done`` rounds."""
+        config = self._config
+
+        def share(groups: Sequence[Group]) -> None:
+            publish([g for g in groups if self._draws.shareable(g.index)], self._origin())
+
+        return Rounds(
+            generator=self._generator,
+            pool=self._pool,
+            mixture=Mixture(
+                MixtureConfig(config.mixture.external, config.mixture.select), config.node.seed
+            ),
+            policy=self.policy,
+            learner=self.learner,
+            engine=self.engine,
+            evaluator=Evaluator(
+                self.policy,
+                self.engine,
+                self._verifier,
+                heldout_tasks(self.sampler.levels, config.schedule.eval_tasks),
+                self._sampling,
+            ),
+            publish=share,
+            save=save,
+            report=report,
+            counters=self._counters,
+            settings=RoundSettings(
+                config.mixture.local,
+                config.mixture.external,
+                config.schedule.eval_every,
+                config.schedule.checkpoint_every,
+            ),
+            round=done,
+        )
+
+    def _origin(self) -> Origin:
+        """What readers are told of the policy that wrote the groups of this round."""
+        policy, sampling = self.policy, self._sampling
+        return Origin(
+            policy.version,
+            public_name(policy.name),
+            policy.encoding,
+            sampling.temperature,
+            sampling.max_new_tokens,
+        )
+
+
+def public_name(name: str) -> str:
+    """A model's name as peers see it: of a folder only the last part, in printable ASCII."""
+    last = Path(name).name if Path(name).is_absolute() else name
+    return "".join(c if " " <= c <= "~" else "?" for c in last)[:MODEL_CHARACTERS] or "model"
