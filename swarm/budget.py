@@ -1,4 +1,4 @@
-"""How many bytes this node serves: a token bucket for all, and one for each peer within it."""
+"""What peers may cost this node: a token bucket for all, and one for each peer within it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from swarm.clock import Clock
 
 BURST_SECONDS = 4.0
 PEER_SHARE = 0.25
-REQUEST_COST = 1024
-"""Least bytes that a request is charged, so that small ones are bounded in number too."""
+LEAST_COST = 1024
+"""Least bytes that a message is charged, so that small ones are bounded in number too."""
 
 MAX_PEERS = 4096
 
@@ -25,13 +25,13 @@ class _Bucket:
         self.filled = now
 
 
-class UploadBudget:
-    """Decides whether an answer may be sent now.
+class ByteBudget:
+    """Decides whether a message from or to a peer may be handled now.
 
     Args:
         rate: bytes a second over all peers; one peer gets up to a quarter of it.
-        largest: bytes of the largest answer; a bucket never holds less, so every answer can be
-            sent once its peer has waited long enough.
+        largest: bytes of the largest message; a bucket never holds less, so each can be handled
+            once its peer has waited long enough.
     """
 
     def __init__(self, rate: float, largest: int, clock: Clock) -> None:
@@ -41,7 +41,7 @@ class UploadBudget:
         self._peers: OrderedDict[str, _Bucket] = OrderedDict()
 
     def take(self, peer: str, size: int) -> bool:
-        """Charge an answer of ``size`` bytes to ``peer`` if both buckets hold as much."""
+        """Charge a message of ``size`` bytes to ``peer`` if both buckets hold as much."""
         now = self._clock.time()
         bucket = self._peers.pop(peer, None) or self._full(self._rate * PEER_SHARE)
         self._peers[peer] = bucket
@@ -49,7 +49,7 @@ class UploadBudget:
             self._peers.popitem(last=False)
         self._all.fill(self._rate, now)
         bucket.fill(self._rate * PEER_SHARE, now)
-        cost = max(size, REQUEST_COST)
+        cost = max(size, LEAST_COST)
         if cost > bucket.level or cost > self._all.level:
             return False
         bucket.level -= cost

@@ -28,7 +28,7 @@ from protocol.messages import (
     encode_pull_response,
 )
 from swarm.accounts import Accounts
-from swarm.budget import UploadBudget
+from swarm.budget import ByteBudget
 from swarm.clock import Clock
 from swarm.counters import Counters
 from swarm.directory import Directory
@@ -89,7 +89,7 @@ class Exchange:
         self._accounts = accounts
         self._counters = counters
         largest = max(directory.manifest.max_frame_bytes, MAX_GOSSIP_RESPONSE_BYTES, len(manifest))
-        self._budget = UploadBudget(upload_rate, largest, clock)
+        self._budget = ByteBudget(upload_rate, largest, clock)
         self._serve()
 
     async def pull(self, author: bytes, content_id: bytes, size: int) -> bytes:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from swarm.budget import ByteBudget
+from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.hivemind_records import BoundedStorage, RecordGate, StrictSerializer
 from swarm.transport import PeerUnreachable, TransportError
@@ -26,6 +28,8 @@ StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awai
 """(peer id, reader, writer) of an incoming stream."""
 
 RPC_SECONDS = 1.5
+RPC_BYTES_PER_SECOND = 1 << 20
+RPC_LARGEST = 1 << 20
 STOP_SECONDS = 5.0
 
 
@@ -105,6 +109,7 @@ class HivemindNode:
             if predecessor
             else BoundedStorage(dht.protocol.storage, counters)
         )
+        _limit_calls(p2p, counters)
         return cls(p2p, dht, gate, visible)
 
     @staticmethod
@@ -268,3 +273,21 @@ class HivemindNode:
                 for address in settings.listen
             ),
         )
+
+
+def _limit_calls(p2p: Any, counters: Counters) -> None:
+    """Charge every DHT call that comes in, so that one peer cannot keep this node verifying."""
+    budget = ByteBudget(RPC_BYTES_PER_SECOND, RPC_LARGEST, SystemClock())
+    handlers = p2p._client.control.unary_handlers
+
+    def charged(handler: Any) -> Any:
+        async def serve(request: bytes, peer: Any) -> bytes:
+            if not budget.take(str(peer), len(request)):
+                counters.add("dht_calls_refused")
+                raise PermissionError("over budget")
+            return bytes(await handler(request, peer))
+
+        return serve
+
+    for name, handler in handlers.items():
+        handlers[name] = charged(handler)

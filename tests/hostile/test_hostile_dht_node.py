@@ -154,6 +154,27 @@ def test_one_bad_record_in_a_replica_does_not_hide_the_good_ones(tmp_path: Path)
     asyncio.run(scenario())
 
 
+def test_flo_floods_the_hash_table_and_others_still_read_it(tmp_path: Path) -> None:
+    from hivemind.p2p import PeerID
+
+    async def scenario() -> None:
+        counters = Counters()
+        first = await honest("anna", tmp_path, counters)
+        second = await honest("ben", tmp_path, Counters(), peers=first.addresses())
+        flo = await mallory(tmp_path, first.addresses()[0])
+        try:
+            await second.store("k", b"ben", b"good one", time.time() + 60)
+            protocol, peer = flo._dht.protocol, PeerID.from_base58(first.peer_id)
+            for _ in range(10):
+                await asyncio.gather(*(protocol.call_ping(peer) for _ in range(200)))
+            assert counters.snapshot()["dht_calls_refused"] > 0
+            assert await second.read("k") == {b"ben": b"good one"}
+        finally:
+            await asyncio.gather(first.close(), second.close(), flo.stop())
+
+    asyncio.run(scenario())
+
+
 def _id(key: str):
     from hivemind.dht.routing import DHTID
 

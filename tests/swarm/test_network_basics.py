@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.budget import BURST_SECONDS, PEER_SHARE, UploadBudget
+from swarm.budget import BURST_SECONDS, PEER_SHARE, ByteBudget
 from swarm.clock import VirtualClock, within
 from swarm.counters import Counters
 from swarm.machine import PortTaken, check_ports, sweep_sockets
@@ -91,7 +91,7 @@ def test_counters_add_up_over_threads_and_name_their_labels() -> None:
 def test_no_peer_gets_more_than_its_share_and_one_burst(asked: list[tuple[float, int]]) -> None:
     clock = VirtualClock()
     rate = 100_000.0
-    budget = UploadBudget(rate, 50_000, clock)
+    budget = ByteBudget(rate, 50_000, clock)
     began, served = clock.time(), 0
     for pause, size in asked:
         wait(clock, pause)
@@ -101,14 +101,14 @@ def test_no_peer_gets_more_than_its_share_and_one_burst(asked: list[tuple[float,
 
 
 def test_many_peers_together_get_no_more_than_the_whole_rate() -> None:
-    budget = UploadBudget(100_000, 50_000, VirtualClock())
+    budget = ByteBudget(100_000, 50_000, VirtualClock())
     served = sum(budget.take(f"peer {n}", 50_000) for n in range(100))
     assert served == 100_000 * BURST_SECONDS // 50_000
 
 
 def test_the_largest_answer_can_be_sent_at_any_rate() -> None:
     clock = VirtualClock()
-    budget = UploadBudget(1.0, 50_000, clock)
+    budget = ByteBudget(1.0, 50_000, clock)
     assert budget.take("ben", 50_000)
     assert not budget.take("ben", 50_000)
     wait(clock, BURST_SECONDS)
