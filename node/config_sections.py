@@ -156,7 +156,13 @@ class LearnerSection(Section):
     loss: Literal["grpo", "dr_grpo", "gspo", "cispo"] = _key("grpo", "The policy loss.")
     clip_low: float = _key(0.2, "How far the ratio may fall below 1.", ge=0, le=1)
     clip_high: float = _key(0.28, "How far the ratio may rise above 1.", ge=0)
-    lr: float = _key(1e-6, "Learning rate of AdamW.", gt=0, le=1)
+    lr: float = _key(
+        3e-4,
+        "Learning rate of AdamW. The default suits the tiny models; take 1e-6 for models of half "
+        "a billion parameters and more.",
+        gt=0,
+        le=1,
+    )
     betas: Annotated[tuple[Annotated[float, Strict()], ...], Strict(False)] = _key(
         (0.9, 0.99), "AdamW's two decay rates.", min_length=2, max_length=2
     )

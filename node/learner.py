@@ -49,7 +49,7 @@ class LearnerConfig:
     loss: Literal["grpo", "dr_grpo", "gspo", "cispo"] = "grpo"
     clip_low: float = 0.2
     clip_high: float = 0.28
-    lr: float = 1e-6
+    lr: float = 3e-4
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.0
     epochs: int = 1

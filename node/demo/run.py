@@ -36,7 +36,6 @@ from protocol.manifest import swarm_id
 EPOCH_SECONDS = 2.0
 START_SECONDS = 90.0
 REFRESH_SECONDS = 0.5
-LEARNING_RATE = 3e-4
 MODELS = ("tiny", "tiny-wide")
 
 
@@ -134,8 +133,6 @@ def node_overrides(
         "policy.model": MODELS[number % len(MODELS)],
         "mixture.local": settings.local,
         "mixture.external": settings.external,
-        "learner.lr": LEARNING_RATE,
-        "learner.betas": [0.9, 0.99],
         "engine.max_new_tokens": 16,
         "schedule.rounds": settings.rounds,
         "schedule.eval_every": max(1, settings.rounds // 15),
