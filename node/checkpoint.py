@@ -118,11 +118,11 @@ class Checkpoints:
                 state = _verify(path)
             except _DamagedError as damage:
                 notes.append(f"checkpoint {path.name} is damaged ({damage}) and was left aside")
-                log.warning("%s", notes[-1])
+                log.info("%s", notes[-1])
                 continue
             if notes:
                 notes.append(f"using the earlier checkpoint {path.name}")
-                log.warning("%s", notes[-1])
+                log.info("%s", notes[-1])
             return Loaded(path, state, tuple(notes))
         if notes:
             raise CheckpointError(

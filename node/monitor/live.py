@@ -16,6 +16,7 @@ from node.monitor.words import externals, one_line, refusals, share, size, split
 
 HISTORY = 4096
 SPARK_WIDTH = 48
+PANEL_WIDTH = 88
 
 
 class LivePanel:
@@ -31,6 +32,7 @@ class LivePanel:
         self._rounds = rounds
         self._rewards: deque[float] = deque(maxlen=HISTORY)
         self._last_eval: float | None = None
+        self._width = min(console.width, PANEL_WIDTH)
         waiting = Spinner("dots", "starting; the first round is on its way")
         self._live = Live(self._panel(waiting), console=console, refresh_per_second=4)
         self._live.start()
@@ -47,7 +49,7 @@ class LivePanel:
         self._live.stop()
 
     def _panel(self, content: RenderableType) -> Panel:
-        return Panel(content, title=self._title, border_style="cyan", expand=False)
+        return Panel(content, title=self._title, border_style="cyan", width=self._width)
 
     def _table(self, record: RoundRecord) -> Table:
         table = Table.grid(padding=(0, 2))

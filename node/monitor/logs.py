@@ -1,4 +1,4 @@
-"""Where messages go: all of them to node.log, warnings to the terminal as well."""
+"""Where messages go: all of them to node.log, our own warnings to the terminal as well."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ def start_logging(path: Path, level: str, *, debug: bool = False) -> None:
     """
     file = RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    terminal = RichHandler(
-        logging.DEBUG if debug else logging.WARNING,
-        Console(stderr=True),
-        show_path=False,
-        rich_tracebacks=debug,
-    )
-    if not debug:
-        terminal.setFormatter(_MessageOnly())
+    terminal = _terminal(debug)
     root = logging.getLogger()
     root.handlers[:] = [file, terminal]
     root.setLevel(logging.WARNING)
@@ -37,8 +30,25 @@ def start_logging(path: Path, level: str, *, debug: bool = False) -> None:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else level.upper())
 
 
+def _terminal(debug: bool) -> logging.Handler:
+    """Rich where there is a terminal, else plain lines that nothing wraps."""
+    console = Console(stderr=True)
+    handler: logging.Handler = logging.StreamHandler()
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, rich_tracebacks=debug)
+    handler.setLevel(logging.DEBUG if debug else logging.WARNING)
+    if not debug:
+        handler.setFormatter(_MessageOnly())
+        handler.addFilter(_is_ours)
+    return handler
+
+
 class _MessageOnly(logging.Formatter):
     """Leaves stack traces to the file."""
 
     def format(self, record: logging.LogRecord) -> str:
         return record.getMessage()
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] in OURS

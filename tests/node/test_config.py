@@ -149,6 +149,8 @@ def test_a_section_and_the_component_it_sets_up_have_the_same_keys_and_defaults(
     from swarm.mixture import MixtureConfig
 
     config = Config()
-    assert config.learner.model_dump() == defaults(LearnerConfig)
+    # the file's rate is that of the model it names, the component's that of ordinary ones
+    rate = {"lr": config.learner.lr}
+    assert config.learner.model_dump() == {**defaults(LearnerConfig), **rate}
     assert config.policy.model_dump() == defaults(PolicyConfig)
     assert config.mixture.model_dump(include={"external", "select"}) == defaults(MixtureConfig)

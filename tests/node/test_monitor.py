@@ -216,7 +216,7 @@ def loggers():
     root.setLevel(level)
 
 
-def test_traces_go_to_the_file_and_warnings_to_the_terminal_in_one_line(
+def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(
     tmp_path: Path, loggers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start_logging(tmp_path / "node.log", "info")
@@ -226,9 +226,10 @@ def test_traces_go_to_the_file_and_warnings_to_the_terminal_in_one_line(
         raise ValueError("odd tensor")
     except ValueError:
         log.exception("round 3 failed")
+    logging.getLogger("asyncio").error("a library's complaint")
     written = (tmp_path / "node.log").read_text()
-    assert "an ordinary message" in written
+    assert "an ordinary message" in written and "a library's complaint" in written
     assert "ValueError: odd tensor" in written
     shown = capsys.readouterr().err
     assert "round 3 failed" in shown
-    assert "ordinary" not in shown and "Traceback" not in shown
+    assert "ordinary" not in shown and "library" not in shown and "Traceback" not in shown
