@@ -1,0 +1,80 @@
+"""How often a policy answers right, sampled at temperature 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from corpus import open_tasks
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from node.tasks.extract import extract
+from node.tasks.task import Split, Task, TaskSource
+
+GROUP = 8
+MAX_NEW_TOKENS = 8
+FIRST_SEED = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """Mean over the families, each level of a family counting alike.
+
+    Attributes:
+        rate: share of right completions.
+        informative: share of groups with both right and wrong completions, the only ones that
+            group-relative advantages learn from.
+        by_level: share of right completions by family and level.
+    """
+
+    rate: float
+    informative: float
+    by_level: dict[tuple[str, int], float]
+
+
+def measure(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, split: Split, tasks: int
+) -> Success:
+    """Sample groups of eight on ``tasks`` tasks of every level of the tiny catalogue."""
+    rates: dict[tuple[str, int], float] = {}
+    informative: dict[tuple[str, int], float] = {}
+    for env, source in open_tasks().items():
+        for level in range(source.levels):
+            drawn = [source.build(level, FIRST_SEED + i, split) for i in range(tasks)]
+            right = _right(model, tokenizer, source, drawn).mean(dim=1)
+            rates[env, level] = right.mean().item()
+            informative[env, level] = ((right > 0) & (right < 1)).float().mean().item()
+    return Success(_over_families(rates), _over_families(informative), rates)
+
+
+@torch.no_grad()
+def _right(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    source: TaskSource,
+    tasks: list[Task],
+) -> torch.Tensor:
+    """Rewards [tasks, GROUP] of sampled completions."""
+    prompts = tokenizer(
+        [task.prompt for task in tasks], return_tensors="pt", padding=True, padding_side="left"
+    )
+    ids = model.generate(
+        **prompts,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        num_return_sequences=GROUP,
+        max_new_tokens=MAX_NEW_TOKENS,
+    )
+    texts = tokenizer.batch_decode(ids[:, prompts.input_ids.shape[1] :], skip_special_tokens=True)
+    rewards = [
+        source.score(tasks[row // GROUP], extract(text, "text")) for row, text in enumerate(texts)
+    ]
+    return torch.tensor(rewards).view(len(tasks), GROUP)
+
+
+def _over_families(values: dict[tuple[str, int], float]) -> float:
+    families: dict[str, list[float]] = {}
+    for (env, _), value in values.items():
+        families.setdefault(env, []).append(value)
+    return sum(sum(v) / len(v) for v in families.values()) / len(families)

@@ -1,0 +1,84 @@
+"""Teaches a small decoder the answers, then buries them under noise.
+
+What is left is a policy whose skill is latent: it seldom answers right, but reinforcement learning
+brings the skill back within a few hundred updates.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from corpus import Question, noise_answer
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stretch of training.
+
+    Attributes:
+        steps: optimizer steps.
+        lr: peak learning rate, decayed to zero by a cosine.
+        noise: share of the answers that are replaced by random strings.
+        batch: questions a step.
+    """
+
+    steps: int
+    lr: float
+    noise: float
+    batch: int = 256
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    questions: Mapping[tuple[str, int], Sequence[Question]],
+    stage: Stage,
+    rng: random.Random,
+) -> float:
+    """Run one stage in place; returns the loss of its last step, nats a token."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=stage.lr, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 0.5 + 0.5 * math.cos(math.pi * step / stage.steps)
+    )
+    levels = list(questions.values())
+    model.train()
+    for _ in range(stage.steps):
+        drawn = [rng.choice(level) for level in rng.choices(levels, k=stage.batch)]
+        ids, labels = _batch(tokenizer, drawn, stage.noise, rng)
+        logits = model(input_ids=ids).logits[:, :-1].float()
+        loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    model.eval()
+    return loss.item()
+
+
+def _batch(
+    tokenizer: PreTrainedTokenizerFast,
+    drawn: Sequence[Question],
+    noise: float,
+    rng: random.Random,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-padded ids and labels [B, T]; only the answer and its EOS are learned."""
+    answers = [noise_answer(rng) if rng.random() < noise else item.answer for item in drawn]
+    prompts = tokenizer([item.prompt for item in drawn]).input_ids
+    endings = tokenizer(answers).input_ids
+    width = max(len(p) + len(e) + 1 for p, e in zip(prompts, endings, strict=True))
+    ids = torch.full((len(drawn), width), tokenizer.pad_token_id)
+    labels = torch.full((len(drawn), width), IGNORED)
+    for row, (prompt, ending) in enumerate(zip(prompts, endings, strict=True)):
+        ending = [*ending, tokenizer.eos_token_id]
+        ids[row, : len(prompt) + len(ending)] = torch.tensor(prompt + ending)
+        labels[row, len(prompt) : len(prompt) + len(ending)] = torch.tensor(ending)
+    return ids, labels

@@ -1,0 +1,70 @@
+"""Tokenizers of single characters and whole phrases of the questions.
+
+A phrase costs one token, so prompts stay short and a round on the CPU stays fast; everything that
+a question varies, and every answer, is spelled in characters.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+PAD, EOS, UNKNOWN = "<pad>", "<eos>", "\ufffd"
+CHARACTERS = "\n" + "".join(sorted(string.digits + string.ascii_letters + string.punctuation + " "))
+
+# What stands around the variable parts of the questions of each family.
+PHRASES = (
+    "\nAnswer:",
+    "State the final answer to the following arithmetic problem: ",
+    "Calculate ",
+    "Spell this word backward (example: sun -> nus): ",
+    "Your task is to count how many legs there are in total when given a list of animals.\n\n"
+    "Now, how many legs are there in total if you have ",
+    "Your task is to convert a number between two different bases.\n\n"
+    "If the target base is > 10, use lowercase letters a-z for digits above 9.\n\n"
+    "Now, convert the ",
+    " number ",
+    " to ",
+    "binary",
+    "base-",
+    "Find the Greatest Common Divisor (GCD) of these numbers: ",
+    ". Give only the GCD as your final answer.",
+    "Find the Least Common Multiple (LCM) of these numbers: ",
+)
+
+
+def words(phrases: Sequence[str], count: int) -> tuple[str, ...]:
+    """The phrases cut into runs of ``count`` words, each word with the space after it."""
+    runs: dict[str, None] = {}
+    for phrase in phrases:
+        pieces = phrase.replace(" ", " \0").split("\0")
+        for start in range(0, len(pieces), count):
+            runs["".join(pieces[start : start + count])] = None
+    return tuple(run for run in runs if len(run) > 1)
+
+
+def make_tokenizer(phrases: Sequence[str], context: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of printable ASCII and these phrases that splits text into the fewest pieces.
+
+    EOS ends an answer and PAD is never trained on; text that spells one of them is not taken for
+    it. A character outside ASCII becomes the replacement character. There is no BOS.
+
+    Args:
+        phrases: each becomes one token.
+        context: longest text that the model takes, in tokens.
+    """
+    # Equal scores make the best segmentation the shortest one.
+    pieces = [(piece, -1.0) for piece in (UNKNOWN, *CHARACTERS, *phrases)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        # Not among the pieces: the model would read them out of plain text.
+        pad_token=PAD,
+        eos_token=EOS,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+    )
