@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from itertools import groupby
 
 from protocol.announcement import offer_of
@@ -70,13 +71,18 @@ class Publisher:
         )
 
     def _seal_waiting(self) -> int:
-        """Frames sealed now. Groups that one policy version wrote share frames."""
+        """Frames sealed now.
+
+        Groups of several policy versions share a frame, for a quick node goes through many of
+        them between two turns; every token carries its own version.
+        """
         before = self._frames_left
-        for origin, run in groupby(self._outbox.take(), key=lambda waiting: waiting.origin):
+        for _, run in groupby(self._outbox.take(), key=lambda w: replace(w.origin, policy_step=0)):
             if not self._frames_left:
                 break
-            self._policy_step = origin.policy_step
-            self._seal_run(origin, list(run))
+            waiting = list(run)
+            self._policy_step = max(w.origin.policy_step for w in waiting)
+            self._seal_run(replace(waiting[0].origin, policy_step=self._policy_step), waiting)
         return before - self._frames_left
 
     def _seal_run(self, origin: Origin, run: list[Waiting]) -> None:
