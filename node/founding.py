@@ -13,6 +13,11 @@ from protocol.identity import Identity, author_of
 from protocol.manifest import Manifest, sign_manifest
 
 
+LEAST_EPOCHS = 10
+LEAST_SECONDS = 300.0
+"""How long a group can be admitted: in a swarm of short epochs these would pass in no time."""
+
+
 def found_swarm(
     identity: Identity,
     *,
@@ -42,6 +47,7 @@ def found_swarm(
         created=time.time(),
         catalogue=load_catalogue(catalogue),
         epoch_seconds=epoch_seconds,
+        max_age_epochs=max(LEAST_EPOCHS, round(LEAST_SECONDS / epoch_seconds)),
         shards=shards,
         admission=admission or Open(),
     )
