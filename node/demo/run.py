@@ -64,7 +64,9 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
     folder.mkdir(parents=True)
     threads = max(1, (os.cpu_count() or 1) // settings.nodes)
     with swarm_of(settings, folder, threads) as (address, nodes):
-        view = SwarmView(address, settings.rounds, settings.nodes)
+        console.print("join from another terminal with:")
+        console.print(f"  swarm-node join --peers {address}", soft_wrap=True, highlight=False)
+        view = SwarmView(settings.rounds, settings.nodes)
         try:
             watch(nodes, view, console)
         except KeyboardInterrupt:

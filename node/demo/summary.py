@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 
@@ -101,35 +102,44 @@ def summarise_swarm(
 
 
 def table(summary: SwarmSummary) -> Table:
-    """The summary as people read it."""
-    out = Table(title=f"swarm {summary.swarm_id[:12]} after {summary.wall_s:.0f} s")
+    """The summary as people read it, within 80 columns."""
+    title = f"swarm {summary.swarm_id[:12]}: {_rounds(summary)} rounds in {summary.wall_s:.0f} s"
+    out = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     out.add_column("node")
     out.add_column("model")
-    for column in ("rounds", "reward", "held-out", "own", "external", "refused", "in", "out"):
-        out.add_column(column, justify="right")
+    for column in ("reward", "held-out", "own", "outside"):
+        out.add_column(column, justify="right", no_wrap=True)
+    out.add_column("refused")
+    out.add_column("kB in/out", justify="right", no_wrap=True)
     for node in summary.nodes:
         refused = ", ".join(f"{n} {why}" for why, n in node.groups_refused.items()) or "0"
         out.add_row(
             node.name,
             node.model,
-            str(node.rounds),
-            f"{node.reward_first:.3f} → {node.reward_last:.3f}",
-            f"{node.eval_first:.3f} → {node.eval_last:.3f}",
+            _change(node.reward_first, node.reward_last),
+            _change(node.eval_first, node.eval_last),
             str(node.groups_own),
             str(node.groups_external),
             refused,
-            f"{node.bytes_in / 1e6:.1f} MB",
-            f"{node.bytes_out / 1e6:.1f} MB",
+            f"{node.bytes_in / 1e3:.0f}/{node.bytes_out / 1e3:.0f}",
         )
     out.add_section()
     out.add_row(
         "mean",
         "",
-        "",
-        f"{summary.reward_first:.3f} → {summary.reward_last:.3f}",
-        f"{summary.eval_first:.3f} → {summary.eval_last:.3f}",
+        _change(summary.reward_first, summary.reward_last),
+        _change(summary.eval_first, summary.eval_last),
     )
     return out
+
+
+def _rounds(summary: SwarmSummary) -> str:
+    done = sorted({node.rounds for node in summary.nodes})
+    return str(done[0]) if len(done) == 1 else f"{done[0]} to {done[-1]}"
+
+
+def _change(first: float, last: float) -> str:
+    return f"{first:.2f} → {last:.2f}"
 
 
 def tenth(values: Sequence[float]) -> int:

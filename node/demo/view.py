@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -12,14 +13,13 @@ from rich.table import Table
 from node.demo.summary import mean
 from node.monitor.sparkline import sparkline
 
-POINTS = 24
+POINTS = 16
 
 
 class SwarmView:
     """Draws what the nodes' records say; knows nothing of processes."""
 
-    def __init__(self, address: str, rounds: int, nodes: int) -> None:
-        self._address = address
+    def __init__(self, rounds: int, nodes: int) -> None:
         self._progress = Progress(
             TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         )
@@ -30,15 +30,14 @@ class SwarmView:
         self._progress.update(
             self._task, completed=sum(r[-1]["round"] for r in records.values() if r)
         )
-        table = Table(expand=False)
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("node")
-        for column in ("round", "reward", "outside", "held-out", "informative", "external"):
-            table.add_column(column, justify="right")
-        table.add_column("reward by round")
+        for column in ("round", "reward", "outside", "held-out", "useful", "external"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("reward by round", no_wrap=True)
         for name, rows in records.items():
             table.add_row(name, *(_cells(rows) if rows else ["starting"]))
-        join = f"join from another terminal: [bold]swarm-node join --peers {self._address}[/bold]"
-        return Group(table, self._progress, join)
+        return Group(table, self._progress)
 
 
 def _cells(rows: Sequence[dict[str, Any]]) -> list[str]:
