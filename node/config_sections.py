@@ -39,7 +39,8 @@ class NodeSection(Section):
     seed: int = _key(0, "Seeds sampling and the choice of groups.", ge=0, lt=2**63)
     threads: int = _key(
         0,
-        "Threads for torch. 0 takes every physical core; set 1 when several nodes share them.",
+        "Threads for torch. 0 tries doublings at the start and keeps what is fastest; set 1 "
+        "when several nodes share the cores.",
         ge=0,
         le=1024,
     )

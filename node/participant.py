@@ -18,9 +18,9 @@ from node.rounds import Rounds
 from node.run_folder import RunFolder
 from node.tasks.curriculum import served_levels
 from node.tasks.verifier import Verifier
-from node.threads import choose
+from node.threads import choose, fastest
 from node.trainer import Trainer
-from swarm.clock import SystemClock
+from swarm.clock import Clock, SystemClock
 from swarm.counters import Counters
 from swarm.journal import open_or_restore
 from swarm.pool import Pool
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 class Participant:
     """A node in its run folder, resumed where it stopped.
+
+    Args:
+        clock: what draws and the pool go by; the network always keeps real time.
 
     A context manager: entering opens every part and joins the swarm, leaving closes them. The
     caller holds the run folder's lock for as long.
@@ -47,9 +50,10 @@ class Participant:
     policy: Policy
     recorder: Recorder
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
+    def __init__(self, config: Config, folder: RunFolder, clock: Clock | None = None) -> None:
         self.config = config
         self.folder = folder
+        self._clock = clock or SystemClock()
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
         self._stack = ExitStack()
@@ -69,9 +73,8 @@ class Participant:
         self._stack.__exit__(kind, error, trace)
 
     def _open(self, stack: ExitStack) -> None:
-        config = self.config
-        clock = SystemClock()
-        choose(config.node.threads)
+        config, clock = self.config, self._clock
+        threads = choose(config.node.threads)
         journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
         pool = Pool(
@@ -92,6 +95,8 @@ class Participant:
         progress = Progress(self.folder, journal)
         self.notes = (*notes, *self.membership.notes, *progress.notes)
         self.policy = progress.policy(PolicyConfig(**dict(config.policy)))
+        if config.node.threads == 0 and self.policy.device.type == "cpu":
+            fastest(self.policy.probe, threads)
         trainer = Trainer(
             config,
             self.policy,

@@ -20,6 +20,8 @@ from node.errors import NodeError
 # Its bars would run through every table and panel that a node draws.
 disable_progress_bar()  # type: ignore[no-untyped-call]
 
+PROBE_ROWS, PROBE_TOKENS = 32, 8
+
 SHIPPED = ("tiny", "tiny-wide")
 PROMPT_FORMAT = "swarm-node/1/prompt"
 
@@ -141,6 +143,12 @@ class Policy:
             and all(0 <= i < self.vocabulary and i not in self.special_ids for i in body)
             and self.decode(body) == text
         )
+
+    @torch.inference_mode()
+    def probe(self) -> None:
+        """One forward pass about as large as a small decoding step, to time this machine with."""
+        ids = torch.full((PROBE_ROWS, PROBE_TOKENS), self.pad_id, device=self.device)
+        self.model(input_ids=ids)
 
     def save(self, folder: Path) -> None:
         """Write model and tokenizer in the layout that ``transformers`` and vLLM load."""

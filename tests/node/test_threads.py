@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -37,3 +38,24 @@ def test_zero_takes_the_cores_that_this_process_may_run_on():
 def test_fewer_than_one_thread_is_refused_by_name():
     with pytest.raises(ValueError, match="threads = 0"):
         threads.environment(0)
+
+
+def test_threads_that_do_not_pay_are_left_to_others():
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        assert threads.fastest(lambda: None, 4) == 1
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_that_halve_the_time_are_taken():
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        assert threads.fastest(lambda: time.sleep(0.02 / torch.get_num_threads()), 4) == 4
+    finally:
+        torch.set_num_threads(before)
