@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from swarm.budget import ByteBudget
-from swarm.clock import SystemClock
 from swarm.counters import Counters
+from swarm.dial_reasons import DialReasons
+from swarm.hivemind_client import expect_hang_ups, limit_calls
 from swarm.hivemind_records import BoundedStorage, RecordGate, StrictSerializer
 from swarm.transport import PeerUnreachable, TransportError
 
@@ -28,8 +28,6 @@ StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awai
 """(peer id, reader, writer) of an incoming stream."""
 
 RPC_SECONDS = 1.5
-RPC_BYTES_PER_SECOND = 1 << 20
-RPC_LARGEST = 1 << 20
 STOP_SECONDS = 5.0
 
 
@@ -66,6 +64,7 @@ class HivemindNode:
         self._dht = dht
         self._gate = gate
         self._visible = visible
+        self._reasons = DialReasons()
 
     @classmethod
     async def start(
@@ -84,6 +83,7 @@ class HivemindNode:
         from hivemind.utils.logging import use_hivemind_log_handler
 
         use_hivemind_log_handler("nowhere")
+        logging.addLevelName(logging.WARNING, "WARNING")
         serializer = StrictSerializer(DictionaryDHTValue)
         gate = predecessor._gate if predecessor else RecordGate(serializer, counters)
         p2p = await cls._start_daemon(settings)
@@ -109,7 +109,8 @@ class HivemindNode:
             if predecessor
             else BoundedStorage(dht.protocol.storage, counters)
         )
-        _limit_calls(p2p, counters)
+        limit_calls(p2p, counters)
+        expect_hang_ups(p2p)
         return cls(p2p, dht, gate, visible)
 
     @staticmethod
@@ -171,8 +172,9 @@ class HivemindNode:
             node_id = DHTID.from_bytes(answer.peer.node_id)
         except Exception as error:
             raise PeerUnreachable(
-                f"no peer answers at {address}: {type(error).__name__}: {error}"
+                f"no peer answers at {address}: {self._reasons.of(address, error)}"
             ) from error
+        self._reasons.forget(address)
         await protocol.update_routing_table(node_id, peer, responded=True)
         return str(peer), float(answer.dht_time)
 
@@ -273,21 +275,3 @@ class HivemindNode:
                 for address in settings.listen
             ),
         )
-
-
-def _limit_calls(p2p: Any, counters: Counters) -> None:
-    """Charge every DHT call that comes in, so that one peer cannot keep this node verifying."""
-    budget = ByteBudget(RPC_BYTES_PER_SECOND, RPC_LARGEST, SystemClock())
-    handlers = p2p._client.control.unary_handlers
-
-    def charged(handler: Any) -> Any:
-        async def serve(request: bytes, peer: Any) -> bytes:
-            if not budget.take(str(peer), len(request)):
-                counters.add("dht_calls_refused")
-                raise PermissionError("over budget")
-            return bytes(await handler(request, peer))
-
-        return serve
-
-    for name, handler in handlers.items():
-        handlers[name] = charged(handler)

@@ -52,6 +52,7 @@ class Supervisor:
         self._prepare = prepare
         self._clock = clock
         self._counters = counters
+        self._unreachable: set[str] = set()
         self._node: HivemindNode | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -141,7 +142,13 @@ class Supervisor:
         for address, outcome in zip(addresses, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 self._counters.add("dials_failed")
-                logger.warning("dialling %s: %s", address, outcome)
+                if address not in self._unreachable:
+                    level = logging.WARNING if isinstance(outcome, ClockSkew) else logging.INFO
+                    logger.log(level, "%s; dialling goes on", outcome)
+                self._unreachable.add(address)
+            elif address in self._unreachable:
+                logger.info("peer %s answers again at %s", outcome, address)
+                self._unreachable.discard(address)
         if any(isinstance(outcome, str) for outcome in outcomes):
             with suppress(TimeoutError):
                 async with asyncio.timeout(DIAL_SECONDS):
@@ -159,7 +166,7 @@ class Supervisor:
                 await self._dial(self._redial.due(self.connected))
             except (TransportError, OSError, EOFError) as error:
                 self._counters.add("watch_failed")
-                logger.warning("the daemon does not tell its peers: %s", error)
+                logger.info("the daemon does not tell its peers: %s", error)
             if turn % CACHE_EVERY == 0:
                 self._cache.remember(self._addresses_connected())
 
