@@ -198,7 +198,12 @@ class ScheduleSection(Section):
     """What happens when."""
 
     mode: Literal["alternate"] = _key("alternate", "Generate, then update, in turn.")
-    rounds: int = _key(0, "Rounds to run. 0: until stopped.", unit="rounds", ge=0)
+    rounds: int = _key(
+        0,
+        "Rounds in all, earlier runs in this folder included. 0: until stopped.",
+        unit="rounds",
+        ge=0,
+    )
     eval_every: int = _key(
         10, "Evaluate on held-out tasks every so many rounds.", unit="rounds", ge=1
     )

@@ -33,3 +33,5 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
             stack.callback(sink.close)
             node.recorder.add(sink)
         node.rounds.run(config.schedule.rounds, stop)
+    done = f"{node.rounds.round} rounds are done; the same command goes on from there"
+    typer.echo(done, err=options.json)

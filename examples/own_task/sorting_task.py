@@ -1,4 +1,4 @@
-"""A task of one's own: put numbers in order.
+"""A task of one's own: put digits in order.
 
 Install it on every machine of the swarm (``pip install ./examples/own_task``), then found the
 swarm with the catalogue beside this file.
@@ -20,10 +20,11 @@ class Sorting:
 
     def draw(self, level: int, number: int) -> dict[str, str]:
         """Question ``number`` of a level, the same on every machine."""
-        numbers = random.Random(number).sample(range(100), self.counts[level])
-        question = f"Sort from small to large: {' '.join(map(str, numbers))}"
-        return {"question": question, "answer": " ".join(map(str, sorted(numbers)))}
+        digits = random.Random(number).sample("0123456789", self.counts[level])
+        question = f"Sort these digits: {' '.join(digits)}"
+        return {"question": question, "answer": "".join(sorted(digits))}
 
     def score(self, entry: Mapping[str, str], answer: str) -> float:
-        """1 for the right order, else 0."""
-        return float(answer.split() == entry["answer"].split())
+        """The share of places that hold the right digit; each one too many is a wrong place."""
+        right = entry["answer"]
+        return sum(map(str.__eq__, right, answer)) / max(len(right), len(answer))

@@ -26,7 +26,7 @@ def command(
         typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update, as in 4/4."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Stop after so many rounds; 0: never.")
+        int | None, typer.Option("--rounds", help="Stop when so many are done in all; 0: never.")
     ] = None,
     assignments: SetOption = None,
     json: JsonOption = False,

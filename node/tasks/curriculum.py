@@ -35,13 +35,18 @@ class TaskSampler:
         levels: what is drawn from: those of envs with a weight above zero.
 
     Raises:
-        CatalogueError: a weight names no env, is no finite number from zero up, or none is above
-            zero.
+        CatalogueError: there is nothing to draw, a weight names no env, is no finite number from
+            zero up, or none is above zero.
     """
 
     def __init__(
         self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
     ) -> None:
+        if not levels:
+            raise CatalogueError(
+                "none of the swarm's envs is served here: name their files under [tasks] files, "
+                "or install the packages that bring them"
+            )
         names = list(dict.fromkeys(env for env, _ in levels))
         _check(weights, names)
         self._weights = {name: weights.get(name, 0.0) if weights else 1.0 for name in names}

@@ -34,12 +34,11 @@ def test_the_example_is_drawn_and_scored_in_the_worker():
     with Verifier(SPECS, outside=True) as verifier:
         assert verifier.start() == ("sorting",)
         (prompt,) = verifier.prompts([("sorting", 1, 5, Split.TRAIN)])
-        numbers = sorted(int(word) for word in prompt.split() if word.isdigit())
-        right = " ".join(map(str, numbers))
-        verdict = verifier.judge("sorting", 1, 5, [right, right[::-1], ""])
-    assert len(numbers) == 4
+        right = "".join(sorted(word for word in prompt.split() if word.isdigit()))
+        verdict = verifier.judge("sorting", 1, 5, [right, right[:2], right * 2, right[::-1], ""])
+    assert len(right) == 4
     assert verdict.prompt == prompt
-    assert verdict.rewards == (1.0, 0.0, 0.0)
+    assert verdict.rewards == (1.0, 0.5, 0.5, 0.0, 0.0)
 
 
 @pytest.mark.usefixtures("installed")
