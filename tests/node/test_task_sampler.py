@@ -64,3 +64,8 @@ def test_the_levels_of_served_envs_are_in_the_catalogues_order():
 def test_impossible_weights_are_refused_with_a_remedy(weights, message):
     with pytest.raises(CatalogueError, match=message):
         TaskSampler(LEVELS, weights, random.Random(1))
+
+
+def test_a_catalogue_of_which_nothing_is_served_says_what_to_do():
+    with pytest.raises(CatalogueError, match="none of the swarm's envs is served here: name"):
+        TaskSampler([], {}, random.Random(0))
