@@ -22,12 +22,10 @@ from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.rollout import Group
 from swarm.accounts import Accounts
-from swarm.admission import Admission
+from swarm.assembly import assemble
 from swarm.clock import SystemClock
 from swarm.collector import CollectorLimits
 from swarm.counters import Counters
-from swarm.directory import Directory
-from swarm.exchange import Exchange
 from swarm.hivemind_transport import HivemindTransport
 from swarm.journal import Journal
 from swarm.member import Member, MemberStatus
@@ -144,50 +142,23 @@ class Membership:
         self, transport: HivemindTransport, verifier: Verifier, signed: bytes
     ) -> Member:
         """Put the member together, on the loop that its parts belong to."""
-        network, clock = self._config.network, SystemClock()
-        directory = Directory(
+        network = self._config.network
+        return assemble(
             transport,
             self.identity,
-            self.manifest,
-            self.swarm_id,
-            clock,
-            secrets.token_bytes(32),
-            self._counters,
-        )
-        transport.use_validator(directory.check)
-        exchange = Exchange(
-            transport,
-            self._outbox,
-            directory,
             signed,
-            self.accounts,
-            clock,
-            self._counters,
-            upload_rate=network.upload_mib_per_s * MIB,
-        )
-        admission = Admission(
-            self.manifest,
-            self.swarm_id,
-            verifier,
-            self.accounts,
-            self._journal,
-            clock,
-            self._counters,
-        )
-        return Member(
-            transport=transport,
-            directory=directory,
-            exchange=exchange,
-            admission=admission,
+            judge=verifier,
+            journal=self._journal,
             pool=self._pool,
             outbox=self._outbox,
             accounts=self.accounts,
-            journal=self._journal,
-            clock=clock,
+            clock=SystemClock(),
             counters=self._counters,
             limits=CollectorLimits(
                 network.gossip_peers, network.pulls_per_epoch if self._takes else 0
             ),
+            upload_rate=network.upload_mib_per_s * MIB,
+            secret=secrets.token_bytes(32),
         )
 
     async def _run(self, member: Member) -> None:

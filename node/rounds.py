@@ -31,6 +31,22 @@ MAX_FAILURES_IN_A_ROW = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """What a round does around its mixture. Nodes keep to the defaults; experiments switch single
+    rules off to see what they are worth.
+
+    Attributes:
+        fill: own groups replace outside ones that the pool lacks.
+        discard: groups of equal rewards are neither shared nor taken.
+        keep: train on at most so many own groups, informative ones only; 0 takes all own groups.
+    """
+
+    fill: bool = True
+    discard: bool = True
+    keep: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RoundSettings:
     """The numbers a round goes by; all counts are of groups or rounds."""
 
@@ -38,6 +54,7 @@ class RoundSettings:
     external: int
     eval_every: int
     checkpoint_every: int
+    rules: Rules = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +150,17 @@ class Rounds:
         every = self._settings.eval_every
         due = every > 0 and self.round % every == 0
         evaluation = self._evaluate() if due and not last else None
-        missing = max(0, self._settings.external - self._pool.available())
-        own = self._generator.generate(self._settings.local + missing, watch)
+        rules = self._settings.rules
+        own = self._generator.generate(self._settings.local + self._missing(), watch)
         with watch.time("publish"):
-            self._publish([g.group for g in own if g.informative])
+            self._publish([g.group for g in own if g.informative or not rules.discard])
+        trained = [g for g in own if g.informative][: rules.keep] if rules.keep else own
         with watch.time("mix"):
             external, outside = self._take(number)
         with watch.time("update"):
-            update = self._learn([g.training for g in own] + outside)
+            update = self._learn([g.training for g in trained] + outside)
             self._pool.record_update(
-                self._policy.version, [g.key for g in own], [g.key for g in external]
+                self._policy.version, [g.key for g in trained], [g.key for g in external]
             )
         if last and every:
             evaluation = self._evaluate()
@@ -161,6 +179,11 @@ class Rounds:
         )
         self._report(outcome)
         return outcome
+
+    def _missing(self) -> int:
+        """Outside groups that the pool lacks and that are generated instead."""
+        settings = self._settings
+        return max(0, settings.external - self._pool.available()) if settings.rules.fill else 0
 
     def _take(self, number: int) -> tuple[list[PooledGroup], list[TrainingGroup]]:
         """Choose outside groups and mark them used, durably, before anything learns from them."""

@@ -37,7 +37,7 @@ def choose(threads: int) -> int:
     Call it before the first import of numpy: what is loaded by then keeps its own count, torch
     excepted.
     """
-    threads = threads or _cores()
+    threads = threads or cores()
     os.environ.update(environment(threads))
     import torch
 
@@ -72,7 +72,8 @@ def fastest(work: Callable[[], object], most: int) -> int:
     return best
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Physical cores that this process may run on."""
     allowed = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 0
     physical = psutil.cpu_count(logical=False) or 1
     return min(physical, allowed) if allowed else physical

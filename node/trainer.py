@@ -18,7 +18,7 @@ from node.evaluation import Evaluator, Scorer, heldout_tasks
 from node.generation import Generator
 from node.learner import Learner, LearnerConfig
 from node.policy import Policy
-from node.rounds import Outcome, Rounds, RoundSettings
+from node.rounds import Outcome, Rounds, RoundSettings, Rules
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from protocol.manifest import Manifest
 from protocol.rollout import Group
@@ -98,6 +98,7 @@ class Trainer:
         save: Callable[[int], None],
         report: Callable[[Outcome], None],
         done: int = 0,
+        rules: Rules = Rules(),  # noqa: B008 - frozen
     ) -> Rounds:
         """The loop, after ``done`` rounds."""
         config = self._config
@@ -109,7 +110,8 @@ class Trainer:
             generator=self._generator,
             pool=self._pool,
             mixture=Mixture(
-                MixtureConfig(config.mixture.external, config.mixture.select), config.node.seed
+                MixtureConfig(config.mixture.external, config.mixture.select, rules.discard),
+                config.node.seed,
             ),
             policy=self.policy,
             learner=self.learner,
@@ -130,6 +132,7 @@ class Trainer:
                 config.mixture.external,
                 config.schedule.eval_every,
                 config.schedule.checkpoint_every,
+                rules,
             ),
             round=done,
         )

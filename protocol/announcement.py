@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from protocol import envelope, schema
 from protocol.admission_rule import check_admitted
@@ -20,6 +21,9 @@ LIFETIME_EPOCHS = 3
 
 CLOCK_SKEW = 3.0
 """Seconds by which two honest clocks may differ."""
+
+REMEMBERED = 4096
+"""Records that need not be opened again, of at most 1 KiB each."""
 
 _LIMITS = Limits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
 
@@ -101,10 +105,17 @@ def open_announcement(
 ) -> tuple[bytes, Announcement]:
     """Author and announcement, everything checked but the clock.
 
+    What opened lately is remembered, for a node meets the same record in every replica and turn.
+
     Raises:
         ProtocolError: in the order size, magic, swarm, key, signature, encoding, schema, shard,
             lifetime, the manifest's limits, admission.
     """
+    return _opened(bytes(data), swarm_id, manifest)
+
+
+@lru_cache(REMEMBERED)
+def _opened(data: bytes, swarm_id: bytes, manifest: Manifest) -> tuple[bytes, Announcement]:
     author, body = envelope.open_envelope(envelope.ANNOUNCEMENT, data, swarm_id, MAX_RECORD_BYTES)
     announcement = _from_wire(decode(body, _LIMITS))
     if announcement.shard != shard_of(author, announcement.epoch, manifest.shards):

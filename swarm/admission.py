@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -37,6 +38,7 @@ REWARD_TOLERANCE = 1e-3
 MAX_STALLS = 2
 # Epochs that an honest author's clock may be ahead of ours.
 AHEAD_EPOCHS = 1
+Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
 _SEEN = "SELECT digest FROM seen WHERE author=? AND epoch=? AND number=?"
 
 
@@ -54,6 +56,11 @@ class Admission:
 
     Whatever is wrong with a frame or a group is a refusal: counted as ``refused{reason=…}``, put
     into the author's account, and a strike where :mod:`swarm.refusals` says so.
+
+    Args:
+        threaded: whether :meth:`admit` works on another thread; a simulation, whose clock waits
+            for none, keeps to its own.
+        opener: :func:`protocol.frame.open_frame`, or what remembers its results for many nodes.
     """
 
     def __init__(
@@ -65,6 +72,9 @@ class Admission:
         journal: Journal,
         clock: Clock,
         counters: Counters,
+        *,
+        threaded: bool = True,
+        opener: Opener = open_frame,
     ) -> None:
         self._manifest = manifest
         self._swarm_id = swarm_id
@@ -73,6 +83,8 @@ class Admission:
         self._journal = journal
         self._clock = clock
         self._counters = counters
+        self._threaded = threaded
+        self._opener = opener
         # A rebuilt journal may have forgotten what was used of any epoch that had begun.
         restored = journal.restored_at
         self._first_epoch = (
@@ -82,7 +94,7 @@ class Admission:
     async def admit(self, frame: bytes, expected_author: bytes) -> list[PooledGroup]:
         """The groups of a frame that may be learned from.
 
-        The work is done on another thread; the event loop goes on.
+        Unless told otherwise the work is done on another thread; the event loop goes on.
 
         Args:
             frame: any bytes.
@@ -92,6 +104,8 @@ class Admission:
         Raises:
             JournalError: this node's own storage failed.
         """
+        if not self._threaded:
+            return self.examine(frame, expected_author)
         return await asyncio.to_thread(self.examine, frame, expected_author)
 
     def examine(self, frame: bytes, expected_author: bytes) -> list[PooledGroup]:
@@ -114,7 +128,7 @@ class Admission:
             findings.refused[refusals.BANNED] += 1
             return None
         try:
-            opened = open_frame(frame, self._swarm_id, self._manifest)
+            opened = self._opener(frame, self._swarm_id, self._manifest)
         except ProtocolError as error:
             findings.refused[error.code] += 1
             return None

@@ -36,11 +36,13 @@ class CollectorLimits:
         gossip_peers: random peers asked for announcements each epoch.
         pulls_per_epoch: frames pulled each epoch at most.
         concurrent_pulls: at a time, one from each author.
+        uninformative: pull even frames in which no group's claimed rewards differ.
     """
 
     gossip_peers: int = 3
     pulls_per_epoch: int = 16
     concurrent_pulls: int = 8
+    uninformative: bool = False
 
 
 class Admission(Protocol):
@@ -156,13 +158,14 @@ class Collector:
     def _new(self, offers: Iterable[Offer]) -> list[Offer]:
         """Offers worth a pull, the most informative first.
 
-        A frame whose claimed rewards do not differ in any group can teach nothing: its groups have
-        no advantage if the claim is true, and are refused if it is not.
+        A frame whose claimed rewards do not differ in any group can teach nothing and is left
+        alone: its groups have no advantage if the claim is true, and are refused if it is not.
         """
         fresh = [
             offer
             for offer in offers
-            if offer.informative and self._attempts.get(offer.content_id, 0) < ATTEMPTS
+            if (offer.informative or self._limits.uninformative)
+            and self._attempts.get(offer.content_id, 0) < ATTEMPTS
         ]
         return sorted(fresh, key=lambda offer: (-offer.informative, offer.content_id))
 

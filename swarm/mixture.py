@@ -21,10 +21,12 @@ class MixtureConfig:
     Attributes:
         external: J, outside groups in an update at most.
         select: how they are chosen.
+        discard: groups without advantage are dropped first.
     """
 
     external: int = 4
     select: Literal["uniform"] = "uniform"
+    discard: bool = True
 
 
 class Mixture:
@@ -36,7 +38,7 @@ class Mixture:
     """
 
     def __init__(self, config: MixtureConfig, seed: int) -> None:
-        self._external = config.external
+        self._config = config
         self._seed = seed
 
     def choose(self, candidates: Sequence[Candidate], turn: int) -> list[Candidate]:
@@ -46,6 +48,8 @@ class Mixture:
             candidates: with distinct keys; their order does not matter.
             turn: number of the choice, usually the round; each turn draws anew.
         """
-        useful = sorted((c for c in candidates if c.informative), key=lambda c: c.key)
+        config = self._config
+        useful = [c for c in candidates if c.informative or not config.discard]
+        useful.sort(key=lambda c: c.key)
         draw = random.Random(f"mixture/{self._seed}/{turn}")
-        return draw.sample(useful, min(self._external, len(useful)))
+        return draw.sample(useful, min(config.external, len(useful)))

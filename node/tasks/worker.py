@@ -17,7 +17,7 @@ from typing import Any
 
 from node.tasks.catalogue import CatalogueError, open_catalogue
 from node.tasks.channel import Channel, ChannelError
-from node.tasks.extract import extract
+from node.tasks.scores import score
 from node.tasks.task import ScoringError, Split, Task, TaskError, TaskSource
 from protocol.manifest import EnvSpec
 from swarm.judge import CRASHED, UNKNOWN_ENV
@@ -89,17 +89,12 @@ def _build(sources: dict[str, TaskSource], task: list[Any]) -> Task:
 
 def _score(sources: dict[str, TaskSource], coordinates: list[Any], texts: list[str]) -> Reply:
     task = _build(sources, coordinates)
-    source = sources[task.env]
-    rewards, unreadable = [], 0
-    for text in texts:
-        try:
-            rewards.append(source.score(task, extract(text, source.extract)))
-        except (MemoryError, RecursionError, ScoringError):
-            raise
-        except Exception:  # noqa: BLE001 - an answer that trips its verifier is a wrong answer
-            rewards.append(0.0)
-            unreadable += 1
-    return {"prompt": task.prompt, "rewards": rewards, "unreadable": unreadable}
+    scores = score(sources[task.env], task, texts)
+    return {
+        "prompt": task.prompt,
+        "rewards": scores.rewards,
+        "unreadable": scores.unreadable,
+    }
 
 
 def _take_over_stdin() -> Channel:

@@ -21,7 +21,6 @@ from swarm.member import Member
 from swarm.memory_transport import Conditions, MemoryNetwork, MemoryTransport
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
-from swarm.pooled_group import PooledGroup
 from swarm.transport import Transport
 
 FOUNDER = Identity.from_seed(b"founder of the test swarm".ljust(32))
@@ -51,16 +50,6 @@ class ParityJudge:
 
     def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
         return Verdict(f"{env} {seed}", tuple(float(len(text) % 2 == 0) for text in texts))
-
-
-class InlineAdmission:
-    """Admission on the loop's own thread, for a clock that waits for no other."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-
-    async def admit(self, frame: bytes, expected_author: bytes) -> list[PooledGroup]:
-        return self._admission.examine(frame, expected_author)
 
 
 def group(epoch: int, index: int, texts: Sequence[str] = ("even", "odd")) -> Group:
@@ -108,13 +97,20 @@ class Node:
             upload_rate=upload_rate,
         )
         admission = Admission(
-            agreed, swarm, ParityJudge(), self.accounts, self.journal, clock, counters
+            agreed,
+            swarm,
+            ParityJudge(),
+            self.accounts,
+            self.journal,
+            clock,
+            counters,
+            threaded=False,
         )
         self.member = Member(
             transport=transport,
             directory=self.directory,
             exchange=self.exchange,
-            admission=InlineAdmission(admission),
+            admission=admission,
             pool=self.pool,
             outbox=self.outbox,
             accounts=self.accounts,

@@ -1,0 +1,83 @@
+"""The judge of answers inside this process: as the verifier judges, without its walls.
+
+For text that nobody outside wrote. A simulated swarm shares one, and a verdict that several of
+its nodes ask for is worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from node.tasks.catalogue import open_catalogue
+from node.tasks.scores import score
+from node.tasks.task import ScoringError, Split, Task, TaskError
+from protocol.manifest import EnvSpec
+from swarm.judge import CRASHED, EVALUATES_TEXT, UNKNOWN_ENV, JudgeRefused, Verdict
+
+REMEMBERED = 4096
+"""Tasks and verdicts, each: some rounds of a small swarm."""
+
+
+class LocalJudge:
+    """Gives the verdicts of :class:`node.tasks.verifier.Verifier`.
+
+    Args:
+        specs: the swarm's catalogue.
+
+    Raises:
+        CatalogueError: it cannot be opened here.
+    """
+
+    def __init__(self, specs: Sequence[EnvSpec]) -> None:
+        self._sources = open_catalogue(specs, {})
+        self._built = lru_cache(REMEMBERED)(self._build)
+        self._judged = lru_cache(REMEMBERED)(self._judge)
+
+    def start(self) -> tuple[str, ...]:
+        """Names of the envs that are served."""
+        return tuple(self._sources)
+
+    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+        """The prompts of tasks, in their order.
+
+        Raises:
+            JudgeRefused: one of them cannot be built.
+        """
+        return [self._built(*task).prompt for task in tasks]
+
+    def judge(
+        self,
+        env: str,
+        level: int,
+        seed: int,
+        texts: Sequence[str],
+        split: Split = Split.TRAIN,
+    ) -> Verdict:
+        """Rebuild one task and score ``texts`` as answers to it.
+
+        Raises:
+            JudgeRefused: no verdict; scoring that evaluates text is never done in this process.
+        """
+        return self._judged(env, level, seed, tuple(texts), split)
+
+    def _judge(
+        self, env: str, level: int, seed: int, texts: tuple[str, ...], split: Split
+    ) -> Verdict:
+        task = self._built(env, level, seed, split)
+        source = self._sources[env]
+        if source.evaluates_text:
+            raise JudgeRefused(EVALUATES_TEXT, f"env {env!r}")
+        try:
+            scores = score(source, task, texts)
+        except (ScoringError, RecursionError) as error:
+            raise JudgeRefused(CRASHED, str(error)) from error
+        return Verdict(task.prompt, tuple(scores.rewards))
+
+    def _build(self, env: str, level: int, seed: int, split: Split) -> Task:
+        if env not in self._sources:
+            raise JudgeRefused(UNKNOWN_ENV, f"{env!r} is not served here")
+        try:
+            return self._sources[env].build(level, seed, split)
+        except TaskError as error:
+            raise JudgeRefused(UNKNOWN_ENV, str(error)) from error
