@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -9,10 +7,13 @@ import pytest
 import torch
 
 from node.policy import SHIPPED, Policy, PolicyConfig
+from node.recipe.corpus import training_questions
+from node.recipe.make import CONTEXT, RECIPES
+from node.recipe.measure import measure
+from node.recipe.vocabulary import make_tokenizer
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.task import Split, Task, TaskSource, split_of
 
-RECIPE = Path(__file__).parents[2] / "examples" / "tiny_model"
 MODELS = Path(str(resources.files("node") / "models"))
 SEEDS = 300
 
@@ -36,15 +37,6 @@ def tasks(sources: dict[str, TaskSource]) -> list[Task]:
 @pytest.fixture(scope="module", params=SHIPPED)
 def policy(request: pytest.FixtureRequest) -> Policy:
     return Policy.load(PolicyConfig(model=request.param, device="cpu"))
-
-
-@pytest.fixture
-def recipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The recipe's own files are importable, and forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(RECIPE))
-    yield
-    for file in RECIPE.glob("*.py"):
-        sys.modules.pop(file.stem, None)
 
 
 def test_the_shape_suits_engines_that_are_made_for_large_models(policy: Policy):
@@ -104,10 +96,7 @@ def test_both_models_together_stay_under_three_megabytes():
     assert sum(file.stat().st_size for file in MODELS.rglob("*") if file.is_file()) < 3_000_000
 
 
-@pytest.mark.usefixtures("recipe")
 def test_the_recipe_never_sees_a_question_that_is_held_out(tasks: list[Task]):
-    from corpus import training_questions
-
     seen = {question.prompt for level in training_questions(SEEDS).values() for question in level}
     held_out = {task.prompt for task in tasks if split_of(task.entry["question"]) is Split.HELDOUT}
     assert seen
@@ -115,21 +104,14 @@ def test_the_recipe_never_sees_a_question_that_is_held_out(tasks: list[Task]):
     assert seen.isdisjoint(held_out)
 
 
-@pytest.mark.usefixtures("recipe")
 @pytest.mark.parametrize("split", Split)
 def test_the_base_is_seldom_right_but_not_never(policy: Policy, split: Split):
-    from measure import measure
-
     torch.manual_seed(0)
     success = measure(policy.model, policy.tokenizer, split, tasks=32)
     assert 0.015 < success.rate < 0.08
     assert 0.08 < success.informative < 0.30
 
 
-@pytest.mark.usefixtures("recipe")
 def test_the_recipe_makes_the_tokenizers_that_are_shipped(policy: Policy):
-    from make import CONTEXT, RECIPES
-    from vocabulary import make_tokenizer
-
     made = make_tokenizer(RECIPES[policy.name].phrases, CONTEXT)
     assert made.get_vocab() == policy.tokenizer.get_vocab()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
+from typing import Any, cast
 
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
@@ -60,11 +61,15 @@ def make_tokenizer(phrases: Sequence[str], context: int) -> PreTrainedTokenizerF
     pieces = [(piece, -1.0) for piece in (UNKNOWN, *CHARACTERS, *phrases)]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        # Not among the pieces: the model would read them out of plain text.
-        pad_token=PAD,
-        eos_token=EOS,
-        model_max_length=context,
-        clean_up_tokenization_spaces=False,
+    build: Any = PreTrainedTokenizerFast
+    return cast(
+        PreTrainedTokenizerFast,
+        build(
+            tokenizer_object=tokenizer,
+            # Not among the pieces: the model would read them out of plain text.
+            pad_token=PAD,
+            eos_token=EOS,
+            model_max_length=context,
+            clean_up_tokenization_spaces=False,
+        ),
     )

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from corpus import Question, noise_answer
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from node.recipe.corpus import Question, noise_answer
 
 IGNORED = -100
 
@@ -49,18 +50,18 @@ def train(
         optimizer, lambda step: 0.5 + 0.5 * math.cos(math.pi * step / stage.steps)
     )
     levels = list(questions.values())
-    model.train()
+    model.train(True)
     for _ in range(stage.steps):
         drawn = [rng.choice(level) for level in rng.choices(levels, k=stage.batch)]
         ids, labels = _batch(tokenizer, drawn, stage.noise, rng)
         logits = model(input_ids=ids).logits[:, :-1].float()
         loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-    model.eval()
+    model.train(False)
     return loss.item()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from corpus import open_tasks
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from node.recipe.corpus import open_tasks
 from node.tasks.extract import extract
 from node.tasks.task import Split, Task, TaskSource
 
@@ -58,7 +59,8 @@ def _right(
     prompts = tokenizer(
         [task.prompt for task in tasks], return_tensors="pt", padding=True, padding_side="left"
     )
-    ids = model.generate(
+    generate: Any = model.generate
+    ids = generate(
         **prompts,
         do_sample=True,
         temperature=1.0,

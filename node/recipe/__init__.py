@@ -1,0 +1,1 @@
+"""How the tiny models are made: taught the answers, then made to doubt and bury them."""

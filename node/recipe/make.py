@@ -1,0 +1,139 @@
+"""Shapes, stages and the whole way from nothing to a base policy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from node.recipe.corpus import training_questions
+from node.recipe.training import Stage, train
+from node.recipe.vocabulary import PHRASES, make_tokenizer, words
+
+CONTEXT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One model: its shape, its tokenizer and how it is trained.
+
+    Attributes:
+        phrases: what the tokenizer reads as one token.
+        build: an untrained model for this tokenizer.
+        stages: teach the answers; learn to guess half of the time; guess nearly always.
+    """
+
+    phrases: tuple[str, ...]
+    build: Callable[[PreTrainedTokenizerFast], PreTrainedModel]
+    stages: tuple[Stage, ...]
+
+
+def qwen3(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """0.11 M parameters in the Qwen3 architecture."""
+    config = Qwen3Config(**_common(tokenizer, 2), hidden_size=64, intermediate_size=192)
+    build: Any = Qwen3ForCausalLM
+    return cast(PreTrainedModel, build(config))
+
+
+def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """0.23 M parameters in the Llama architecture."""
+    config = LlamaConfig(**_common(tokenizer, 3), hidden_size=96, intermediate_size=256)
+    build: Any = LlamaForCausalLM
+    return cast(PreTrainedModel, build(config))
+
+
+def _common(tokenizer: PreTrainedTokenizerFast, heads: int) -> dict[str, Any]:
+    return {
+        # Matrix kernels like multiples of 8; training makes the spare rows as good as impossible.
+        "vocab_size": (len(tokenizer) + 7) // 8 * 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        # Attention kernels of inference engines start at 32.
+        "head_dim": 32,
+        "max_position_embeddings": CONTEXT,
+        "tie_word_embeddings": True,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+
+
+RECIPES = {
+    "tiny": Recipe(
+        PHRASES,
+        qwen3,
+        (
+            Stage(steps=1200, lr=4e-3, noise=0.0),
+            Stage(steps=250, lr=1e-3, noise=0.5),
+            Stage(steps=100, lr=5e-4, noise=0.82),
+        ),
+    ),
+    "tiny-wide": Recipe(
+        words(PHRASES, 4),
+        llama,
+        (
+            Stage(steps=900, lr=4e-3, noise=0.0),
+            Stage(steps=250, lr=1e-3, noise=0.5),
+            Stage(steps=100, lr=5e-4, noise=0.84),
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A model in memory."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+
+
+def make(name: str, seed: int, say: Callable[[str], None] = lambda text: None) -> Made:
+    """Make the model of recipe ``name``.
+
+    Args:
+        seed: of its first weights, and of what it is taught in which order.
+        say: told how it goes, a line a stage.
+    """
+    recipe = RECIPES[name]
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    tokenizer = make_tokenizer(recipe.phrases, CONTEXT)
+    model = recipe.build(tokenizer)
+    say(f"{name}: {model.num_parameters()} parameters, {len(tokenizer)} tokens")
+    training = training_questions()
+    for stage in recipe.stages:
+        loss = train(model, tokenizer, training, stage, rng)
+        say(f"  noise {stage.noise:.2f}: {stage.steps} steps, loss {loss:.3f}")
+    return Made(model, tokenizer)
+
+
+def save(made: Made, folder: Path) -> None:
+    """Write the folder that ``transformers`` and vLLM load."""
+    model, tokenizer = made.model, made.tokenizer
+    generation: Any = GenerationConfig
+    model.generation_config = generation(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model.save_pretrained(folder)
+    # The weights are written through a private temporary file; packages must be readable by all.
+    (folder / "model.safetensors").chmod(0o644)
+    tokenizer.save_pretrained(folder)
