@@ -18,6 +18,7 @@ from node.cli import (
     demo,
     doctor,
     evaluate,
+    experiment,
     export,
     found,
     identity,
@@ -57,6 +58,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
 for _name, _function, _kind, _example in COMMANDS:
     app.command(_name, cls=_kind, epilog=f"Example: swarm-node {_example}")(_function)
 app.add_typer(identity.app, name="identity")
+app.add_typer(experiment.app, name="experiment")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,88 @@
+"""``swarm-node experiment``: what sharing experience is worth, measured on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli.common import DebugOption, JsonOption
+
+app = typer.Typer(
+    help="Measure what sharing experience is worth, on this machine.", no_args_is_help=True
+)
+
+QUICK = ("8/0", "4/4")
+QUICK_ROUNDS = 100
+
+
+@app.command(
+    "sapo",
+    epilog="Example: swarm-node experiment sapo --mix 8/0 --mix 4/4 --seeds 3 --run-dir my-table",
+)
+def sapo(
+    mixes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mix",
+            metavar="OWN/EXTERNAL",
+            help="A mix to run; may be repeated. Left out: 8/0, 6/2, 4/4 and 2/6.",
+            show_default=False,
+        ),
+    ] = None,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="Run the controls beside the mixes.")
+    ] = False,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each mix.")] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each node.")] = 300,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Nodes of a swarm.")] = 8,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
+    ] = 0,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run-dir",
+            help="Folder of the experiment; one that was broken off goes on. "
+            "Left out: ./experiment-run/sapo (or /quick).",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help=f"One seed, {QUICK_ROUNDS} rounds, 8/0 and 4/4, the shipped model."
+        ),
+    ] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Rerun the table of the SAPO paper (arXiv 2509.08721) with tiny models.
+
+    Whole swarms are simulated, one a process, by the parts that join runs; only wires and clock
+    are the simulation's.
+    """
+    from rich.console import Console
+
+    from node.experiment.arms import CONTROLS, MIXES, mix
+    from node.experiment.run import Plan, run
+    from node.experiment.settings import Settings
+    from node.experiment.tables import table
+
+    settings = Settings(nodes=nodes, rounds=rounds)
+    if quick:
+        mixes, seeds = mixes or list(QUICK), 1
+        settings = Settings(nodes=nodes, rounds=QUICK_ROUNDS, model="tiny")
+    arms = tuple(map(mix, mixes)) if mixes else MIXES
+    if controls:
+        arms += tuple(arm for arm in CONTROLS if arm.name not in {a.name for a in arms})
+    root = run_dir or Path("experiment-run") / ("quick" if quick else "sapo")
+    plan = Plan(settings, arms, tuple(range(seeds)), workers)
+    summaries = run(plan, root, Console(stderr=True))
+    if json:
+        typer.echo((root / "results.json").read_text())
+        return
+    console = Console()
+    console.print(table(settings, summaries))
+    console.print(f"the whole table is {root / 'table.md'}, the chart {root / 'chart.png'}")

@@ -1,0 +1,70 @@
+"""What an experiment compares: mixes, and controls in which one thing differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.cli.common import parse_mix
+from node.errors import UsageError
+from node.rounds import Rules
+
+PUBLISHED = Rules(fill=False)
+"""J is a cap: a slot that the swarm cannot fill stays empty, so that own generation is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to train, run once for every seed.
+
+    Attributes:
+        name: unique; what tables show.
+        local: I, own groups a round.
+        external: J, outside groups in an update at most.
+        rules: how the nodes' rounds go.
+        partial_credit: rewards are the families' own scores instead of right or wrong.
+        reference: name of the arm that it is compared with, seed by seed.
+        overrides: further config keys of every node.
+    """
+
+    name: str
+    local: int
+    external: int
+    rules: Rules = PUBLISHED
+    partial_credit: bool = False
+    reference: str = "8/0"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def file_name(self) -> str:
+        """The name without what file systems dislike."""
+        return self.name.replace("/", "-").replace(" ", "_").replace(",", "")
+
+
+def mix(text: str) -> Arm:
+    """``"4/4"`` as published.
+
+    Raises:
+        UsageError: it is no mix, or one without groups.
+    """
+    local, external = parse_mix(text)
+    if local + external == 0:
+        raise UsageError("--mix", text, "An update needs groups: raise either number.")
+    return Arm(f"{local}/{external}", local, external)
+
+
+MIXES = tuple(mix(text) for text in ("8/0", "6/2", "4/4", "2/6"))
+"""Those of the paper (arXiv 2509.08721, section 5)."""
+
+CONTROLS = (
+    Arm("4/0", 4, 0),
+    Arm("2/0", 2, 0),
+    Arm("4/4 undiscarded", 4, 4, Rules(fill=False, discard=False)),
+    Arm("32/0 best 8", 32, 0, Rules(fill=False, keep=8)),
+    Arm("8/0 partial", 8, 0, partial_credit=True, reference="8/0 partial"),
+    Arm("4/4 partial", 4, 4, partial_credit=True, reference="8/0 partial"),
+)
+"""4/0 and 2/0 generate as 4/4 and 2/6 do and take nothing. Undiscarded: groups without advantage
+are shared and taken like others. Best 8: 32 groups are generated, at most 8 informative ones are
+trained on. Partial: dense rewards."""

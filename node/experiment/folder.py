@@ -1,0 +1,97 @@
+"""An experiment's run folder: what was asked for, what is done, what came out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from node.errors import NodeError
+from node.experiment.recording import Recording
+from node.experiment.settings import Configuration, Settings
+from node.files import write_atomic
+
+MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentFolder:
+    """Paths in one folder. A file is there whole or not at all, so whatever is there is done."""
+
+    root: Path
+
+    @property
+    def settings(self) -> Path:
+        """The conditions that every run in this folder has."""
+        return self.root / "experiment.json"
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results.json"
+
+    @property
+    def table(self) -> Path:
+        return self.root / "table.md"
+
+    @property
+    def chart(self) -> Path:
+        return self.root / "chart.png"
+
+    @property
+    def log(self) -> Path:
+        """What the worker processes say on standard error."""
+        return self.root / "workers.log"
+
+    def base(self, seed: int) -> Path:
+        """The folder of a seed's base policy."""
+        return self.root / "bases" / str(seed)
+
+    def has_base(self, seed: int) -> bool:
+        """Whether that policy has been made."""
+        return (self.base(seed) / MODEL).exists()
+
+    def run(self, run: Configuration) -> Path:
+        """A run's figures."""
+        return self.root / "runs" / f"{run.file_name}.json"
+
+    def seconds(self, run: Configuration) -> Path:
+        """A run's CPU seconds by round."""
+        return self.root / "runs" / f"{run.file_name}.seconds.json"
+
+    def open(self, settings: Settings) -> None:
+        """Make the folder, or go on in it.
+
+        Raises:
+            NodeError: the runs in it were made under other conditions.
+        """
+        (self.root / "runs").mkdir(parents=True, exist_ok=True)
+        wanted = asdict(settings)
+        if not self.settings.exists():
+            write_atomic(self.settings, json.dumps(wanted).encode())
+        found = json.loads(self.settings.read_text())
+        if found != wanted:
+            differs = ", ".join(
+                f"{key} {found.get(key)!r} there, {wanted[key]!r} here"
+                for key in wanted
+                if found.get(key) != wanted[key]
+            )
+            raise NodeError(
+                "the folder holds an experiment under other conditions",
+                f"{self.root} ({differs})",
+                "Name another folder with --run-dir, or ask for the same.",
+            )
+
+    def missing(self, runs: Sequence[Configuration]) -> list[Configuration]:
+        """Those that are still to be done."""
+        return [run for run in runs if not self.run(run).exists()]
+
+    def write(self, run: Configuration, recording: Recording) -> None:
+        """Keep a run; the figures come last, as they say that it is done."""
+        write_atomic(self.seconds(run), json.dumps(recording.seconds).encode())
+        write_atomic(self.run(run), recording.as_json().encode())
+
+    def read(self, run: Configuration) -> Recording:
+        """A run that is done."""
+        seconds = json.loads(self.seconds(run).read_text())
+        return Recording.from_json(self.run(run).read_text(), seconds)

@@ -1,0 +1,96 @@
+"""What is kept of a run: the figures of every round, and beside them the seconds they took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, pvariance
+from typing import Any
+
+from node.evaluation import SOLVED
+from node.rounds import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFigures:
+    """One round of a swarm; means are over its nodes.
+
+    Attributes:
+        reward: mean reward of own completions, a figure a node.
+        solved: mean share of own completions that are right.
+        tokens: mean generated tokens, evaluation not counted.
+        informative: mean share of own groups whose rewards differ.
+        external: mean number of outside groups trained on.
+        trained: mean number of informative groups in the update.
+        entropy: of the policies, nats a token, over the nodes that learned; None if none did.
+        variance: mean variance of the rewards within an own group.
+        evaluation: mean reward on held-out tasks; None where it was not due.
+    """
+
+    reward: tuple[float, ...]
+    solved: float
+    tokens: float
+    informative: float
+    external: float
+    trained: float
+    entropy: float | None
+    variance: float
+    evaluation: float | None
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> RoundFigures:
+        """Fold what the nodes did."""
+        groups = [[g.training.rewards for g in outcome.own] for outcome in outcomes]
+        rewards = [[r for group in own for r in group] for own in groups]
+        entropies = [o.update.entropy for o in outcomes if not o.update.skipped]
+        evaluations = [o.evaluation for o in outcomes if o.evaluation is not None]
+        return cls(
+            reward=tuple(fmean(own) for own in rewards),
+            solved=fmean(fmean(r >= SOLVED for r in own) for own in rewards),
+            tokens=fmean(sum(g.tokens for g in o.own) for o in outcomes),
+            informative=fmean(fmean(g.informative for g in o.own) for o in outcomes),
+            external=fmean(len(o.external) for o in outcomes),
+            trained=fmean(o.update.groups_informative for o in outcomes),
+            entropy=fmean(entropies) if entropies else None,
+            variance=fmean(fmean(pvariance(group) for group in own) for own in groups),
+            evaluation=fmean(evaluations) if evaluations else None,
+        )
+
+    @property
+    def mean_reward(self) -> float:
+        """Over the nodes."""
+        return fmean(self.reward)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A whole run.
+
+    Attributes:
+        arm: name.
+        seed: of the experiment.
+        rounds: in their order; a function of the configuration.
+        seconds: CPU time of each round, all nodes together; what the machine happened to take.
+    """
+
+    arm: str
+    seed: int
+    rounds: tuple[RoundFigures, ...]
+    seconds: tuple[float, ...]
+
+    def as_json(self) -> str:
+        """All but the seconds, so that equal runs give equal bytes."""
+        columns = [asdict(figures) for figures in self.rounds]
+        table = {name: [row[name] for row in columns] for name in columns[0]}
+        return json.dumps({"arm": self.arm, "seed": self.seed, "rounds": table})
+
+    @classmethod
+    def from_json(cls, text: str, seconds: Sequence[float]) -> Recording:
+        """Read :meth:`as_json` back."""
+        value: dict[str, Any] = json.loads(text)
+        table: dict[str, list[Any]] = value["rounds"]
+        table["reward"] = [tuple(row) for row in table["reward"]]
+        rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
+        rounds = tuple(RoundFigures(**row) for row in rows)
+        return cls(value["arm"], value["seed"], rounds, tuple(seconds))

@@ -1,0 +1,113 @@
+"""``swarm-node experiment``: every arm under every seed, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from node.errors import UsageError
+from node.experiment import chart, tables
+from node.experiment.arms import Arm
+from node.experiment.crew import Crew
+from node.experiment.folder import ExperimentFolder
+from node.experiment.jobs import Job
+from node.experiment.measures import Summary, summarise
+from node.experiment.settings import Configuration, Settings
+from node.files import write_atomic
+from node.threads import cores
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked for.
+
+    Attributes:
+        settings: of every run.
+        arms: names are unique.
+        seeds: of each arm.
+        workers: processes side by side; 0: one for each core.
+    """
+
+    settings: Settings
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        if not names or len(set(names)) < len(names):
+            raise UsageError("--mix", ", ".join(names) or "none", "Name each mix once.")
+
+    @property
+    def runs(self) -> list[Configuration]:
+        """Seed by seed, so that an experiment broken off has whole comparisons."""
+        return [Configuration(arm, seed) for seed in self.seeds for arm in self.arms]
+
+
+def run(plan: Plan, root: Path, console: Console) -> tuple[Summary, ...]:
+    """Do what is missing in ``root``, then write results, table and chart there.
+
+    Args:
+        console: shows how far it is.
+
+    Raises:
+        NodeError: the folder holds another experiment, or a worker died.
+    """
+    folder = ExperimentFolder(root)
+    folder.open(plan.settings)
+    work(plan, folder, console)
+    return report(plan, folder)
+
+
+def work(plan: Plan, folder: ExperimentFolder, console: Console) -> None:
+    """Make the missing base policies, then do the missing runs."""
+    missing = folder.missing(plan.runs)
+    size = plan.workers or cores()
+    jobs = [Job(str(folder.root), plan.settings, run.seed, run.arm) for run in missing]
+    with Crew(size, folder.log) as crew, _progress(console) as progress:
+        if not plan.settings.model:
+            _do(crew, progress, "base policies", _bases(plan, folder, missing), rounds=1)
+        _do(crew, progress, "rounds", jobs, rounds=plan.settings.rounds)
+
+
+def report(plan: Plan, folder: ExperimentFolder) -> tuple[Summary, ...]:
+    """Fold the runs that are done and write results, table and chart."""
+    recordings = {(run.arm.name, run.seed): folder.read(run) for run in plan.runs}
+    summaries = summarise(plan.arms, recordings)
+    write_atomic(folder.results, tables.results(plan.settings, summaries).encode())
+    write_atomic(folder.table, tables.markdown(plan.settings, summaries).encode())
+    chart.draw(summaries, recordings, folder.chart)
+    return summaries
+
+
+def _bases(plan: Plan, folder: ExperimentFolder, missing: Sequence[Configuration]) -> list[Job]:
+    seeds = sorted({run.seed for run in missing if not folder.has_base(run.seed)})
+    return [Job(str(folder.root), plan.settings, seed) for seed in seeds]
+
+
+def _do(crew: Crew, progress: Progress, title: str, jobs: Sequence[Job], *, rounds: int) -> None:
+    if not jobs:
+        return
+    task = progress.add_task(title, total=rounds * len(jobs))
+    done: dict[str, int] = {}
+
+    def tell(job: Job, count: int, finished: bool) -> None:
+        done[job.title] = rounds if finished else count
+        progress.update(task, completed=sum(done.values()), description=f"{title} ({job.title})")
+
+    crew.do(jobs, tell)
+    progress.update(task, description=title)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console)

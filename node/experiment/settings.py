@@ -1,0 +1,124 @@
+"""The conditions that all arms of an experiment share, and a node's config under them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from node.config import Config
+from node.experiment.arms import Arm
+from node.tasks.catalogue import load_catalogue
+from protocol.identity import Identity
+from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
+
+EPOCH_SECONDS = 60.0
+"""A round lasts an epoch of virtual time."""
+START = 1_700_000_000.0
+"""Unix time at which the virtual clock starts."""
+MAX_AGE = 1.5 * EPOCH_SECONDS
+"""A group published in one round can be taken in the next and in no later one, as in the paper."""
+GROUPS_PER_EPOCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is the same in every arm.
+
+    Attributes:
+        nodes: in the swarm.
+        rounds: of each node.
+        model: where every seed's base policy comes from; empty: each seed makes one of its own.
+        catalogue: name of the tasks.
+        eval_every: rounds between two looks at held-out tasks.
+        eval_tasks: held-out tasks in a look.
+    """
+
+    nodes: int = 8
+    rounds: int = 300
+    model: str = ""
+    catalogue: str = "tiny"
+    eval_every: int = 25
+    eval_tasks: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One run of an experiment: an arm under one seed."""
+
+    arm: Arm
+    seed: int
+
+    @property
+    def file_name(self) -> str:
+        """Of its results, without an ending."""
+        return f"{self.arm.file_name}.{self.seed}"
+
+
+def node_identity(seed: int, number: int) -> Identity:
+    """The key of node ``number``; its tasks follow from it."""
+    return Identity.from_seed(sha256(f"swarm-node experiment {seed} {number}".encode()).digest())
+
+
+def node_config(settings: Settings, run: Configuration, number: int, model: str) -> Config:
+    """The config of node ``number``.
+
+    Args:
+        model: the seed's base policy, a folder or a shipped model's name.
+
+    Raises:
+        ConfigError: an override of the arm is wrong.
+    """
+    arm = run.arm
+    return Config.with_overrides(
+        {
+            "node.name": f"node-{number + 1}",
+            "node.seed": 1000 * run.seed + number,
+            "node.threads": 1,
+            # Every announcement is in the hash table within the round; there is nothing to hear.
+            "network.gossip_peers": 0,
+            # Who takes nothing from the pool need not fill it.
+            "network.pulls_per_epoch": 16 if arm.external else 0,
+            "policy.model": model,
+            "policy.device": "cpu",
+            "engine.max_new_tokens": 16,
+            "engine.group_size": 8,
+            "mixture.local": arm.local,
+            "mixture.external": arm.external,
+            "mixture.max_age": MAX_AGE,
+            "learner.lr": 3e-4,
+            "learner.betas": [0.9, 0.99],
+            "schedule.rounds": settings.rounds,
+            "schedule.eval_every": settings.eval_every,
+            "schedule.eval_tasks": settings.eval_tasks,
+            # There are no checkpoints; a configuration that was interrupted is run again.
+            "schedule.checkpoint_every": settings.rounds,
+            **arm.overrides,
+        }
+    )
+
+
+def signed_manifest(settings: Settings, run: Configuration) -> bytes:
+    """The swarm that the nodes of a run form."""
+    founder = node_identity(run.seed, 0)
+    manifest = Manifest(
+        name="experiment",
+        founder=founder.author,
+        created=START,
+        catalogue=catalogue(settings.catalogue, partial_credit=run.arm.partial_credit),
+        epoch_seconds=EPOCH_SECONDS,
+        max_groups_per_epoch=GROUPS_PER_EPOCH,
+    )
+    return sign_manifest(manifest, founder)
+
+
+def catalogue(name: str, *, partial_credit: bool) -> tuple[EnvSpec, ...]:
+    """The envs of a catalogue, with the families' own scores as rewards where asked for."""
+    specs = load_catalogue(name)
+    if not partial_credit:
+        return specs
+    return tuple(replace(spec, levels=tuple(map(_partial, spec.levels))) for spec in specs)
+
+
+def _partial(level: str) -> str:
+    return canonical_json({**json.loads(level), "partial_credit": True})

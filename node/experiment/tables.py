@@ -1,0 +1,111 @@
+"""The outcome as Markdown, as a table for the terminal and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.table import Table
+
+from node.experiment.measures import Summary
+from node.experiment.settings import Settings
+from node.experiment.statistics import Estimate
+
+COLUMNS = (
+    "arm",
+    "seeds",
+    "cumulative reward",
+    "factor",
+    "gain (95 %)",
+    "factor at equal tokens",
+    "factor at equal CPU",
+    "held-out",
+    "informative",
+    "outside groups",
+    "entropy",
+    "variance",
+    "CPU s",
+)
+NARROW = ("arm", "cumulative reward", "factor", "gain (95 %)", "factor at equal tokens", "held-out")
+"""What fits into a terminal."""
+
+
+def markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
+    """Conditions, table and how to read it."""
+    rows = [COLUMNS, ("---",) + ("---:",) * (len(COLUMNS) - 1), *map(_cells, summaries)]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    base = f"the model `{settings.model}`" if settings.model else "a base policy for each seed"
+    return "\n".join(
+        [
+            "# Sharing experience",
+            "",
+            f"{settings.nodes} nodes, {settings.rounds} rounds, {base}, tasks of the catalogue "
+            f"`{settings.catalogue}`.",
+            "",
+            *lines,
+            "",
+            "Cumulative reward: mean reward of the nodes' own rollouts, summed over rounds. Means "
+            "over seeds ± standard error. Factors and gains are against the reference of the arm "
+            "(8/0, or 8/0 partial), seed by seed; a gain is marked * where its 95 % t interval "
+            "leaves 0 out. Equal tokens, equal CPU: ratio of mean rewards up to what the cheaper "
+            "of the two runs spent.",
+            "",
+        ]
+    )
+
+
+def results(settings: Settings, summaries: Sequence[Summary]) -> str:
+    """Everything, for other programs."""
+    return json.dumps(
+        {"settings": asdict(settings), "arms": [asdict(summary) for summary in summaries]},
+        indent=1,
+    )
+
+
+def table(settings: Settings, summaries: Sequence[Summary]) -> Table:
+    """The columns that matter most."""
+    out = Table(title=f"{settings.nodes} nodes, {settings.rounds} rounds")
+    for name in NARROW:
+        out.add_column(name, justify="left" if name == "arm" else "right")
+    places = [COLUMNS.index(name) for name in NARROW]
+    for summary in summaries:
+        cells = _cells(summary)
+        out.add_row(*(cells[place] for place in places))
+    return out
+
+
+def _cells(summary: Summary) -> tuple[str, ...]:
+    measured, compared = summary.measures, summary.comparison
+    factors = ("", "", "", "")
+    if compared:
+        factors = (
+            _show(compared.factor, 2),
+            _gain(compared.gain),
+            _show(compared.at_equal_tokens, 2),
+            _show(compared.at_equal_cpu, 2),
+        )
+    return (
+        summary.arm,
+        str(len(summary.seeds)),
+        _show(measured["cumulative"], 1),
+        *factors,
+        _show(measured["heldout"], 3),
+        _show(measured["informative"], 3),
+        _show(measured["filled"], 2),
+        _show(measured["entropy"], 2) if "entropy" in measured else "",
+        _show(measured["variance"], 3),
+        _show(measured["cpu"], 0),
+    )
+
+
+def _show(estimate: Estimate, digits: int) -> str:
+    error = "" if estimate.error is None else f" ± {estimate.error:.{digits}f}"
+    return f"{estimate.mean:.{digits}f}{error}"
+
+
+def _gain(gain: Estimate) -> str:
+    if gain.margin is None:
+        return f"{gain.mean:+.1f}"
+    low, high = gain.mean - gain.margin, gain.mean + gain.margin
+    return f"{gain.mean:+.1f} ({low:+.1f} to {high:+.1f}){'*' if gain.beyond_noise else ''}"

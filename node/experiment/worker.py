@@ -1,0 +1,50 @@
+"""A process that does jobs: one JSON line in for each, JSON lines out on how it goes.
+
+It ends at once when its standard input does, so nothing outlives the command that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+
+from node.experiment.jobs import Job
+from node.threads import choose
+
+REPORT_SECONDS = 0.5
+
+
+def main() -> None:
+    """Do jobs until standard input ends."""
+    choose(1)
+    jobs: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(jobs,), daemon=True).start()
+    while True:
+        last = 0.0
+
+        def report(done: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > REPORT_SECONDS:
+                last = time.monotonic()
+                _tell({"rounds": done})
+
+        Job.decode(jobs.get()).do(report)
+        _tell({"done": True})
+
+
+def _read(jobs: queue.Queue[str]) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(0)
+
+
+def _tell(event: dict[str, object]) -> None:
+    print(json.dumps(event), flush=True)
+
+
+if __name__ == "__main__":
+    main()
