@@ -24,6 +24,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     """
     with stopping() as stop, folder.locked(), ExitStack() as stack:
         node = stack.enter_context(Participant(config, folder))
+        stack.enter_context(stop.working())
         announce(node.membership, options)
         for note in node.notes:
             typer.echo(note, err=options.json)

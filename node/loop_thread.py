@@ -29,19 +29,35 @@ class LoopThread:
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and wait for its result.
 
+        A wait that is interrupted, by Ctrl-C or by ``timeout``, cancels the work and lasts until
+        that has put everything back.
+
         Raises:
             NodeError: it took longer than ``timeout`` seconds.
         """
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        ended = threading.Event()
+
+        async def watched() -> T:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
         try:
             return future.result(timeout)
-        except concurrent.futures.TimeoutError:
+        except BaseException as error:
+            if ended.is_set():
+                raise
             future.cancel()
-            raise NodeError(
-                "the network did not answer within seconds",
-                timeout,
-                "Raise network.start_timeout, or run: swarm-node doctor.",
-            ) from None
+            ended.wait(STOP_SECONDS)
+            if not isinstance(error, TimeoutError):
+                raise
+        raise NodeError(
+            "the network did not answer within seconds",
+            timeout,
+            "Raise network.start_timeout, or run: swarm-node doctor.",
+        )
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop in the background."""

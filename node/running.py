@@ -28,18 +28,44 @@ def announce(membership: Membership, options: RunOptions) -> None:
         typer.echo(f"others join with: swarm-node join --peers {address}", err=options.json)
 
 
+class Stop(threading.Event):
+    """Set by Ctrl-C or SIGTERM while a node works, to be looked at between two rounds.
+
+    Before the work, and by a second signal within it, what goes on is interrupted at once; the
+    closing that follows is interrupted by nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._works = False
+        self._closes = False
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Work, which ends at the next round's end; closing begins behind it."""
+        self._works = True
+        try:
+            yield
+        finally:
+            self._closes = True
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self._closes:
+            return
+        if self._works and not self.is_set():
+            self.set()
+            log.info("stopping after this round (%s)", signal.Signals(number).name)
+            return
+        self._closes = True
+        raise KeyboardInterrupt
+
+
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; the second Ctrl-C interrupts at once."""
-    stop = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        log.info("stopping after this round (%s)", signal.Signals(number).name)
-
-    before = {n: signal.signal(n, on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
+def stopping() -> Iterator[Stop]:
+    """Let Ctrl-C and SIGTERM stop what happens in the block, in order."""
+    stop = Stop()
+    before = {n: signal.signal(n, stop.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

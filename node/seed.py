@@ -34,6 +34,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         membership = stack.enter_context(
             Membership(config, folder, journal, pool, counters, takes=False)
         )
+        stack.enter_context(stop.working())
         for note in (*notes, *membership.notes):
             typer.echo(note, err=options.json)
         announce(membership, options)

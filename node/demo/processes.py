@@ -28,6 +28,7 @@ class NodeProcess:
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self.folder = folder
+        self._interrupted = False
         self._output = (folder / "output.log").open("ab")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "node.cli.main", *command, "--stop-on-eof"],
@@ -82,8 +83,9 @@ class NodeProcess:
         return lines[-1] if lines else ""
 
     def interrupt(self) -> None:
-        """Ask the process to finish what it does and stop."""
-        if self.exit_code is None:
+        """Ask the process, once, to finish what it does and stop."""
+        if self.exit_code is None and not self._interrupted:
+            self._interrupted = True
             self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
