@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-from node.errors import UsageError
 from node.tasks.catalogue import load_catalogue
-from protocol.admission_rule import AdmissionRule, AllowList, Open, ProofOfWork
-from protocol.errors import ProtocolError
-from protocol.identity import Identity, author_of
+from protocol.admission_rule import AdmissionRule, Open
+from protocol.identity import Identity
 from protocol.manifest import Manifest, sign_manifest
-
 
 LEAST_EPOCHS = 10
 LEAST_SECONDS = 300.0
@@ -52,25 +48,3 @@ def found_swarm(
         admission=admission or Open(),
     )
     return sign_manifest(manifest, identity)
-
-
-def parse_admission(text: str) -> AdmissionRule:
-    """``open``, ``allow:FILE`` (a peer id a line) or ``pow:BITS`` as a rule.
-
-    Raises:
-        UsageError: it is none of these, the file cannot be read, or a line is no peer id.
-    """
-    kind, _, detail = text.partition(":")
-    try:
-        if text == "open":
-            return Open()
-        if kind == "allow" and detail:
-            lines = Path(detail).read_text(encoding="utf-8").split()
-            return AllowList(tuple(sorted({author_of(line) for line in lines})))
-        if kind == "pow":
-            return ProofOfWork(int(detail))
-    except OSError as error:
-        raise UsageError("--admission", text, f"The file cannot be read: {error}.") from error
-    except (ProtocolError, ValueError) as error:
-        raise UsageError("--admission", text, f"{error}.") from error
-    raise UsageError("--admission", text, "Write open, allow:FILE or pow:BITS.")

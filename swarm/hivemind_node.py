@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +27,13 @@ logger = logging.getLogger(__name__)
 
 StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """(peer id, reader, writer) of an incoming stream."""
+
+DETACHED = (
+    sys.executable,
+    "-ISc",
+    "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])",
+)
+"""Runs the command behind it as the same process, in a new session."""
 
 RPC_SECONDS = 1.5
 STOP_SECONDS = 5.0
@@ -118,9 +126,16 @@ class HivemindNode:
         from hivemind.p2p import P2P
         from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
+        class Daemon(P2P):  # type: ignore[misc,unused-ignore]
+            """Starts p2pd in a session of its own, out of reach of a Ctrl-C in our terminal."""
+
+            @staticmethod
+            def _make_process_args(*args: Any, **options: Any) -> list[str]:
+                return [*DETACHED, *P2P._make_process_args(*args, **options)]
+
         try:
             # Bootstrap peers are dialled by the transport: a daemon that is given dead ones exits.
-            return await P2P.create(
+            return await Daemon.create(
                 identity_path=str(settings.identity),
                 check_if_identity_free=False,
                 host_maddrs=settings.listen,
