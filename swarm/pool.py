@@ -152,15 +152,22 @@ class Pool:
 
     def _evict(self, connection: sqlite3.Connection) -> int:
         aged = connection.execute("DELETE FROM pool WHERE received<=?", (self._oldest(),)).rowcount
-        query = "SELECT author, epoch, number, informative, received, size FROM pool"
-        held = [Held(GroupKey(*row[:3]), *row[3:]) for row in connection.execute(query)]
-        surplus = over_limits(held, self._max_groups, self._max_bytes)
+        surplus = self._surplus(connection)
         connection.executemany(f"DELETE FROM pool WHERE {_THIS}", surplus)
         for reason, count in (("aged", aged), ("full", len(surplus))):
             if count:
                 self._counters.add("pool_evicted", count, reason=reason)
                 log.info("pool: %d groups evicted (%s)", count, reason)
         return aged + len(surplus)
+
+    def _surplus(self, connection: sqlite3.Connection) -> list[GroupKey]:
+        """What is over the limits; the pool is gone through only where there is any."""
+        groups, size = connection.execute("SELECT count(*), total(size) FROM pool").fetchone()
+        if groups <= self._max_groups and size <= self._max_bytes:
+            return []
+        query = "SELECT author, epoch, number, informative, received, size FROM pool"
+        held = [Held(GroupKey(*row[:3]), *row[3:]) for row in connection.execute(query)]
+        return over_limits(held, self._max_groups, self._max_bytes)
 
 
 def _row(pooled: PooledGroup) -> tuple[object, ...]:
