@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from node.errors import NodeError
+from node.errors import DiskFullError, NodeError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_NOTHING = 1 << 20
@@ -23,7 +23,11 @@ def fsync_path(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace ``path`` by ``data`` in one step; ``durable`` survives a power cut as well."""
+    """Replace ``path`` by ``data`` in one step; ``durable`` survives a power cut as well.
+
+    Raises:
+        NodeError: it cannot be written; what was there before still is.
+    """
     tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         tmp.write_bytes(data)
@@ -32,6 +36,8 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         tmp.replace(path)
         if durable:
             fsync_path(path.parent)
+    except OSError as error:
+        raise write_error(path, error) from error
     finally:
         tmp.unlink(missing_ok=True)
 
@@ -47,7 +53,22 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
         if isinstance(link, OSError) and link.errno in _FULL:
             return True
         link = link.__cause__ or link.__context__
-    return shutil.disk_usage(folder).free < _NEARLY_NOTHING
+    return folder.is_dir() and shutil.disk_usage(folder).free < _NEARLY_NOTHING
+
+
+def write_error(path: Path, error: OSError) -> NodeError:
+    """What to say when ``path`` could not be written."""
+    if is_disk_full(error, path.parent):
+        return DiskFullError(
+            "no space left to write",
+            path,
+            "Free some space and start again; it goes on from the last checkpoint.",
+        )
+    return NodeError(
+        f"cannot write ({error.strerror or error})",
+        path,
+        "Look at the disk, and at the owner and permissions of that folder.",
+    )
 
 
 def write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -58,11 +79,15 @@ def write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
     """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except OSError as error:
+        raise NodeError(
+            f"cannot write ({error.strerror})", path, "Name a new file in a folder of yours."
+        ) from error
+    try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise NodeError(
-            f"cannot write ({error.strerror})", path, "Name a new file in a folder of yours."
-        ) from error
+        path.unlink(missing_ok=True)
+        raise write_error(path, error) from error

@@ -21,6 +21,7 @@ from node.policy import Policy
 from node.stopwatch import Stopwatch
 from protocol.rollout import Group
 from swarm.counters import Counters
+from swarm.journal_errors import JournalError
 from swarm.mixture import Mixture
 from swarm.pool import Pool
 from swarm.pooled_group import PooledGroup
@@ -119,18 +120,19 @@ class Rounds:
 
         Raises:
             NodeError: three rounds in a row failed; the cause is chained and logged.
+            JournalError: what a round does can no longer be remembered.
         """
         failures = 0
         while not stop.is_set() and not (limit and self.round >= limit):
             try:
                 self.step(last=self.round + 1 == limit)
                 failures = 0
-            except NodeError:
+            except (NodeError, JournalError):
                 raise
             except Exception as error:
                 failures += 1
                 self._counters.add("rounds_failed")
-                log.exception("round %d failed (%d in a row)", self.round + 1, failures)
+                log.exception("round %d failed: %s (%d in a row)", self.round + 1, error, failures)
                 if failures == MAX_FAILURES_IN_A_ROW:
                     raise NodeError(
                         f"{failures} rounds failed in a row, the last with",

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from node.errors import NodeError, RunFolderBusy
-from node.files import write_atomic
+from node.files import write_atomic, write_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class RunFolder:
             RunFolderBusy: another process holds it.
         """
         self.create()
-        with self.lock_file.open("a+") as handle:
+        with self._lock_handle() as handle:
             # a reader of `holder` holds the lock for an instant
             if not _try_lock(handle, attempts=4):
                 raise RunFolderBusy(
@@ -106,9 +106,11 @@ class RunFolder:
                     self.root,
                     "Stop that process, or give this node a folder of its own.",
                 )
-            handle.truncate(0)
-            handle.write(f"{os.getpid()}\n")
-            handle.flush()
+            try:
+                handle.truncate(0)
+                handle.write(f"{os.getpid()}\n".encode())
+            except OSError as error:
+                raise write_error(self.lock_file, error) from error
             try:
                 yield
             finally:
@@ -118,11 +120,18 @@ class RunFolder:
         """Process id of the node that works here now; ``None`` when there is none."""
         if not self.lock_file.exists():
             return None
-        with self.lock_file.open("a+") as handle:
+        with self._lock_handle() as handle:
             if _try_lock(handle):
                 return None
             pid = _pid(handle)
             return int(pid) if pid.isdigit() else -1
+
+    def _lock_handle(self) -> BinaryIO:
+        try:
+            # unbuffered: what failed to be written must not be tried again on closing
+            return self.lock_file.open("ab+", buffering=0)
+        except OSError as error:
+            raise write_error(self.lock_file, error) from error
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace ``status.json``; readers never see half of it."""
@@ -148,7 +157,7 @@ class RunFolder:
             ) from error
 
 
-def _try_lock(handle: IO[str], attempts: int = 1) -> bool:
+def _try_lock(handle: BinaryIO, attempts: int = 1) -> bool:
     for attempt in range(attempts):
         if attempt:
             time.sleep(0.05)
@@ -160,6 +169,6 @@ def _try_lock(handle: IO[str], attempts: int = 1) -> bool:
     return False
 
 
-def _pid(handle: IO[str]) -> str:
+def _pid(handle: BinaryIO) -> str:
     handle.seek(0)
-    return handle.read(32).strip() or "unknown"
+    return handle.read(32).decode(errors="replace").strip() or "unknown"

@@ -11,7 +11,7 @@ RESTORED = "its backup is used where there is one"
 
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _REMEDIES = {
-    sqlite3.SQLITE_FULL: "free some space and start again, nothing was lost",
+    sqlite3.SQLITE_FULL: "free some space and start again",
     sqlite3.SQLITE_IOERR: "free some space and check the disk, then start again",
     sqlite3.SQLITE_BUSY: "stop the other process that uses this run folder",
     sqlite3.SQLITE_LOCKED: "stop the other process that uses this run folder",

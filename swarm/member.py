@@ -147,7 +147,7 @@ class Member:
             except Exception as error:
                 failures += 1
                 self._counters.add("member_failures", turn=name)
-                logger.exception("%s failed (%d in a row)", name, failures)
+                logger.exception("%s failed: %s (%d in a row)", name, error, failures)
                 if failures >= FAILURES_REPORTED:
                     self._failing[name] = error
             await self._clock.sleep(max(began + period - self._clock.time(), period / 4))

@@ -93,6 +93,11 @@ def run() -> None:
 def explain(error: Exception) -> str:
     """What to show of an error, in one line."""
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename is not None:
+        return (
+            f"cannot use {error.filename} ({error.strerror}). "
+            "Look at the disk, and at the owner and permissions of that file."
+        )
     if isinstance(error, _expected()):
         return text
     return f"unexpected {type(error).__name__}: {text}. Add --debug to see where it comes from."

@@ -8,8 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from node.errors import DiskFullError
-from node.files import is_disk_full
+from node.files import write_error
 from node.monitor.record import RoundRecord
 
 
@@ -29,18 +28,14 @@ class JsonLinesFile:
         """Append one line and hand it to the system.
 
         Raises:
-            DiskFullError: there is no space for it.
+            NodeError: it cannot be written, as when there is no space for it.
         """
         line = _line(record)
         try:
             if self._file.write(line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            if not is_disk_full(error, self._path.parent):
-                raise
-            raise DiskFullError(
-                "no space left for", self._path, "Free some space and start again; it resumes."
-            ) from error
+            raise write_error(self._path, error) from error
 
     def close(self) -> None:
         """Close the file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def start_logging(path: Path, level: str, *, debug: bool = False) -> None:
     The file is bounded: three of 10 MB at most. With ``debug`` the terminal shows everything
     that goes to the file, with stack traces.
     """
-    file = RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
+    file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     terminal = _terminal(debug)
     root = logging.getLogger()
@@ -43,11 +44,23 @@ def _terminal(debug: bool) -> logging.Handler:
     return handler
 
 
+class _LogFile(RotatingFileHandler):
+    """Says once on the terminal that it cannot write, in place of a trace a message."""
+
+    _failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Called within the handling of the error."""
+        if not self._failed:
+            self._failed = True
+            print(f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}", file=sys.stderr)
+
+
 class _MessageOnly(logging.Formatter):
-    """Leaves stack traces to the file."""
+    """One line; stack traces are left to the file."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return record.getMessage()
+        return " ".join(record.getMessage().split())
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -90,7 +90,7 @@ def test_json_lines_are_appended_and_a_half_line_of_a_killed_process_is_dropped(
 def test_a_full_disk_is_named_by_the_metrics_file(tmp_path: Path) -> None:
     lines = JsonLinesFile(tmp_path / "metrics.jsonl")
     lines._file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
-    with pytest.raises(DiskFullError, match="resumes"):
+    with pytest.raises(DiskFullError, match="Free some space"):
         lines.write(RECORD)
     lines.close()
 
