@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from watching import externals, journal_rows, repeated, rounds, wait_until
+
 from node.demo.summary import read_records
 
 pytestmark = pytest.mark.processes

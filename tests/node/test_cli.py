@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.cli.main import COMMANDS
+from node.config import Config
 from node.run_folder import RunFolder
 from protocol.identity import Identity
 from tests.node.conftest import Terminal
@@ -43,7 +44,8 @@ def test_an_unknown_command_is_a_usage_error(terminal: Terminal) -> None:
 
 def test_init_writes_a_config_and_a_private_key(terminal: Terminal) -> None:
     facts = terminal.json("init", "node")
-    assert tomllib.loads(Path(facts["config"]).read_text())["learner"]["lr"] == 1e-6
+    written = tomllib.loads(Path(facts["config"]).read_text())
+    assert written["learner"]["lr"] == Config().learner.lr
     assert Identity.load(facts["identity"]).peer_id == facts["peer_id"]
     assert stat.S_IMODE(Path(facts["identity"]).stat().st_mode) == 0o600
 
