@@ -10,6 +10,7 @@ from protocol.identity import Identity
 from protocol.manifest import Manifest, sign_manifest
 
 LEAST_EPOCHS = 10
+MOST_EPOCHS = 1 << 20
 LEAST_SECONDS = 300.0
 """How long a group can be admitted: in a swarm of short epochs these would pass in no time."""
 
@@ -43,8 +44,15 @@ def found_swarm(
         created=time.time(),
         catalogue=load_catalogue(catalogue),
         epoch_seconds=epoch_seconds,
-        max_age_epochs=max(LEAST_EPOCHS, round(LEAST_SECONDS / epoch_seconds)),
+        max_age_epochs=_oldest(epoch_seconds),
         shards=shards,
         admission=admission or Open(),
     )
     return sign_manifest(manifest, identity)
+
+
+def _oldest(epoch_seconds: float) -> int:
+    """Epochs that a group can be admitted for; the manifest refuses impossible lengths itself."""
+    if not epoch_seconds > 0:
+        return LEAST_EPOCHS
+    return max(LEAST_EPOCHS, round(min(LEAST_SECONDS / epoch_seconds, MOST_EPOCHS)))
