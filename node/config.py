@@ -30,6 +30,8 @@ from node.config_toml import commented
 from node.errors import ConfigError, NodeError
 from node.files import write_atomic
 from node.run_folder import RunFolder
+from protocol.errors import BadKey
+from protocol.identity import author_of
 
 
 class Config(Section):
@@ -186,16 +188,27 @@ def _with_paths(config: Config, base: Path) -> Config:
     )
 
 
-_ADDRESS = re.compile(r"(/[^/\s]+/[^/\s]+)+")
+_ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/tcp/(\d{1,5})(/[^/\s]+)*")
+_HIGHEST_PORT = 65535
 
 
 def _check_addresses(key: str, addresses: tuple[str, ...], dialled: bool) -> None:
     for address in addresses:
-        if not _ADDRESS.fullmatch(address):
+        parsed = _ADDRESS.fullmatch(address)
+        if not parsed or int(parsed[2]) > _HIGHEST_PORT:
             raise ConfigError(key, address, "Write a multiaddress such as /ip4/10.0.0.5/tcp/31337.")
-        if dialled and "/p2p/" not in address:
+        if dialled and not _is_peer(address):
             raise ConfigError(
                 key,
                 address,
                 "End it with /p2p/ and the peer's id; the peer's start message shows it whole.",
             )
+
+
+def _is_peer(address: str) -> bool:
+    _, named, peer = address.rpartition("/p2p/")
+    try:
+        author_of(peer)
+    except BadKey:
+        return False
+    return bool(named)
