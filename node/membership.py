@@ -11,9 +11,11 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 
 from node.config import Config
+from node.errors import NodeError
 from node.loop_thread import LoopThread
 from node.pinning import pinned_manifest
 from node.run_folder import RunFolder
@@ -106,6 +108,7 @@ class Membership:
     def _open(self, stack: ExitStack) -> None:
         network = self._config.network
         self.identity = Identity.load(self._folder.identity)
+        self._claim("identity", self.identity.author, self._folder.identity)
         loop = LoopThread("network")
         stack.callback(loop.close)
         transport = HivemindTransport(
@@ -124,11 +127,22 @@ class Membership:
             pinned_manifest(self._config, self._folder, self.identity, transport)
         )
         self.manifest, self.swarm_id = open_manifest(signed), swarm_id(signed)
+        self._claim("swarm", self.swarm_id, self._folder.manifest)
+        if network.peers and not transport.peers():
+            self.notes += ("none of the peers named answers: going on alone, dialling goes on",)
         verifier = stack.enter_context(self._verifier())
         member = loop.call(self._member(transport, verifier, signed))
         self._status = member.status()
         running = loop.start(self._run(member))
         stack.callback(running.cancel)
+
+    def _claim(self, what: str, digest: bytes, path: Path) -> None:
+        if not self._journal.claim(what, digest):
+            raise NodeError(
+                f"the journal in this run folder belongs to another {what} than",
+                path,
+                "Put the earlier file back, or begin anew in another run folder.",
+            )
 
     def _verifier(self) -> Verifier:
         return Verifier(

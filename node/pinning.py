@@ -12,7 +12,7 @@ from node.founding import found_swarm
 from node.run_folder import RunFolder
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
-from protocol.manifest import open_manifest, swarm_id
+from protocol.manifest import Manifest, open_manifest, swarm_id
 from swarm.exchange import fetch_manifest
 from swarm.transport import Transport, TransportError
 
@@ -34,7 +34,8 @@ async def pinned_manifest(
         ConfigError: the manifest at hand is not the one of ``network.swarm``.
     """
     notes: tuple[str, ...] = ()
-    if folder.manifest.exists():
+    pinned = folder.manifest.exists()
+    if pinned:
         signed = folder.manifest.read_bytes()
         source = str(folder.manifest)
     elif config.network.peers:
@@ -43,23 +44,32 @@ async def pinned_manifest(
         signed = found_swarm(identity, name=config.node.name)
         source = "this node"
         notes = ("there are no peers and no manifest: founded a swarm of the tiny catalogue",)
-    _check(signed, source, config.network.swarm)
-    if not folder.manifest.exists():
+    checked_manifest(signed, source)
+    _check_wanted(swarm_id(signed).hex(), config.network.swarm, source)
+    if not pinned:
         write_atomic(folder.manifest, signed)
         log.info("pinned the manifest of swarm %s from %s", swarm_id(signed).hex(), source)
     return signed, notes
 
 
-def _check(signed: bytes, source: str, wanted: str) -> None:
+def checked_manifest(signed: bytes, source: str) -> Manifest:
+    """The manifest in ``signed``, which came from ``source``.
+
+    Raises:
+        NodeError: it is none.
+    """
     try:
-        open_manifest(signed)
+        return open_manifest(signed)
     except ProtocolError as error:
         raise NodeError(
             f"the manifest from {source} is not valid",
             error,
-            "Delete the file to be handed another, or name other peers.",
+            "Restore that file from a backup, or from another member of the swarm; of a peer's, "
+            "ask its owner.",
         ) from error
-    found = swarm_id(signed).hex()
+
+
+def _check_wanted(found: str, wanted: str, source: str) -> None:
     if wanted and wanted != found:
         raise ConfigError(
             "network.swarm",

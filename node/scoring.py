@@ -13,11 +13,12 @@ from node.engines.engine import Sampling
 from node.engines.transformers_engine import TransformersEngine
 from node.errors import NodeError
 from node.evaluation import Evaluation, Evaluator, HeldOut, heldout_tasks
+from node.pinning import checked_manifest
 from node.policy import Policy, PolicyConfig
 from node.run_folder import RunFolder
 from node.tasks.curriculum import TaskSampler, served_levels
 from node.tasks.verifier import Verifier
-from protocol.manifest import Manifest, open_manifest
+from protocol.manifest import Manifest
 
 CHUNK = 16
 """Tasks between two reports of progress."""
@@ -90,8 +91,7 @@ def pinned_manifest(folder: RunFolder) -> Manifest:
     """The manifest of the swarm that this folder's node belongs to.
 
     Raises:
-        NodeError: it belongs to none yet.
-        ProtocolError: the file is not a manifest.
+        NodeError: it belongs to none yet, or the file is not a manifest.
     """
     path: Path = folder.manifest
     if not path.exists():
@@ -100,4 +100,4 @@ def pinned_manifest(folder: RunFolder) -> Manifest:
             path,
             "Join one with: swarm-node join, or found one with: swarm-node found.",
         )
-    return open_manifest(path.read_bytes())
+    return checked_manifest(path.read_bytes(), str(path))

@@ -105,6 +105,19 @@ class Journal:
         with self._lock, named_errors(self.path):
             return self._connection.execute(query, parameters).fetchall()
 
+    def claim(self, what: str, digest: bytes) -> bool:
+        """Tie the journal to one ``digest`` for good; False where it is tied to another.
+
+        What is remembered here, such as sealed frames and draws, holds for one identity in one
+        swarm only.
+        """
+        name, ours = f"claimed_{what}", int.from_bytes(digest[:7])
+        with self.transaction(durable=True) as connection:
+            theirs = _number(connection, name, None)
+            if theirs is None:
+                _set_number(connection, name, ours)
+        return theirs in (None, ours)
+
     def next_sequence(self) -> int:
         """A number larger than every one before it, on the disk before it is returned.
 
@@ -215,7 +228,7 @@ def open_or_restore(
     with named_errors(path):
         notes.append(_rebuild(path, clock, backup))
     for note in notes:
-        log.warning(note)
+        log.info(note)
     return Journal(path, clock), tuple(notes)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,7 @@ def test_a_damaged_file_is_named_corrupt(path, clock, damage):
 
 
 def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(path, clock, caplog):
+    caplog.set_level("INFO")
     journal = Journal(path, clock)
     draw_one(journal, 1)
     journal.backup()
@@ -316,3 +318,14 @@ def damage_file(path: Path, damage: str) -> None:
         middle = len(data) // 8192 * 4096
         data[middle : middle + 64] = bytes(b ^ 0xFF for b in data[middle : middle + 64])
     path.write_bytes(data)
+
+
+def test_a_journal_is_tied_to_the_first_identity_that_claims_it(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    anna, ben = bytes([1]) * 32, bytes([2]) * 32
+    with closing(Journal(tmp_path / "journal", clock)) as journal:
+        assert journal.claim("identity", anna) and journal.claim("identity", anna)
+        assert journal.claim("swarm", ben), "each thing is claimed for itself"
+    with closing(Journal(tmp_path / "journal", clock)) as journal:
+        assert not journal.claim("identity", ben)
+        assert journal.claim("identity", anna)
