@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from node.checkpoint import Checkpoints, Loaded
+from node.errors import ConfigError
 from node.policy import Policy, PolicyConfig
 from node.run_folder import RunFolder
 from node.trainer import Trainer
@@ -42,9 +43,12 @@ class Progress:
 
         Raises:
             PolicyError: it cannot be loaded.
+            ConfigError: the run was begun with another model or type of weights.
         """
         if not self._loaded:
             return Policy.load(config)
+        _check_same("policy.model", config.model, self._loaded.state["model"])
+        _check_same("policy.dtype", config.dtype, self._loaded.state["dtype"])
         policy = Policy.load(replace(config, model=str(self._loaded.path)))
         policy.name = config.model
         return policy
@@ -76,11 +80,23 @@ class Progress:
             "round": number,
             "policy_step": trainer.policy.version,
             "model": trainer.policy.name,
+            "dtype": str(trainer.policy.model.dtype).removeprefix("torch."),
             "sampler": trainer.sampler.state_dict(),
         }
         self._checkpoints.save(number, write, state)
         self._journal.backup()
         self.round = number
+
+
+def _check_same(key: str, now: str, begun: str) -> None:
+    """A model's folder may have moved; its name stays."""
+    if now != begun and not (Path(now).is_absolute() and Path(now).name == Path(begun).name):
+        raise ConfigError(
+            key,
+            now,
+            f"The checkpoints here go back to {begun!r}: set it to that, or begin anew in another "
+            "folder with node.run_dir.",
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:
