@@ -6,6 +6,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from node.errors import ConfigError
 from node.tasks.catalogue import CatalogueError
 from protocol.manifest import EnvSpec
 
@@ -35,8 +36,9 @@ class TaskSampler:
         levels: what is drawn from: those of envs with a weight above zero.
 
     Raises:
-        CatalogueError: there is nothing to draw, a weight names no env, is no finite number from
-            zero up, or none is above zero.
+        CatalogueError: none of the swarm's envs is served.
+        ConfigError: a weight names no env, is no finite number from zero up, or none is above
+            zero.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class TaskSampler:
         self._rng = rng
         self.levels = tuple(pair for pair in levels if self._weights[pair[0]] > 0.0)
         if not self.levels:
-            raise CatalogueError("tasks.weights leaves nothing to draw: give an env a weight > 0")
+            raise ConfigError("tasks.weights", dict(weights), "Give an env a weight above 0.")
 
     def next(self) -> EnvLevel:
         """Name and level of the next task."""
@@ -73,9 +75,10 @@ class TaskSampler:
 def _check(weights: Mapping[str, float], names: Collection[str]) -> None:
     for name, weight in weights.items():
         if name not in names:
-            raise CatalogueError(
-                f"tasks.weights names {name!r}, which is not served here: "
-                f"use {', '.join(sorted(names))}"
+            raise ConfigError(
+                "tasks.weights",
+                name,
+                f"No such env is served here: use {', '.join(sorted(names))}.",
             )
         if not 0.0 <= weight < float("inf"):
-            raise CatalogueError(f"tasks.weights {name!r} = {weight}: use a number from 0 up")
+            raise ConfigError(f"tasks.weights.{name}", weight, "Use a number from 0 up.")

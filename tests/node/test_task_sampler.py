@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from node.errors import ConfigError
 from node.tasks.catalogue import CatalogueError
 from node.tasks.curriculum import TaskSampler, served_levels
 from protocol.manifest import EnvSpec
@@ -55,14 +56,14 @@ def test_the_levels_of_served_envs_are_in_the_catalogues_order():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"gdc": 1.0}, "'gdc'.*use gcd, lcm"),
-        ({"gcd": -1.0}, "'gcd' = -1"),
-        ({"gcd": float("nan")}, "'gcd' = nan"),
-        ({"gcd": 0.0}, "weight > 0"),
+        ({"gdc": 1.0}, "tasks.weights: 'gdc'.*use gcd, lcm"),
+        ({"gcd": -1.0}, "tasks.weights.gcd: -1"),
+        ({"gcd": float("nan")}, "tasks.weights.gcd: nan"),
+        ({"gcd": 0.0}, "weight above 0"),
     ],
 )
 def test_impossible_weights_are_refused_with_a_remedy(weights, message):
-    with pytest.raises(CatalogueError, match=message):
+    with pytest.raises(ConfigError, match=message):
         TaskSampler(LEVELS, weights, random.Random(1))
 
 
