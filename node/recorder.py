@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -90,9 +91,10 @@ def resident_mb() -> float:
 
 
 def _update_figures(update: UpdateStats) -> dict[str, float]:
+    """JSON has no NaN and no infinity: such a figure is left out."""
     if update.skipped:
         return {}
-    return {
+    figures = {
         "loss": update.loss,
         "entropy": update.entropy,
         "grad_norm": update.grad_norm,
@@ -101,6 +103,7 @@ def _update_figures(update: UpdateStats) -> dict[str, float]:
         "engine_gap": update.engine_gap,
         "learning_rate": update.lr,
     }
+    return {name: figure for name, figure in figures.items() if math.isfinite(figure)}
 
 
 def _refused(totals: Mapping[str, float]) -> dict[str, int]:

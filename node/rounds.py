@@ -206,6 +206,8 @@ class Rounds:
 
     def _learn(self, groups: list[TrainingGroup]) -> UpdateStats:
         update = self._learner.update(groups)
+        if update.refused:
+            self._counters.add("steps_refused", update.refused)
         if not update.skipped:
             self._engine.update(self._policy)
         return update

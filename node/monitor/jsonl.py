@@ -63,7 +63,7 @@ def read_records(path: Path) -> list[RoundRecord]:
 
 
 def _line(record: RoundRecord) -> bytes:
-    return json.dumps(record.to_dict()).encode() + b"\n"
+    return json.dumps(record.to_dict(), allow_nan=False).encode() + b"\n"
 
 
 def _drop_half_line(path: Path) -> None:
