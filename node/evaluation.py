@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.engines.engine import RolloutEngine, Sampling
+from node.engines.engine import RolloutEngine, Sample, Sampling
 from node.policy import Policy
 from node.tasks.task import Split
 from protocol.keys import heldout_seed
 from swarm.judge import Verdict
+
+log = logging.getLogger(__name__)
 
 SOLVED = 1.0 - 1e-6
 
@@ -99,16 +102,27 @@ class Evaluator:
         self._sampling = sampling
 
     def evaluate(self, completions: int = 1) -> Evaluation:
-        """Score ``completions`` samples of every task under the current policy."""
+        """Score ``completions`` samples of every task under the current policy.
+
+        A task whose prompt does not fit the policy's context counts as unsolved.
+        """
         prompts = self._verifier.prompts(
             [(t.env, t.level, t.seed, Split.HELDOUT) for t in self._tasks]
         )
         encoded = [self._policy.encode_prompt(prompt) for prompt in prompts]
-        samples = self._engine.generate(encoded, completions, self._sampling)
+        fits = [self._policy.fits(ids) for ids in encoded]
+        if not all(fits):
+            log.warning("%d of %d held-out prompts do not fit", fits.count(False), len(fits))
+        fitting = [ids for ids, fit in zip(encoded, fits, strict=True) if fit]
+        samples = iter(self._engine.generate(fitting, completions, self._sampling))
         rewards = tuple(
-            self._verifier.judge(
-                t.env, t.level, t.seed, [s.text for s in row], split=Split.HELDOUT
-            ).rewards
-            for t, row in zip(self._tasks, samples, strict=True)
+            self._judge(task, next(samples)) if fit else (0.0,) * completions
+            for task, fit in zip(self._tasks, fits, strict=True)
         )
         return Evaluation(self._tasks, rewards)
+
+    def _judge(self, task: HeldOut, samples: Sequence[Sample]) -> tuple[float, ...]:
+        texts = [sample.text for sample in samples]
+        return self._verifier.judge(
+            task.env, task.level, task.seed, texts, split=Split.HELDOUT
+        ).rewards

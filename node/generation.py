@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sample, Sampling
+from node.errors import NodeError
 from node.evaluation import Scorer
 from node.experience import OwnGroup, own_group
 from node.policy import Policy
@@ -63,12 +64,20 @@ class Generator:
         self._counters = counters
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
-        """Roll out ``count`` tasks; a group that cannot be scored is left out and counted."""
+        """Roll out ``count`` tasks.
+
+        A task whose prompt does not fit the policy's context, or whose answers cannot be scored,
+        is left out and counted.
+
+        Raises:
+            NodeError: none of the prompts fits.
+        """
         draws = [self._draw(*drawn) for drawn in self._draws.take(count)]
         with watch.time("verify"):
             prompts = self._verifier.prompts([(d.env, d.level, d.seed, Split.TRAIN) for d in draws])
         with watch.time("generate"):
             encoded = [self._policy.encode_prompt(prompt) for prompt in prompts]
+            draws, encoded = self._fitting(draws, encoded)
             samples = self._engine.generate(encoded, self._group_size, self._sampling)
         with watch.time("verify"):
             scored = [self._score(d, s) for d, s in zip(draws, samples, strict=True)]
@@ -77,6 +86,23 @@ class Generator:
             for draw, ids, group, rewards in zip(draws, encoded, samples, scored, strict=True)
             if rewards is not None
         ]
+
+    def _fitting(
+        self, draws: list[Draw], encoded: list[list[int]]
+    ) -> tuple[list[Draw], list[list[int]]]:
+        fitting = [
+            (d, ids) for d, ids in zip(draws, encoded, strict=True) if self._policy.fits(ids)
+        ]
+        if draws and not fitting:
+            raise NodeError(
+                "every prompt is longer than the policy's context",
+                f"{min(map(len, encoded))} tokens or more, context {self._policy.context_length}",
+                "Choose a model with a longer context, or other envs with tasks.weights.",
+            )
+        if left_out := len(draws) - len(fitting):
+            self._counters.add("own_prompts_too_long", left_out)
+            log.warning("%d of %d prompts do not fit the context", left_out, len(draws))
+        return [draw for draw, _ in fitting], [ids for _, ids in fitting]
 
     def _draw(self, epoch: int, index: int) -> Draw:
         env, level = self._sampler.next()

@@ -100,10 +100,9 @@ class Policy:
                 source, dtype=getattr(torch, config.dtype)
             )
         except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().splitlines()[0]
             raise PolicyError(
                 "policy.model",
-                f"{config.model!r} ({reason})",
+                f"{config.model!r} ({_why_not(config.model, error)})",
                 "Name a folder made by save_pretrained, a hub id of a causal language model, "
                 "or 'tiny'.",
             ) from error
@@ -119,6 +118,10 @@ class Policy:
             )
             return list(ids)
         return self._prefix + self._encode(text)
+
+    def fits(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether the prompt leaves room for a completion."""
+        return len(prompt_ids) < self.context_length
 
     def encode_completion(self, text: str, stopped: bool) -> list[int]:
         """Ids of a completion, EOS at the end where it stopped by itself.
@@ -173,6 +176,13 @@ def _source(model: str) -> str:
             "Install swarm-node again, or make the model with examples/tiny_model.",
         )
     return str(folder)
+
+
+def _why_not(model: str, error: Exception) -> str:
+    path = Path(model).expanduser()
+    if model.startswith(("/", ".", "~")) and not (path / "config.json").is_file():
+        return "there is no config.json in this folder" if path.is_dir() else "no such folder"
+    return str(error).strip().splitlines()[0].rstrip(".")
 
 
 def _device(name: str) -> torch.device:
