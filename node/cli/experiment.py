@@ -37,6 +37,15 @@ def sapo(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each mix.")] = 5,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each node.")] = 300,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Nodes of a swarm.")] = 8,
+    bury: Annotated[
+        int,
+        typer.Option(
+            "--bury",
+            min=0,
+            help="Steps of noise over each seed's base policy: the more, the rarer its right "
+            "answers at the start.",
+        ),
+    ] = 100,
     workers: Annotated[
         int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
     ] = 0,
@@ -70,10 +79,10 @@ def sapo(
     from node.experiment.settings import Settings
     from node.experiment.tables import table
 
-    settings = Settings(nodes=nodes, rounds=rounds)
+    settings = Settings(nodes=nodes, rounds=rounds, bury=bury)
     if quick:
         mixes, seeds = mixes or list(QUICK), 1
-        settings = Settings(nodes=nodes, rounds=QUICK_ROUNDS, model="tiny")
+        settings = Settings(nodes=nodes, rounds=QUICK_ROUNDS, model="tiny", bury=bury)
     arms = tuple(map(mix, mixes)) if mixes else MIXES
     if controls:
         arms += tuple(arm for arm in CONTROLS if arm.name not in {a.name for a in arms})

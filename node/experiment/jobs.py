@@ -48,20 +48,29 @@ class Job:
         """Do it and write what comes out; ``report`` is told how many rounds are done."""
         folder = ExperimentFolder(Path(self.root))
         if self.arm is None:
-            make_base(folder, self.seed)
+            make_base(folder, self.seed, self.settings)
             return
         from node.experiment.simulation import run_simulation
 
         run = Configuration(self.arm, self.seed)
-        model = self.settings.model or str(folder.base(self.seed))
+        settings = self.settings
+        model = str(folder.base(self.seed)) if settings.makes_bases else settings.model
         folder.write(run, run_simulation(self.settings, run, model, report))
 
 
-def make_base(folder: ExperimentFolder, seed: int) -> None:
+def make_base(folder: ExperimentFolder, seed: int, settings: Settings) -> None:
     """Make a seed's base policy; its folder appears when it is whole."""
-    from node.recipe.make import make, save
+    from node.policy import Policy, PolicyConfig
+    from node.recipe.make import Made, bury, make, save
 
+    if settings.model:
+        policy = Policy.load(PolicyConfig(settings.model, device="cpu"))
+        made = Made(policy.model, policy.tokenizer)
+    else:
+        made = make(RECIPE, seed)
+    if settings.bury:
+        bury(made, settings.bury, seed)
     target = folder.base(seed)
     unfinished = target.with_name(f"{seed}.unfinished")
-    save(make(RECIPE, seed), unfinished)
+    save(made, unfinished)
     unfinished.rename(target)

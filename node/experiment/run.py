@@ -69,7 +69,7 @@ def work(plan: Plan, folder: ExperimentFolder, console: Console) -> None:
     size = plan.workers or cores()
     jobs = [Job(str(folder.root), plan.settings, run.seed, run.arm) for run in missing]
     with Crew(size, folder.log) as crew, _progress(console) as progress:
-        if not plan.settings.model:
+        if plan.settings.makes_bases:
             _do(crew, progress, "base policies", _bases(plan, folder, missing), rounds=1)
         _do(crew, progress, "rounds", jobs, rounds=plan.settings.rounds)
 

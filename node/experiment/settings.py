@@ -29,6 +29,8 @@ class Settings:
         nodes: in the swarm.
         rounds: of each node.
         model: where every seed's base policy comes from; empty: each seed makes one of its own.
+        bury: steps on random answers that each seed then gives its base policy. They hide the
+            skill deeper: fewer groups of the first rounds have anything to learn from.
         catalogue: name of the tasks.
         eval_every: rounds between two looks at held-out tasks.
         eval_tasks: held-out tasks in a look.
@@ -37,9 +39,15 @@ class Settings:
     nodes: int = 8
     rounds: int = 300
     model: str = ""
+    bury: int = 100
     catalogue: str = "tiny"
     eval_every: int = 25
     eval_tasks: int = 64
+
+    @property
+    def makes_bases(self) -> bool:
+        """Whether seeds have base policies of their own."""
+        return not self.model or self.bury > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ def markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
     rows = [COLUMNS, ("---",) + ("---:",) * (len(COLUMNS) - 1), *map(_cells, summaries)]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     base = f"the model `{settings.model}`" if settings.model else "a base policy for each seed"
+    if settings.bury:
+        base += f", buried under {settings.bury} steps of noise"
     return "\n".join(
         [
             "# Sharing experience",

@@ -99,7 +99,7 @@ class Made:
     """A model in memory."""
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: Any
 
 
 def make(name: str, seed: int, say: Callable[[str], None] = lambda text: None) -> Made:
@@ -120,6 +120,13 @@ def make(name: str, seed: int, say: Callable[[str], None] = lambda text: None) -
         loss = train(model, tokenizer, training, stage, rng)
         say(f"  noise {stage.noise:.2f}: {stage.steps} steps, loss {loss:.3f}")
     return Made(model, tokenizer)
+
+
+def bury(made: Made, steps: int, seed: int) -> None:
+    """Hide the model's skill deeper, in place, under ``steps`` more of nearly pure noise."""
+    torch.manual_seed(seed)
+    stage = Stage(steps=steps, lr=5e-4, noise=0.98)
+    train(made.model, made.tokenizer, training_questions(), stage, random.Random(seed))
 
 
 def save(made: Made, folder: Path) -> None:

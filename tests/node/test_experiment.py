@@ -35,7 +35,7 @@ from node.rounds import Outcome
 from node.run_folder import RunFolder
 from swarm.clock import VirtualClock
 
-SMALL = Settings(nodes=3, rounds=4, model="tiny", eval_every=2, eval_tasks=4)
+SMALL = Settings(nodes=3, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 
 
 @pytest.fixture(autouse=True)
