@@ -12,11 +12,11 @@ import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from node.config import Config
 from node.errors import NodeError
 from node.loop_thread import LoopThread
+from node.opened import Opened
 from node.pinning import pinned_manifest
 from node.run_folder import RunFolder
 from node.tasks.verifier import Verifier
@@ -40,7 +40,7 @@ LOOK_SECONDS = 1.0
 MIB = 1 << 20
 
 
-class Membership:
+class Membership(Opened):
     """Joins the swarm of a run folder's manifest, and leaves it again.
 
     Args:
@@ -75,25 +75,10 @@ class Membership:
         self._pool = pool
         self._counters = counters
         self._takes = takes
-        self._stack = ExitStack()
         self._outbox = Outbox(journal, counters)
         self._status: MemberStatus | None = None
         self.accounts = Accounts(journal, SystemClock())
         self.notes: tuple[str, ...] = ()
-
-    def __enter__(self) -> Membership:
-        with ExitStack() as stack:
-            self._open(stack)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     def publish(self, groups: Sequence[Group], origin: Origin) -> None:
         """Hand own groups over; the network's thread seals and announces them."""

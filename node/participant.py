@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from types import TracebackType
 
 from node.config import Config
 from node.membership import Membership
+from node.opened import Opened
 from node.policy import Policy, PolicyConfig
 from node.progress import Progress
 from node.recorder import Recorder
@@ -28,7 +28,7 @@ from swarm.pool import Pool
 log = logging.getLogger(__name__)
 
 
-class Participant:
+class Participant(Opened):
     """A node in its run folder, resumed where it stopped.
 
     Args:
@@ -56,21 +56,6 @@ class Participant:
         self._clock = clock or SystemClock()
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Participant:
-        with ExitStack() as stack:
-            self._open(stack)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     def _open(self, stack: ExitStack) -> None:
         config, clock = self.config, self._clock

@@ -1,0 +1,32 @@
+"""Things made of parts that are opened together and closed in the opposite order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+
+class Opened(ABC):
+    """A context manager whose parts are open inside it; a failed start closes what had opened."""
+
+    _stack: ExitStack
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @abstractmethod
+    def _open(self, stack: ExitStack) -> None:
+        """Open the parts, leaving the closing of each to ``stack``."""
