@@ -139,17 +139,19 @@ class Supervisor:
         outcomes = await asyncio.gather(
             *(self.connect(address) for address in addresses), return_exceptions=True
         )
+        reached = any(isinstance(outcome, str) for outcome in outcomes)
         for address, outcome in zip(addresses, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 self._counters.add("dials_failed")
                 if address not in self._unreachable:
-                    level = logging.WARNING if isinstance(outcome, ClockSkew) else logging.INFO
+                    theirs = isinstance(outcome, ClockSkew) and reached
+                    level = logging.WARNING if theirs else logging.INFO
                     logger.log(level, "%s; dialling goes on", outcome)
                 self._unreachable.add(address)
             elif address in self._unreachable:
                 logger.info("peer %s answers again at %s", outcome, address)
                 self._unreachable.discard(address)
-        if any(isinstance(outcome, str) for outcome in outcomes):
+        if reached:
             with suppress(TimeoutError):
                 async with asyncio.timeout(DIAL_SECONDS):
                     await self.node.find_neighbours()
