@@ -6,9 +6,11 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Protocol
 
 from node.engines.engine import RolloutEngine, Sample, Sampling
+from node.errors import NodeError
 from node.policy import Policy
 from node.tasks.task import Split
 from protocol.keys import heldout_seed
@@ -84,6 +86,22 @@ def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[HeldOu
     )
 
 
+def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
+    """For each of some prompts (token ids) whether it leaves room for a completion.
+
+    Raises:
+        NodeError: there are prompts, and none does.
+    """
+    fits = [len(ids) < policy.context_length for ids in prompts]
+    if fits and not any(fits):
+        raise NodeError(
+            "every prompt is longer than the policy's context",
+            f"{min(map(len, prompts))} tokens or more, context {policy.context_length}",
+            "Choose a model with a longer context, or other envs with tasks.weights.",
+        )
+    return fits
+
+
 class Evaluator:
     """Samples completions for a fixed set of held-out tasks and has them scored."""
 
@@ -105,16 +123,19 @@ class Evaluator:
         """Score ``completions`` samples of every task under the current policy.
 
         A task whose prompt does not fit the policy's context counts as unsolved.
+
+        Raises:
+            NodeError: none of the prompts fits.
         """
         prompts = self._verifier.prompts(
             [(t.env, t.level, t.seed, Split.HELDOUT) for t in self._tasks]
         )
         encoded = [self._policy.encode_prompt(prompt) for prompt in prompts]
-        fits = [self._policy.fits(ids) for ids in encoded]
+        fits = fitting(self._policy, encoded)
         if not all(fits):
             log.warning("%d of %d held-out prompts do not fit", fits.count(False), len(fits))
-        fitting = [ids for ids, fit in zip(encoded, fits, strict=True) if fit]
-        samples = iter(self._engine.generate(fitting, completions, self._sampling))
+        asked = list(compress(encoded, fits))
+        samples = iter(self._engine.generate(asked, completions, self._sampling))
         rewards = tuple(
             self._judge(task, next(samples)) if fit else (0.0,) * completions
             for task, fit in zip(self._tasks, fits, strict=True)

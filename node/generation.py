@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sample, Sampling
-from node.errors import NodeError
-from node.evaluation import Scorer
+from node.evaluation import Scorer, fitting
 from node.experience import OwnGroup, own_group
 from node.policy import Policy
 from node.stopwatch import Stopwatch
@@ -90,19 +90,11 @@ class Generator:
     def _fitting(
         self, draws: list[Draw], encoded: list[list[int]]
     ) -> tuple[list[Draw], list[list[int]]]:
-        fitting = [
-            (d, ids) for d, ids in zip(draws, encoded, strict=True) if self._policy.fits(ids)
-        ]
-        if draws and not fitting:
-            raise NodeError(
-                "every prompt is longer than the policy's context",
-                f"{min(map(len, encoded))} tokens or more, context {self._policy.context_length}",
-                "Choose a model with a longer context, or other envs with tasks.weights.",
-            )
-        if left_out := len(draws) - len(fitting):
+        fits = fitting(self._policy, encoded)
+        if left_out := fits.count(False):
             self._counters.add("own_prompts_too_long", left_out)
             log.warning("%d of %d prompts do not fit the context", left_out, len(draws))
-        return [draw for draw, _ in fitting], [ids for _, ids in fitting]
+        return list(compress(draws, fits)), list(compress(encoded, fits))
 
     def _draw(self, epoch: int, index: int) -> Draw:
         env, level = self._sampler.next()

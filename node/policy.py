@@ -119,10 +119,6 @@ class Policy:
             return list(ids)
         return self._prefix + self._encode(text)
 
-    def fits(self, prompt_ids: Sequence[int]) -> bool:
-        """Whether the prompt leaves room for a completion."""
-        return len(prompt_ids) < self.context_length
-
     def encode_completion(self, text: str, stopped: bool) -> list[int]:
         """Ids of a completion, EOS at the end where it stopped by itself.
 
