@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +15,8 @@ from node.demo.processes import NodeProcess
 from node.demo.run import start_node, start_seed
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from commands import QUICK, Command
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 PATIENCE = 120.0
@@ -64,3 +67,15 @@ class Swarm:
 def swarm(tmp_path: Path) -> Iterator[Swarm]:
     with ExitStack() as stack:
         yield Swarm(tmp_path, stack)
+
+
+@pytest.fixture(scope="session")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """A node that did a few rounds alone and was told to stop; not to be written to."""
+    command = Command(tmp_path_factory.mktemp("stopped"), "join", *QUICK)
+    try:
+        command.until(lambda: len(command.records()) >= 4)
+        command.stop(signal.SIGTERM)
+        yield command
+    finally:
+        command.close()

@@ -1,0 +1,120 @@
+"""What a node lives through: damage on its disk, lost helpers, absent peers, and its own end."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import NOBODY, QUICK, ROOT, Command
+
+pytestmark = pytest.mark.processes
+
+CLOCK_AHEAD = "import time\nreally = time.time\ntime.time = lambda: really() + 10\n"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """A node that works all the while."""
+    command = Command(tmp_path_factory.mktemp("node"), "join", *QUICK)
+    command.until(lambda: len(command.records()) >= 4)
+    yield command
+    command.close()
+
+
+def join(folder: Path, *options: str, **environment: str) -> Command:
+    return Command(folder, "join", *QUICK, *options, environment=environment)
+
+
+def test_a_second_process_in_its_folder_is_refused_and_the_first_goes_on(node: Command) -> None:
+    second = join(node.run.root.parent)
+    assert second.wait() == 1
+    (line,) = second.err
+    assert f"used by process {node.process.pid}" in line and "folder of its own" in line
+    done = len(node.records())
+    node.until(lambda: len(node.records()) > done)
+    second.close()
+
+
+def test_a_clock_ten_seconds_off_is_named_by_the_node_that_joins(
+    node: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CLOCK_AHEAD)
+    (address,) = re.findall(r"/ip4/127.0.0.1/tcp/\d+/p2p/\w+", "\n".join(node.out))
+    path = f"{tmp_path}:{ROOT}"
+    late = join(tmp_path, f"--peers={address}", PYTHONPATH=path)
+    assert late.wait() == 1
+    (line,) = late.err
+    assert "10.0 s apart" in line and "set the clock" in line
+    late.close()
+
+
+def test_a_killed_daemon_and_a_killed_verifier_are_replaced_and_counted(node: Command) -> None:
+    (daemon,) = node.children("p2pd")
+    (judge,) = node.children("node.tasks.worker")
+    daemon.kill()
+    judge.kill()
+
+    def counted() -> bool:
+        counters = node.records()[-1]["counters"]
+        return "daemon_restarts" in counters and any("verifier_restarts" in n for n in counters)
+
+    node.until(counted)
+    node.until(lambda: node.children("p2pd"))
+    done = len(node.records())
+    node.until(lambda: len(node.records()) > done)
+
+
+def test_a_node_ends_with_its_round_and_leaves_nothing_running(stopped: Command) -> None:
+    assert stopped.process.returncode == 0
+    assert stopped.left == []
+    assert stopped.run.holder() is None
+    last = stopped.records()[-1]["round"]
+    assert (stopped.run.checkpoints / f"step-{last:08d}").is_dir()
+
+
+def test_an_ordinary_run_has_nothing_to_complain_about(stopped: Command) -> None:
+    assert stopped.err == []
+    assert stopped.odd_log_lines() == []
+    assert " WARNING " not in stopped.run.log.read_text()
+
+
+def test_a_start_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
+    waiting = join(tmp_path, f"--peers={NOBODY}", "--set=network.start_timeout=60")
+    waiting.until(lambda: waiting.children("p2pd"))
+    assert waiting.stop(signal.SIGINT) == 130
+    assert waiting.left == []
+    assert waiting.err in ([], ["", "Aborted!"], ["Aborted!"])
+    waiting.close()
+
+
+def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(
+    stopped: Command, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped.run.root, tmp_path / "swarm-run")
+    done = stopped.records()[-1]["round"]
+    newest = f"step-{done:08d}"
+    damaged = tmp_path / "swarm-run" / "checkpoints" / newest / "learner.pt"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    (tmp_path / "swarm-run" / "journal.sqlite").write_bytes(b"no database at all")
+
+    again = join(tmp_path, f"--peers={NOBODY}", f"--rounds={done + 1}")
+    assert again.wait() == 0, again.err
+    assert again.err == []
+    said = "\n".join(again.out)
+    for once in (
+        "file is not a database",
+        "went on from the backup journal.sqlite.backup",
+        f"{newest} is damaged",
+        "using the earlier checkpoint",
+        "none of the peers named answers",
+    ):
+        assert said.count(once) == 1, said
+    records = again.records()
+    assert records[-1]["round"] == done + 1
+    assert records[-1]["counters"]["dials_failed"] >= 1
+    assert again.odd_log_lines() == []
+    again.close()
