@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +12,18 @@ from typing import Any, Literal, cast
 
 import torch
 from torch.nn import Embedding
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from node.errors import NodeError
 
-# Its bars would run through every table and panel that a node draws.
+# Their bars and messages would run through every table and panel that a node draws: what they have
+# to say goes where the root logger sends it.
 disable_progress_bar()  # type: ignore[no-untyped-call]
+for _library in ("transformers", "huggingface_hub"):
+    logging.getLogger(_library).handlers.clear()
+    logging.getLogger(_library).propagate = True
 
 PROBE_ROWS, PROBE_TOKENS = 32, 8
 
@@ -95,6 +100,8 @@ class Policy:
         source = _source(config.model)
         device = _device(config.device)
         try:
+            # Asked for first, as a hub that does not answer is tried for half a minute each time.
+            AutoConfig.from_pretrained(source)
             tokenizer = AutoTokenizer.from_pretrained(source)
             model: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=getattr(torch, config.dtype)

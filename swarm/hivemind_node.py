@@ -247,7 +247,8 @@ class HivemindNode:
             response = p2pd_pb2.Response()
             await read_pbmsg_safe(reader, response)
             if response.type == p2pd_pb2.Response.ERROR:
-                raise PeerUnreachable(f"no stream to peer {peer}: {response.error.msg}")
+                reason = self._reasons.of(peer, RuntimeError(response.error.msg))
+                raise PeerUnreachable(f"no stream to peer {peer}: {reason}")
         except BaseException:
             writer.close()
             raise
