@@ -20,6 +20,7 @@ from node.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
+GRACE_SECONDS = 30.0
 NOBODY = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 """Nobody listens there."""
 
@@ -105,10 +106,14 @@ class Command:
         return [line for line in lines if not _OUR_LINE.fullmatch(line)]
 
     def close(self) -> None:
-        """End it if it still runs."""
+        """End it if it still runs, hard where it does not obey."""
         if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+            self.process.terminate()
+            try:
+                self.process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
         for stream in self._streams:
             stream.close()
 
