@@ -130,18 +130,29 @@ class MixtureSection(Section):
     local: int = _key(4, "Own groups in an update.", unit="groups", ge=0, le=4096)
     external: int = _key(
         4,
-        "Groups from the swarm in an update; missing ones are replaced by own.",
+        "Groups that the swarm spares this node: missing ones are replaced by own. 0: take none.",
         unit="groups",
         ge=0,
         le=4096,
     )
-    select: Literal["uniform"] = _key(
-        "uniform", "How external groups are chosen among those whose rewards differ."
+    select: Literal["uniform", "auto"] = _key(
+        "auto",
+        'How many external groups an update takes, among those whose rewards differ: "uniform" '
+        'takes "external" of them; "auto" fills the update up to "informative".',
     )
-    correction: Literal["none", "tis"] = _key(
-        "none",
+    informative: int = _key(
+        12,
+        'Groups whose rewards differ, own and external, that "auto" fills an update up to.',
+        unit="groups",
+        ge=1,
+        le=4096,
+    )
+    correction: Literal["none", "tis", "tapered"] = _key(
+        "tapered",
         'Of external groups: "none" treats them as self-generated; "tis" weighs their tokens by '
-        "truncated importance where their author's log-probs fit this tokenizer.",
+        "truncated importance where their author's log-probs fit this tokenizer; "
+        '"tapered" lets an answer worse than its group\'s mean count only as far as this policy '
+        "would write it.",
     )
     max_age: float = _key(
         600.0, "Age beyond which an external group is dropped.", unit="seconds", gt=0

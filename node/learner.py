@@ -14,7 +14,7 @@ from torch import Tensor
 from node.advantages import group_advantages, informative
 from node.batches import MicroBatch, Row, TrainingCompletion, TrainingGroup, micro_batches
 from node.logprobs import token_logprobs
-from node.losses import LOSSES, Clip, Counts, Terms, tis_weights
+from node.losses import LOSSES, Clip, Counts, Terms, tapered_weights, tis_weights
 from node.optimizer import Optimizer, OptimizerConfig
 from node.policy import Policy
 from node.update_stats import Tally, UpdateStats
@@ -23,7 +23,7 @@ __all__ = ["Learner", "LearnerConfig", "TrainingCompletion", "TrainingGroup", "U
 
 log = logging.getLogger(__name__)
 
-Correction = Literal["none", "tis"]
+Correction = Literal["none", "tis", "tapered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,9 @@ class Learner:
         temperature: of the distribution that completions are sampled from; divides the logits.
         correction: ``"none"`` takes outside rollouts for the policy's own, as published in SAPO
             (arXiv:2509.08721); ``"tis"`` weighs each token by :func:`node.losses.tis_weights`
-            where its behaviour log-prob is known.
+            where its behaviour log-prob is known; ``"tapered"`` weighs outside rollouts by
+            :func:`node.losses.tapered_weights`, as if their author had been certain of them where
+            it is unknown.
     """
 
     def __init__(
@@ -188,4 +190,7 @@ class Learner:
     def _weights(self, prox: Tensor, batch: MicroBatch) -> Tensor:
         if self._correction == "none":
             return torch.ones_like(prox)
+        if self._correction == "tapered":
+            outside = batch.mask & ~batch.own
+            return tapered_weights(prox, batch.behaviour, outside, batch.advantages)
         return tis_weights(prox, batch.behaviour, batch.mask & batch.known, self._config.tis_cap)

@@ -108,6 +108,19 @@ def tis_weights(prox: Tensor, mu: Tensor, mask: Tensor, cap: float) -> Tensor:
     return torch.where(mask, (prox - mu).exp().clamp(max=cap), 1.0).detach()
 
 
+def tapered_weights(prox: Tensor, mu: Tensor, mask: Tensor, advantages: Tensor) -> Tensor:
+    """One where ``A > 0``, else the sequence's ``min(exp(sum_t(prox - mu)), 1)``; ``[B, T]``.
+
+    Tapered Off-Policy REINFORCE (arXiv:2503.14286). A stronger author's right answers are learned
+    in full however improbable they are here, which importance weights would keep from happening;
+    its wrong ones count only as far as this policy would write them, since pushing down what is
+    improbable already moves the probability anywhere. One where masked out; no gradient.
+    """
+    drift = _masked(prox - mu, mask).sum(-1, keepdim=True)
+    tapered = mask & (advantages < 0)[:, None]
+    return torch.where(tapered, drift.exp().clamp(max=1.0), 1.0).detach()
+
+
 def _clipped_sum(terms: Terms, clip: Clip) -> Tensor:
     ratio = (terms.cur - terms.prox).exp()
     tokens = terms.weights * _pessimistic(ratio, terms.advantages[:, None], clip)

@@ -96,9 +96,7 @@ class Participant(Opened):
         )
         stack.callback(trainer.engine.close)
         progress.restore(trainer, pool)
-        self.recorder = Recorder(
-            config.mixture.external, self.membership.status, pool, self.counters
-        )
+        self.recorder = Recorder(self.membership.status, pool, self.counters)
         self.rounds = trainer.rounds(
             publish=self.membership.publish,
             save=lambda number: progress.save(number, trainer),

@@ -24,7 +24,6 @@ MEMORY_SECONDS = 5.0
 
 def record_of(
     outcome: Outcome,
-    external_wanted: int,
     status: MemberStatus,
     pool: Pool,
     counters: Counters,
@@ -33,7 +32,6 @@ def record_of(
     """The record of one round.
 
     Args:
-        external_wanted: J.
         status: the network's state after the round.
         pool: as the round left it.
         counters: totals since the process started.
@@ -56,7 +54,7 @@ def record_of(
         informative_own=_mean([float(g.informative) for g in outcome.own]) or 0.0,
         groups_own=len(own),
         groups_external=len(outcome.external),
-        external_wanted=external_wanted,
+        external_wanted=outcome.external_wanted,
         pool_groups=pool.available(),
         tokens_generated=generated,
         tokens_trained=update.tokens_trained,
@@ -123,7 +121,6 @@ class Recorder:
 
     def __init__(
         self,
-        external_wanted: int,
         status: Callable[[], MemberStatus],
         pool: Pool,
         counters: Counters,
@@ -131,7 +128,6 @@ class Recorder:
         self._sinks: list[Sink] = []
         self._memory = 0.0
         self._memory_read = float("-inf")
-        self._external_wanted = external_wanted
         self._status = status
         self._pool = pool
         self._counters = counters
@@ -146,7 +142,6 @@ class Recorder:
             self._memory, self._memory_read = resident_mb(), time.monotonic()
         record = record_of(
             outcome,
-            self._external_wanted,
             self._status(),
             self._pool,
             self._counters,

@@ -60,7 +60,10 @@ class RoundSettings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one round did, before it is turned into a record."""
+    """What one round did, before it is turned into a record.
+
+    ``external_wanted`` counts the outside groups that the update had room for.
+    """
 
     round: int
     policy_step: int
@@ -69,6 +72,7 @@ class Outcome:
     update: UpdateStats
     evaluation: float | None
     seconds: dict[str, float]
+    external_wanted: int
 
 
 class Rounds:
@@ -76,7 +80,7 @@ class Rounds:
 
     Args:
         local: I, own groups a round.
-        external: J, outside groups a round at most; what the pool lacks is generated instead.
+        external: J, own groups that outside ones spare; what the pool lacks is generated.
         publish: hands informative own groups to the network, without waiting for it.
         save: writes a checkpoint of round ``n``.
         report: receives every round's outcome.
@@ -158,7 +162,8 @@ class Rounds:
             self._publish([g.group for g in own if g.informative or not rules.discard])
         trained = [g for g in own if g.informative][: rules.keep] if rules.keep else own
         with watch.time("mix"):
-            external, outside = self._take(number)
+            informative = sum(g.informative for g in trained)
+            external, outside = self._take(number, informative)
         with watch.time("update"):
             update = self._learn([g.training for g in trained] + outside)
             self._pool.record_update(
@@ -178,6 +183,7 @@ class Rounds:
             update,
             evaluation,
             watch.split(),
+            self._mixture.wanted(informative),
         )
         self._report(outcome)
         return outcome
@@ -187,9 +193,9 @@ class Rounds:
         settings = self._settings
         return max(0, settings.external - self._pool.available()) if settings.rules.fill else 0
 
-    def _take(self, number: int) -> tuple[list[PooledGroup], list[TrainingGroup]]:
+    def _take(self, number: int, informative: int) -> tuple[list[PooledGroup], list[TrainingGroup]]:
         """Choose outside groups and mark them used, durably, before anything learns from them."""
-        chosen = self._mixture.choose(self._pool.fresh(), number)
+        chosen = self._mixture.choose(self._pool.fresh(), number, informative)
         taken, outside = [], []
         for pooled in self._pool.consume(chosen, number):
             training = outside_group(self._policy, pooled)

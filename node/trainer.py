@@ -110,7 +110,12 @@ class Trainer:
             generator=self._generator,
             pool=self._pool,
             mixture=Mixture(
-                MixtureConfig(config.mixture.external, config.mixture.select, rules.discard),
+                MixtureConfig(
+                    config.mixture.external,
+                    config.mixture.select,
+                    config.mixture.informative,
+                    rules.discard,
+                ),
                 config.node.seed,
             ),
             policy=self.policy,

@@ -1,7 +1,12 @@
-"""Which outside groups an update takes: J of them beside I own ones.
+"""Which outside groups an update takes beside the own ones.
 
-SAPO (arXiv 2509.08721, section 3 and the set-up of its experiments): outside groups without
-advantage are dropped first, then the rest is sampled uniformly.
+``uniform`` is SAPO's rule (arXiv 2509.08721, section 3 and the set-up of its experiments): outside
+groups without advantage are dropped first, then J of the rest are drawn uniformly.
+
+``auto`` keeps the draw and lets the number follow from what it is for. A group whose rewards are
+all equal teaches nothing, and most own groups of a weak policy are of that kind; what sharing adds
+is groups that are not. So an update is filled up to a fixed number of informative groups, own ones
+first, as dynamic sampling does by generating more (DAPO, arXiv 2503.14476, section 3.2).
 """
 
 from __future__ import annotations
@@ -19,21 +24,23 @@ class MixtureConfig:
     """What is taken from outside.
 
     Attributes:
-        external: J, outside groups in an update at most.
-        select: how they are chosen.
+        external: J. ``uniform`` takes so many at most; ``auto`` takes nothing where it is zero.
+        select: how many are taken, as this module explains.
+        informative: groups with advantage, own and outside, to which ``auto`` fills an update.
         discard: groups without advantage are dropped first.
     """
 
     external: int = 4
-    select: Literal["uniform"] = "uniform"
+    select: Literal["uniform", "auto"] = "auto"
+    informative: int = 12
     discard: bool = True
 
 
 class Mixture:
-    """A pure choice: the same seed, turn and set of candidates give the same groups.
+    """A pure choice: the same seed, turn, own share and set of candidates give the same groups.
 
     Args:
-        config: J and the kind of selection.
+        config: how many are taken.
         seed: of this node; other nodes' choices should differ.
     """
 
@@ -41,15 +48,31 @@ class Mixture:
         self._config = config
         self._seed = seed
 
-    def choose(self, candidates: Sequence[Candidate], turn: int) -> list[Candidate]:
-        """Up to J candidates with advantage, uniformly without replacement, in random order.
+    def wanted(self, informative: int) -> int:
+        """Outside groups that an update has room for.
+
+        Args:
+            informative: own groups in the update that have an advantage.
+        """
+        config = self._config
+        if config.select == "uniform" or config.external == 0:
+            return config.external
+        return max(0, config.informative - informative)
+
+    def choose(
+        self, candidates: Sequence[Candidate], turn: int, informative: int
+    ) -> list[Candidate]:
+        """As many candidates with advantage as are wanted, uniformly without replacement.
 
         Args:
             candidates: with distinct keys; their order does not matter.
             turn: number of the choice, usually the round; each turn draws anew.
+            informative: see :meth:`wanted`.
+
+        Returns:
+            The chosen, in random order; fewer where there are not enough.
         """
-        config = self._config
-        useful = [c for c in candidates if c.informative or not config.discard]
+        useful = [c for c in candidates if c.informative or not self._config.discard]
         useful.sort(key=lambda c: c.key)
         draw = random.Random(f"mixture/{self._seed}/{turn}")
-        return draw.sample(useful, min(config.external, len(useful)))
+        return draw.sample(useful, min(self.wanted(informative), len(useful)))

@@ -27,7 +27,8 @@ def sapo(
         typer.Option(
             "--mix",
             metavar="OWN/EXTERNAL",
-            help="A mix to run; may be repeated. Left out: 8/0, 6/2, 4/4 and 2/6.",
+            help="A mix to run, or auto, which is how join trains by default; may be repeated. "
+            "Left out: 8/0, 6/2, 4/4 and 2/6.",
             show_default=False,
         ),
     ] = None,

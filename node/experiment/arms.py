@@ -42,12 +42,28 @@ class Arm:
         return self.name.replace("/", "-").replace(" ", "_").replace(",", "")
 
 
+AUTO = Arm(
+    "auto",
+    4,
+    4,
+    Rules(),
+    overrides={
+        "mixture.select": "auto",
+        "mixture.correction": "tapered",
+        "mixture.max_age": 600.0,
+    },
+)
+"""As nodes train by default."""
+
+
 def mix(text: str) -> Arm:
-    """``"4/4"`` as published.
+    """``"4/4"`` as published, or ``"auto"``.
 
     Raises:
         UsageError: it is no mix, or one without groups.
     """
+    if text == AUTO.name:
+        return AUTO
     local, external = parse_mix(text)
     if local + external == 0:
         raise UsageError("--mix", text, "An update needs groups: raise either number.")

@@ -94,6 +94,8 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
             "mixture.local": arm.local,
             "mixture.external": arm.external,
             "mixture.max_age": MAX_AGE,
+            "mixture.select": "uniform",
+            "mixture.correction": "none",
             "learner.lr": 3e-4,
             "learner.betas": [0.9, 0.99],
             "schedule.rounds": settings.rounds,

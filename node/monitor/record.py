@@ -24,7 +24,7 @@ class RoundRecord:
         informative_own: share of own groups whose rewards differ, 0 to 1.
         groups_own: own groups in the update.
         groups_external: external groups in the update.
-        external_wanted: external groups asked for (``mixture.external``).
+        external_wanted: external groups that the update had room for.
         pool_groups: groups in the pool after the round.
         tokens_generated: completion tokens sampled.
         tokens_trained: completion tokens in the update.

@@ -153,5 +153,5 @@ def test_a_section_and_the_component_it_sets_up_have_the_same_keys_and_defaults(
     rate = {"lr": config.learner.lr}
     assert config.learner.model_dump() == {**defaults(LearnerConfig), **rate}
     assert config.policy.model_dump() == defaults(PolicyConfig)
-    mixture = config.mixture.model_dump(include={"external", "select"})
+    mixture = config.mixture.model_dump(include={"external", "select", "informative"})
     assert mixture.items() <= defaults(MixtureConfig).items()

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from node.config import Config
 from node.errors import NodeError
-from node.experiment.arms import CONTROLS, Arm, mix
+from node.experiment.arms import AUTO, CONTROLS, Arm, mix
 from node.experiment.crew import Crew
 from node.experiment.folder import ExperimentFolder
 from node.experiment.jobs import Job
@@ -31,7 +31,7 @@ from node.experiment.settings import (
 )
 from node.experiment.simulation import SimulatedNode, Surroundings, run_simulation
 from node.participant import Participant
-from node.rounds import Outcome
+from node.rounds import Outcome, Rules
 from node.run_folder import RunFolder
 from swarm.clock import VirtualClock
 
@@ -79,6 +79,17 @@ def test_empty_slots_are_not_filled_with_own_groups(shared: Recording):
     around = Surroundings(SMALL, Configuration(mix("4/4"), 0), "tiny")
     outcome = SimulatedNode(around, 0).step()
     assert (len(outcome.own), len(outcome.external)) == (4, 0)
+
+
+def test_the_auto_arm_trains_as_nodes_do_by_default():
+    arm = node_config(SMALL, Configuration(mix("auto"), 0), 0, "tiny")
+    assert arm.mixture == Config().mixture
+    assert AUTO.rules == Rules()
+
+
+def test_the_auto_arm_takes_as_many_groups_as_the_update_lacks():
+    swarm = simulated(AUTO)
+    assert max(figures.external for figures in swarm.rounds) > AUTO.external
 
 
 def test_groups_without_advantage_are_shared_and_taken_only_where_nothing_is_discarded():

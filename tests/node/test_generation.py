@@ -82,10 +82,10 @@ def test_a_held_out_task_that_does_not_fit_is_unsolved() -> None:
 def test_a_figure_that_is_no_number_is_left_out_of_the_record() -> None:
     clock, counters = SystemClock(), Counters()
     update = UpdateStats(loss=0.5, ratio_max=float("inf"), engine_gap=float("nan"), skipped=False)
-    outcome = Outcome(1, 1, (), (), update, None, {"total": 1.0})
+    outcome = Outcome(1, 1, (), (), update, None, {"total": 1.0}, 4)
     status = MemberStatus("12D3", (), 0, (), 0, 0)
     record = record_of(
-        outcome, 4, status, Pool(Journal(MEMORY, clock), 8, 60.0, clock, counters), counters, 0.0
+        outcome, status, Pool(Journal(MEMORY, clock), 8, 60.0, clock, counters), counters, 0.0
     )
     written = json.loads(_line(record))
     assert written["loss"] == 0.5

@@ -120,14 +120,52 @@ def test_a_behaviour_other_than_the_policy_counts_under_tis_and_not_under_none()
     )
 
 
-def test_an_unknown_behaviour_is_taken_for_the_policys_own():
-    unknown = [
+def forgotten(groups) -> list[TrainingGroup]:
+    """The groups without their behaviour's log-probs."""
+    return [
         dataclasses.replace(
             g, completions=tuple(dataclasses.replace(c, behaviour=None) for c in g.completions)
         )
-        for g in MIXED
+        for g in groups
     ]
-    torch.testing.assert_close(gradient_of(unknown, correction="tis"), gradient_of(MIXED))
+
+
+def only_right(each: TrainingGroup) -> TrainingGroup:
+    """The group with all completions masked whose advantage is negative."""
+    mean = sum(each.rewards) / len(each.rewards)
+    done = tuple(
+        c if reward > mean else dataclasses.replace(c, trained=(False,) * len(c.ids))
+        for c, reward in zip(each.completions, each.rewards, strict=True)
+    )
+    return dataclasses.replace(each, completions=done)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_tapering_leaves_out_wrong_answers_that_this_policy_would_not_write(known):
+    foreign = [dataclasses.replace(g, own=False) for g in MIXED]
+    right = [only_right(g) for g in foreign]
+    tokens = sum(len(c.ids) for g in foreign for c in g.completions)
+    kept = sum(sum(c.trained) for g in right for c in g.completions)
+    torch.testing.assert_close(
+        gradient_of(
+            behaving(foreign, -20.0) if known else forgotten(foreign), correction="tapered"
+        ),
+        gradient_of(right) * kept / tokens,
+        atol=1e-4,
+        rtol=1e-3,
+    )
+
+
+def test_tapering_changes_nothing_about_likely_answers_and_own_ones():
+    likely = [dataclasses.replace(g, own=False) for g in behaving(MIXED, 3.0)]
+    for groups in (likely, behaving(MIXED, -20.0)):
+        torch.testing.assert_close(
+            gradient_of(groups, correction="tapered"), gradient_of(MIXED), atol=1e-6, rtol=1e-4
+        )
+
+
+def test_an_unknown_behaviour_is_taken_for_the_policys_own_under_tis():
+    torch.testing.assert_close(gradient_of(forgotten(MIXED), correction="tis"), gradient_of(MIXED))
 
 
 def test_prompts_are_masked_and_the_end_of_sequence_token_is_trained():
@@ -171,7 +209,7 @@ def test_what_is_longer_than_the_cap_is_trained_on_up_to_it():
     torch.testing.assert_close(gradient_of(MIXED, config), gradient_of(short, CONFIG))
 
 
-@pytest.mark.parametrize("correction", ["none", "tis"])
+@pytest.mark.parametrize("correction", ["none", "tis", "tapered"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_the_engines_logprobs_are_the_learners_at_equal_weights(correction, temperature):
     policy = random_policy(spread=0.1)

@@ -6,7 +6,18 @@ import pytest
 import torch
 
 from node.advantages import group_advantages, informative
-from node.losses import LOSSES, Clip, Counts, Terms, cispo, dr_grpo, grpo, gspo, tis_weights
+from node.losses import (
+    LOSSES,
+    Clip,
+    Counts,
+    Terms,
+    cispo,
+    dr_grpo,
+    grpo,
+    gspo,
+    tapered_weights,
+    tis_weights,
+)
 
 CLIP = Clip(0.2, 0.28)
 
@@ -138,6 +149,19 @@ def test_truncation_bias_vanishes_as_the_cap_grows():
         errors.append(float(((behaviour * weights - target) * value).sum().abs()))
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-6
+
+
+def test_tapered_weights_leave_right_answers_whole_and_bound_wrong_ones_by_their_likelihood():
+    t = terms(drift=0.0)
+    mu = t.prox + torch.linspace(-1.0, 1.0, len(t.prox))[:, None]
+    weights = tapered_weights(t.prox, mu, t.mask, t.advantages)
+    assert not weights.requires_grad
+    wrong = t.mask & (t.advantages < 0)[:, None]
+    assert wrong.any() and (weights[~wrong] == 1).all()
+    drift = torch.where(t.mask, t.prox - mu, 0.0).sum(-1)
+    expected = drift.exp().clamp(max=1.0)[:, None].expand_as(weights)
+    torch.testing.assert_close(weights[wrong], expected[wrong])
+    assert weights.min() < 1
 
 
 def test_advantages_are_centred_and_scaled_by_the_sample_deviation():

@@ -1,9 +1,10 @@
-"""The mixture: pure, seeded, uniform over groups with an advantage."""
+"""The mixture: pure, seeded, uniform over groups with an advantage, and no larger than wanted."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,37 +16,59 @@ rewards = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=5)
 pools = st.lists(rewards, max_size=12).map(
     lambda groups: [pooled(i, r).candidate for i, r in enumerate(groups)]
 )
+configs = st.builds(
+    MixtureConfig, st.integers(0, 6), st.sampled_from(["uniform", "auto"]), st.integers(1, 9)
+)
 
 
-@given(pools, st.integers(0, 6), st.integers(), st.integers(0), st.randoms())
-def test_a_choice_depends_on_the_set_and_not_on_its_order(candidates, external, seed, turn, order):
-    mixture = Mixture(MixtureConfig(external=external), seed)
+@given(pools, configs, st.integers(), st.integers(0), st.integers(0, 9), st.randoms())
+def test_a_choice_depends_on_the_set_and_not_on_its_order(
+    candidates, config, seed, turn, own, order
+):
+    mixture = Mixture(config, seed)
     shuffled = list(candidates)
     order.shuffle(shuffled)
-    assert mixture.choose(shuffled, turn) == mixture.choose(candidates, turn)
+    assert mixture.choose(shuffled, turn, own) == mixture.choose(candidates, turn, own)
 
 
-@given(pools, st.integers(0, 6), st.integers(0))
-def test_a_choice_is_of_distinct_groups_with_advantage_as_many_as_asked_for(
-    candidates, external, turn
+@given(pools, configs, st.integers(0), st.integers(0, 9))
+def test_a_choice_is_of_distinct_groups_with_advantage_as_many_as_wanted(
+    candidates, config, turn, own
 ):
     useful = [c for c in candidates if informative(c.rewards)]
-    chosen = Mixture(MixtureConfig(external=external), 1).choose(candidates, turn)
-    assert len(chosen) == min(external, len(useful))
+    mixture = Mixture(config, 1)
+    chosen = mixture.choose(candidates, turn, own)
+    assert len(chosen) == min(mixture.wanted(own), len(useful))
     assert len({c.key for c in chosen}) == len(chosen)
     assert all(c in useful for c in chosen)
+
+
+@given(st.integers(0, 6), st.integers(0, 40))
+def test_uniform_wants_the_same_number_always(external, own):
+    assert Mixture(MixtureConfig(external, "uniform"), 1).wanted(own) == external
+
+
+@pytest.mark.parametrize(("own", "wanted"), [(0, 12), (5, 7), (12, 0), (30, 0)])
+def test_auto_fills_an_update_with_groups_that_teach(own, wanted):
+    assert Mixture(MixtureConfig(4, "auto", informative=12), 1).wanted(own) == wanted
+
+
+@given(pools, st.integers(0, 9))
+def test_a_node_that_shares_nothing_takes_nothing(candidates, own):
+    assert Mixture(MixtureConfig(0, "auto"), 1).choose(candidates, 1, own) == []
 
 
 def test_every_useful_group_is_chosen_equally_often():
     candidates = [pooled(i, (0.0, 1.0)).candidate for i in range(8)]
     candidates += [pooled(i, (1.0, 1.0)).candidate for i in range(8, 12)]
-    mixture = Mixture(MixtureConfig(external=4), 3)
-    times = Counter(c.key.number for turn in range(2000) for c in mixture.choose(candidates, turn))
+    mixture = Mixture(MixtureConfig(informative=6), 3)
+    chosen = [c for turn in range(2000) for c in mixture.choose(candidates, turn, 2)]
+    times = Counter(c.key.number for c in chosen)
     assert set(times) == set(range(8))
     assert all(abs(count - 1000) < 150 for count in times.values())
 
 
 def test_nodes_with_different_seeds_choose_differently():
     candidates = [pooled(i).candidate for i in range(30)]
-    choices = [tuple(Mixture(MixtureConfig(), seed).choose(candidates, 1)) for seed in range(20)]
+    choices = [tuple(Mixture(MixtureConfig(), seed).choose(candidates, 1, 8)) for seed in range(20)]
     assert len(set(choices)) > 15
