@@ -88,7 +88,7 @@ def test_the_auto_arm_trains_as_nodes_do_by_default():
 
 
 def test_the_auto_arm_takes_as_many_groups_as_the_update_lacks():
-    swarm = simulated(AUTO)
+    swarm = simulated(AUTO, settings=replace(SMALL, nodes=8, rounds=3))
     assert max(figures.external for figures in swarm.rounds) > AUTO.external
 
 
