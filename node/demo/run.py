@@ -136,6 +136,8 @@ def node_overrides(
         "mixture.local": settings.local,
         "mixture.external": settings.external,
         "engine.max_new_tokens": 16,
+        # Small pieces keep a node's memory small; the gradient is the same.
+        "learner.micro_batch_tokens": 1024,
         "schedule.rounds": settings.rounds,
         "schedule.eval_every": max(1, settings.rounds // 15),
         "schedule.eval_tasks": 128,
