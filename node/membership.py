@@ -52,6 +52,7 @@ class Membership(Opened):
         swarm_id: its hash, 32 bytes.
         accounts: what is remembered of each peer.
         notes: what happened on joining, one sentence each.
+        failure: what keeps failing inside the network side, or ended it; None while it works.
     """
 
     identity: Identity
@@ -77,6 +78,7 @@ class Membership(Opened):
         self._takes = takes
         self._outbox = Outbox(journal, counters)
         self._status: MemberStatus | None = None
+        self.failure: Exception | None = None
         self.accounts = Accounts(journal, SystemClock())
         self.notes: tuple[str, ...] = ()
 
@@ -166,10 +168,12 @@ class Membership(Opened):
         try:
             while not work.done():
                 self._status = member.status()
+                self.failure = member.failure
                 await asyncio.wait({work}, timeout=LOOK_SECONDS)
             work.result()
-        except Exception:
+        except Exception as error:
+            self.failure = error
             self._counters.add("member_stopped")
-            log.exception("the network side stopped; this node goes on alone")
+            log.exception("the network side stopped")
         finally:
             work.cancel()

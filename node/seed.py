@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import typer
 
 from node.config import Config
+from node.errors import NodeError
 from node.membership import Membership
 from node.run_folder import RunFolder
 from node.run_options import RunOptions
@@ -24,7 +25,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     """Keep records, serve the manifest and pass announcements on, until told to stop.
 
     Raises:
-        NodeError: this seed cannot start.
+        NodeError: this seed cannot start, or cannot go on.
     """
     counters = Counters()
     with stopping() as stop, folder.locked(), ExitStack() as stack:
@@ -41,5 +42,11 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         status = StatusFile(folder, membership)
         while True:
             status.write(None)
+            if membership.failure:
+                raise NodeError(
+                    "the network side of this seed keeps failing",
+                    membership.failure,
+                    "The traces are in node.log; start it again once the cause is gone.",
+                )
             if stop.wait(REPORT_SECONDS):
                 return
