@@ -14,19 +14,9 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from options import arguments
+
 from node import threads
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="tiny", help="as policy.model")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--completions", type=int, default=8, help="of each prompt")
-    parser.add_argument("--tokens", type=int, default=64, help="sampled in each completion")
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -80,7 +70,7 @@ def contenders(options: argparse.Namespace) -> tuple[Callable[[], Any], Callable
 
 
 def main() -> None:
-    options = arguments()
+    options = arguments(__doc__)
     threads.choose(options.threads)
     reference, engine = contenders(options)
     engine()

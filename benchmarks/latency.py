@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.identity import Identity
-from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
+from protocol.manifest import EnvSpec, Manifest, sign_manifest
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.accounts import Accounts
-from swarm.admission import Admission
+from swarm.assembly import assemble
 from swarm.clock import SystemClock
+from swarm.collector import CollectorLimits
 from swarm.counters import Counters
-from swarm.directory import Directory
-from swarm.exchange import Exchange
 from swarm.hivemind_transport import HivemindTransport
 from swarm.journal import Journal
 from swarm.judge import Verdict
@@ -60,36 +59,30 @@ class Node:
     pool: Pool
 
     @classmethod
-    async def start(cls, folder: Path, manifest: Manifest, signed: bytes, bootstrap: str) -> Node:
+    async def start(cls, folder: Path, signed: bytes, bootstrap: str) -> Node:
         """Join the swarm with everything real but the judge."""
         clock, counters = SystemClock(), Counters()
         folder.mkdir()
         identity = Identity.create(folder / "identity.key")
-        swarm = swarm_id(signed)
         journal = Journal(folder / "journal.db", clock)
         accounts, outbox = Accounts(journal, clock), Outbox(journal, counters)
         pool = Pool(journal, 1024, 3600.0, clock, counters)
         transport = HivemindTransport(folder / "identity.key", listen=LISTEN, peers=(bootstrap,))
-        directory = Directory(
-            transport, identity, manifest, swarm, clock, identity.author, counters
-        )
-        transport.use_validator(directory.check)
-        exchange = Exchange(
-            transport, outbox, directory, signed, accounts, clock, counters, upload_rate=1e7
-        )
-        admission = Admission(manifest, swarm, LengthJudge(), accounts, journal, clock, counters)
         await transport.start()
-        member = Member(
-            transport=transport,
-            directory=directory,
-            exchange=exchange,
-            admission=admission,
+        member = assemble(
+            transport,
+            identity,
+            signed,
+            judge=LengthJudge(),
+            journal=journal,
             pool=pool,
             outbox=outbox,
             accounts=accounts,
-            journal=journal,
             clock=clock,
             counters=counters,
+            limits=CollectorLimits(),
+            upload_rate=1e7,
+            secret=identity.author,
         )
         return cls(identity.author, transport, member, journal, outbox, pool)
 
@@ -130,7 +123,7 @@ async def measure(nodes: int, groups: int, epoch_seconds: float, folder: Path) -
     try:
         for number in range(nodes):
             (bootstrap,) = seed.addresses()
-            node = await Node.start(folder / f"node{number}", manifest, signed, bootstrap)
+            node = await Node.start(folder / f"node{number}", signed, bootstrap)
             members.append(node)
             running.append(asyncio.create_task(node.member.run()))
         await asyncio.sleep(2 * epoch_seconds)

@@ -18,21 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from options import arguments
+
 from node import threads
 
 WARM_UP = 2
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="tiny", help="as policy.model")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--completions", type=int, default=8, help="of each prompt")
-    parser.add_argument("--tokens", type=int, default=64, help="sampled in each completion")
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
@@ -128,7 +118,7 @@ def summary(turns: list[dict[str, float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    options = arguments()
+    options = arguments(__doc__)
     threads.choose(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         result = summary(measure(options, Path(folder)))
