@@ -15,6 +15,7 @@ from node.engines.engine import RolloutEngine
 from node.errors import NodeError
 from node.evaluation import Evaluator
 from node.experience import OwnGroup, outside_group
+from node.forgetting import ForgettingAlarm
 from node.generation import Generator
 from node.learner import Learner, TrainingGroup, UpdateStats
 from node.policy import Policy
@@ -116,6 +117,7 @@ class Rounds:
         self._report = report
         self._counters = counters
         self._settings = settings
+        self._forgetting = ForgettingAlarm(counters)
         self._watch = Stopwatch()
         self.round = round
 
@@ -208,7 +210,9 @@ class Rounds:
 
     def _evaluate(self) -> float:
         with self._watch.time("evaluate"):
-            return self._evaluator.evaluate().mean
+            evaluation = self._evaluator.evaluate()
+        self._forgetting.look([sum(row) / len(row) for row in evaluation.rewards])
+        return evaluation.mean
 
     def _learn(self, groups: list[TrainingGroup]) -> UpdateStats:
         update = self._learner.update(groups)

@@ -1,0 +1,47 @@
+"""When a policy counts as forgetting."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.forgetting import ForgettingAlarm
+from swarm.counters import Counters
+
+GOOD = (1.0,) * 24 + (0.0,) * 40
+POOR = (1.0,) * 4 + (0.0,) * 60
+
+
+def alarms(*evaluations: Sequence[float]) -> list[bool]:
+    alarm = ForgettingAlarm(Counters())
+    return [alarm.look(rewards) for rewards in evaluations]
+
+
+def test_a_fall_that_stays_is_told_once() -> None:
+    counters = Counters()
+    alarm = ForgettingAlarm(counters)
+    assert [alarm.look(r) for r in (GOOD, POOR, POOR, POOR)] == [False, False, True, False]
+    assert counters.snapshot() == {"forgetting_alarms": 1}
+
+
+def test_a_single_bad_evaluation_is_no_alarm() -> None:
+    assert not any(alarms(GOOD, POOR, GOOD, POOR, GOOD))
+
+
+def test_a_policy_that_recovered_and_falls_again_is_told_again() -> None:
+    assert sum(alarms(GOOD, POOR, POOR, GOOD, POOR, POOR)) == 2
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=20))
+def test_a_policy_that_stays_as_it_is_never_alarms(rewards: list[float]) -> None:
+    assert not any(alarms(*[rewards] * 5))
+
+
+def test_chance_alone_alarms_less_than_once_in_a_thousand_evaluations() -> None:
+    rng = random.Random(0)
+    solve = [rng.choice((0.0, 0.1, 0.5, 0.9)) for _ in range(64)]
+    runs = [[[float(rng.random() < p) for p in solve] for _ in range(40)] for _ in range(100)]
+    assert sum(any(alarms(*run)) for run in runs) <= 4
