@@ -119,6 +119,11 @@ class TasksSection(Section):
     weights: dict[str, Annotated[float, Field(ge=0)]] = _key(
         {}, "Share of each family, by name; families not named get none. Empty: all alike."
     )
+    curriculum: Literal["uniform", "thompson"] = _key(
+        "uniform",
+        '"uniform" draws families by weight and their levels evenly; "thompson" favours levels '
+        "that this policy is believed to solve sometimes but not always.",
+    )
     files: dict[str, Annotated[str, Field(min_length=1)]] = _key(
         {}, "Local files of the catalogue's jsonl families, by name. Relative to this file."
     )
@@ -127,9 +132,9 @@ class TasksSection(Section):
 class MixtureSection(Section):
     """What an update is made of."""
 
-    local: int = _key(4, "Own groups in an update.", unit="groups", ge=0, le=4096)
+    local: int = _key(2, "Own groups in an update.", unit="groups", ge=0, le=4096)
     external: int = _key(
-        4,
+        6,
         "Groups that the swarm spares this node: missing ones are replaced by own. 0: take none.",
         unit="groups",
         ge=0,

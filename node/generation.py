@@ -81,6 +81,9 @@ class Generator:
             samples = self._engine.generate(encoded, self._group_size, self._sampling)
         with watch.time("verify"):
             scored = [self._score(d, s) for d, s in zip(draws, samples, strict=True)]
+        for draw, rewards in zip(draws, scored, strict=True):
+            if rewards is not None:
+                self._sampler.observe((draw.env, draw.level), rewards)
         return [
             own_group(draw.env, draw.level, draw.epoch, draw.index, ids, group, rewards)
             for draw, ids, group, rewards in zip(draws, encoded, samples, scored, strict=True)

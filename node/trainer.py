@@ -63,7 +63,12 @@ class Trainer:
         self._pool = pool
         self._counters = counters
         self.policy = policy
-        self.sampler = TaskSampler(levels, config.tasks.weights, random.Random(config.node.seed))
+        self.sampler = TaskSampler(
+            levels,
+            config.tasks.weights,
+            random.Random(config.node.seed),
+            config.engine.group_size if config.tasks.curriculum == "thompson" else 0,
+        )
         self.engine = TransformersEngine(policy, seed=config.node.seed)
         self.learner = Learner(
             policy,

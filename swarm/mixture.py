@@ -30,7 +30,7 @@ class MixtureConfig:
         discard: groups without advantage are dropped first.
     """
 
-    external: int = 4
+    external: int = 6
     select: Literal["uniform", "auto"] = "auto"
     informative: int = 12
     discard: bool = True

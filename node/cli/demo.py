@@ -17,7 +17,7 @@ def command(
     mix: Annotated[
         str,
         typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update."),
-    ] = "4/4",
+    ] = "2/6",
     run_dir: Annotated[
         Path | None,
         typer.Option(

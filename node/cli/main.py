@@ -42,7 +42,7 @@ app = typer.Typer(
 
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
-    ("demo", demo.command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 4/4"),
+    ("demo", demo.command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
     ("init", init.command, TyperCommand, "init my-node"),
     ("join", join.command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
     ("seed", seed.command, SpreadPeers, "seed --config public/node.toml"),

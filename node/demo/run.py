@@ -45,8 +45,8 @@ class DemoSettings:
 
     nodes: int = 4
     rounds: int = 150
-    local: int = 4
-    external: int = 4
+    local: int = 2
+    external: int = 6
     seed: int = 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from node.cli.common import parse_mix
@@ -44,8 +44,8 @@ class Arm:
 
 AUTO = Arm(
     "auto",
-    4,
-    4,
+    2,
+    6,
     Rules(),
     overrides={
         "mixture.select": "auto",
@@ -54,6 +54,12 @@ AUTO = Arm(
     },
 )
 """As nodes train by default."""
+
+
+def _varied(arm: Arm, change: str, **changes: Any) -> Arm:
+    """An arm with some keys of the section ``mixture`` or ``tasks`` set otherwise."""
+    keys = {key.replace("_", ".", 1): value for key, value in changes.items()}
+    return replace(arm, name=f"{arm.name} {change}", overrides={**arm.overrides, **keys})
 
 
 def mix(text: str) -> Arm:
@@ -80,7 +86,15 @@ CONTROLS = (
     Arm("32/0 best 8", 32, 0, Rules(fill=False, keep=8)),
     Arm("8/0 partial", 8, 0, partial_credit=True, reference="8/0 partial"),
     Arm("4/4 partial", 4, 4, partial_credit=True, reference="8/0 partial"),
+    _varied(mix("4/4"), "tapered", mixture_correction="tapered"),
+    _varied(mix("4/4"), "tis", mixture_correction="tis"),
+    _varied(AUTO, "uncorrected", mixture_correction="none"),
+    _varied(AUTO, "tis", mixture_correction="tis"),
+    replace(AUTO, name="auto 4/4", local=4, external=4),
+    _varied(mix("8/0"), "thompson", tasks_curriculum="thompson"),
+    _varied(AUTO, "thompson", tasks_curriculum="thompson"),
 )
 """4/0 and 2/0 generate as 4/4 and 2/6 do and take nothing. Undiscarded: groups without advantage
 are shared and taken like others. Best 8: 32 groups are generated, at most 8 informative ones are
-trained on. Partial: dense rewards."""
+trained on. Partial: dense rewards. The rest take the default's parts apart: its correction and its
+choice, how much a node generates itself, and the curriculum of its tasks."""

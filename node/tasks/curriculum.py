@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from node.errors import ConfigError
+from node.tasks.beliefs import Beliefs, teaches
 from node.tasks.catalogue import CatalogueError
 from protocol.manifest import EnvSpec
 
@@ -26,11 +28,18 @@ def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tupl
 class TaskSampler:
     """Draws an env by weight, then one of its levels evenly.
 
+    A sampler with a curriculum draws a level in proportion to that, times the chance that a group
+    on it teaches anything: it is told how groups went, draws a success rate of every level from
+    what it believes, and takes ``1 - p^G - (1 - p)^G`` (Thompson sampling, as in VADE,
+    arXiv 2511.18902).
+
     Args:
         levels: what can be drawn.
         weights: relative frequency by env name; empty means all alike, an env left out of a
             non-empty mapping is never drawn.
         rng: the only source of chance; its state is the sampler's.
+        curriculum: completions a group, for a sampler that practises what it half knows;
+            0 for one that draws by weight alone.
 
     Attributes:
         levels: what is drawn from: those of envs with a weight above zero.
@@ -42,7 +51,11 @@ class TaskSampler:
     """
 
     def __init__(
-        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
+        self,
+        levels: Sequence[EnvLevel],
+        weights: Mapping[str, float],
+        rng: random.Random,
+        curriculum: int = 0,
     ) -> None:
         if not levels:
             raise CatalogueError(
@@ -53,23 +66,42 @@ class TaskSampler:
         _check(weights, names)
         self._weights = {name: weights.get(name, 0.0) if weights else 1.0 for name in names}
         self._rng = rng
+        self._group_size = curriculum
+        self._beliefs = Beliefs()
         self.levels = tuple(pair for pair in levels if self._weights[pair[0]] > 0.0)
         if not self.levels:
             raise ConfigError("tasks.weights", dict(weights), "Give an env a weight above 0.")
 
     def next(self) -> EnvLevel:
         """Name and level of the next task."""
-        (env,) = self._rng.choices(list(self._weights), list(self._weights.values()))
-        return self._rng.choice([pair for pair in self.levels if pair[0] == env])
+        if not self._group_size:
+            (env,) = self._rng.choices(list(self._weights), list(self._weights.values()))
+            return self._rng.choice([pair for pair in self.levels if pair[0] == env])
+        self._beliefs.tick()
+        sizes = Counter(env for env, _ in self.levels)
+        shares = [
+            teaches(self._beliefs.draw(pair, self._rng), self._group_size)
+            * self._weights[pair[0]]
+            / sizes[pair[0]]
+            for pair in self.levels
+        ]
+        (pair,) = self._rng.choices(self.levels, shares)
+        return pair
+
+    def observe(self, pair: EnvLevel, rewards: Sequence[float]) -> None:
+        """Take in how a group went that was written for a drawn level."""
+        if self._group_size:
+            self._beliefs.observe(pair, sum(rewards), len(rewards) - sum(rewards))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the state of the source of chance."""
-        return {"rng": self._rng.getstate()}
+        """What a checkpoint keeps."""
+        return {"rng": self._rng.getstate(), "beliefs": self._beliefs.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         version, words, gauss = state["rng"]
         self._rng.setstate((version, tuple(words), gauss))
+        self._beliefs.load_state_dict(state["beliefs"])
 
 
 def _check(weights: Mapping[str, float], names: Collection[str]) -> None:
