@@ -59,6 +59,36 @@ class Sample:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a completion has so far; empty where nothing is written yet.
+
+    Attributes:
+        ids: sampled tokens.
+        logprobs: one a token, as in :class:`Sample`.
+        versions: the policy's version that each id was sampled under, never decreasing.
+    """
+
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One completion to be written, or to be gone on with.
+
+    Attributes:
+        key: names it among those that an engine has at a time.
+        prompt: token ids.
+        begun: what is written already.
+    """
+
+    key: int
+    prompt: tuple[int, ...]
+    begun: Begun = Begun()
+
+
 class RolloutEngine(Protocol):
     """Draws completions from a policy."""
 
@@ -74,7 +104,37 @@ class RolloutEngine(Protocol):
         """
 
     def update(self, policy: Policy) -> None:
-        """Sample from these weights from now on."""
+        """Sample from these weights from now on.
+
+        Trajectories on their way go on; their next tokens carry the new version.
+        """
 
     def close(self) -> None:
         """Release memory and processes; the engine is not usable afterwards."""
+
+
+class StreamingEngine(RolloutEngine, Protocol):
+    """Writes single trajectories while its owner does something else.
+
+    None of its calls waits for a trajectory, except :meth:`poll` as long as it is told to.
+    """
+
+    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+        """Begin to write, or to go on with, these completions, the first ones first.
+
+        Raises:
+            ValueError: a prompt that leaves no room for a completion, or a key that is taken.
+        """
+
+    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
+        """Keys and completions that have finished since the last call.
+
+        Returns at once where there are any, else as soon as there are, and empty-handed after
+        ``seconds``. Whatever was begun elsewhere is part of its sample.
+        """
+
+    def halt(self) -> list[tuple[int, Begun]]:
+        """Stop writing; what has not finished, in the order it was submitted.
+
+        Completions that finished before the halt took effect are left to :meth:`poll`.
+        """
