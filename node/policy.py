@@ -126,6 +126,18 @@ class Policy:
             return list(ids)
         return self._prefix + self._encode(text)
 
+    def check_prompt(self, ids: Sequence[int]) -> None:
+        """Refuse a prompt that cannot be completed.
+
+        Raises:
+            ValueError: it is empty, or leaves no room in the context.
+        """
+        if not 0 < len(ids) < self.context_length:
+            raise ValueError(
+                f"a prompt of {len(ids)} tokens leaves no room for a completion in a context of "
+                f"{self.context_length}; use shorter prompts or a model with a longer one"
+            )
+
     def encode_completion(self, text: str, stopped: bool) -> list[int]:
         """Ids of a completion, EOS at the end where it stopped by itself.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from node.config import Config
 from node.engines.engine import Sampling
-from node.engines.transformers_engine import TransformersEngine
+from node.engines.open import open_engine
 from node.errors import NodeError
 from node.evaluation import Evaluation, Evaluator, HeldOut, heldout_tasks
 from node.pinning import checked_manifest
@@ -64,7 +64,7 @@ def evaluate(
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
         policy = Policy.load(PolicyConfig(model, config.policy.dtype, config.policy.device))
-        engine = TransformersEngine(policy, seed=config.node.seed)
+        engine = open_engine(config, policy)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
         chosen = heldout_tasks(levels, tasks)
         parts: list[Evaluation] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from node.config import Config
 from node.draws import Draws
 from node.engines.engine import Sampling
-from node.engines.transformers_engine import TransformersEngine
+from node.engines.open import open_engine
 from node.evaluation import Evaluator, Scorer, heldout_tasks
 from node.generation import Generator
 from node.learner import Learner, LearnerConfig
@@ -69,7 +69,7 @@ class Trainer:
             random.Random(config.node.seed),
             config.engine.group_size if config.tasks.curriculum == "thompson" else 0,
         )
-        self.engine = TransformersEngine(policy, seed=config.node.seed)
+        self.engine = open_engine(config, policy)
         self.learner = Learner(
             policy,
             LearnerConfig(**dict(config.learner)),

@@ -47,24 +47,40 @@ def draw(logits: Tensor, sampling: Sampling, random: torch.Generator) -> tuple[T
 
 
 class Decoding:
-    """Prompts are read once each, left-padded, and their cache is repeated for ``n`` rows.
+    """Prompts are read once each, left-padded, and their cache is repeated for their rows.
+
+    Args:
+        prompts: token ids.
+        rows: how many completions of each prompt; together they are the ``B`` rows, in order.
+        caps: for each of the ``B`` rows, the most tokens to sample.
 
     Attributes:
         ids: int64 ``[B, cap]``, sampled tokens; what follows a row's end is meaningless.
         logprobs: float32 ``[B, cap]``, of the sampled tokens.
+        sampled: tokens sampled so far in every row that is left.
+        left: rows that had not ended when it was last looked at: at every step on a CPU, at
+            every eighth elsewhere.
         live: whether anything is left to sample.
     """
 
-    def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, cap: int) -> None:
-        device, longest = policy.device, max(map(len, prompts))
+    def __init__(
+        self,
+        policy: Policy,
+        prompts: Sequence[Sequence[int]],
+        rows: Sequence[int],
+        caps: Sequence[int],
+    ) -> None:
+        device, longest, cap = policy.device, max(map(len, prompts)), max(caps)
         self._policy = policy
         self._check_every = 1 if device.type == "cpu" else CHECK_EVERY_ON_GPU
         self._stop = torch.tensor(policy.stop_ids, device=device)
-        self._rows = torch.arange(len(prompts) * n, device=device)
+        self._caps = torch.tensor(caps, device=device)
+        self._rows = torch.arange(len(caps), device=device)
         self._finished = torch.zeros_like(self._rows, dtype=torch.bool)
         self._cache = growing_cache(policy.model.config)
         self._unsaved: list[tuple[Tensor, Tensor]] = []
-        self._sampled = 0
+        self.sampled = 0
+        self.left = len(caps)
         self.ids = self._rows.new_zeros((len(self._rows), cap))
         self.logprobs = torch.zeros_like(self.ids, dtype=torch.float32)
         self.live = True
@@ -77,8 +93,11 @@ class Decoding:
         self._fused: FusedDecoder | None = None
         padded = [[policy.pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
         first = self._forward(torch.tensor(padded, device=device))
-        self._logits = first.repeat_interleave(n, dim=0)
-        self._keep(torch.arange(len(prompts), device=device).repeat_interleave(n))
+        repeated = torch.arange(len(prompts), device=device).repeat_interleave(
+            torch.tensor(rows, device=device)
+        )
+        self._logits = first[repeated]
+        self._keep(repeated)
         if fits(policy.model, self._cache):
             self._fused = FusedDecoder(policy.model, self._cache, longest + cap)
 
@@ -86,16 +105,30 @@ class Decoding:
         """Sample one token of every row that is still in the batch."""
         tokens, logprobs = draw(self._logits, sampling, random)
         self._unsaved.append((tokens, logprobs))
-        self._sampled += 1
-        self._finished |= (tokens == self._stop).any(-1)
-        if self._sampled == self.ids.shape[1]:
-            self.live = False
-        elif self._sampled % self._check_every == 0:
+        self.sampled += 1
+        self._finished |= (tokens == self._stop).any(-1) | (self._caps == self.sampled)
+        if self.sampled == self.ids.shape[1]:
+            self.live, self.left = False, 0
+        elif self.sampled % self._check_every == 0:
             tokens = self._drop_finished(tokens)
         if self.live:
             self._logits = self._forward(tokens)
         else:
-            self._save()
+            self.save()
+
+    def going(self) -> set[int]:
+        """Rows that have not ended."""
+        return set(self._rows[~self._finished].tolist()) if self.live else set()
+
+    def save(self) -> None:
+        """Bring ``ids`` and ``logprobs`` up to date, which otherwise happens at the end."""
+        if not self._unsaved:
+            return
+        tokens, logprobs = zip(*self._unsaved, strict=True)
+        columns = slice(self.sampled - len(tokens), self.sampled)
+        self.ids[self._rows, columns] = torch.cat(tokens, 1)
+        self.logprobs[self._rows, columns] = torch.cat(logprobs, 1)
+        self._unsaved.clear()
 
     def _forward(self, ids: Tensor) -> Tensor:
         """Logits ``[B, V]`` after the tokens ``[B, t]``."""
@@ -116,13 +149,14 @@ class Decoding:
 
     def _drop_finished(self, tokens: Tensor) -> Tensor:
         """Let finished rows go once they are worth a copy of the cache."""
-        left = len(self._finished) - int(self._finished.sum())
-        self.live = left > 0
-        if not self.live or left > COMPACT_BELOW * len(self._finished):
+        self.left = len(self._finished) - int(self._finished.sum())
+        self.live = self.left > 0
+        if not self.live or self.left > COMPACT_BELOW * len(self._finished):
             return tokens
-        self._save()
+        self.save()
         stay = (~self._finished).nonzero().squeeze(-1)
         self._rows, self._finished = self._rows[stay], self._finished[stay]
+        self._caps = self._caps[stay]
         self._keep(stay)
         return tokens[stay]
 
@@ -132,11 +166,3 @@ class Decoding:
         if self._mask is not None:
             self._mask = self._mask[rows]
             self._bias = (1.0 - self._mask[:, None, None].to(self._logits.dtype)) * HIDDEN
-
-    def _save(self) -> None:
-        """Write what the rows in the batch have sampled to their places."""
-        tokens, logprobs = zip(*self._unsaved, strict=True)
-        columns = slice(self._sampled - len(tokens), self._sampled)
-        self.ids[self._rows, columns] = torch.cat(tokens, 1)
-        self.logprobs[self._rows, columns] = torch.cat(logprobs, 1)
-        self._unsaved.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from node.policy import Policy
 from protocol.rollout import Finish
@@ -111,6 +111,12 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Release memory and processes; the engine is not usable afterwards."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has to hold of it, for ``torch.save``."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was taken; an engine of another kind begins anew."""
 
 
 class StreamingEngine(RolloutEngine, Protocol):

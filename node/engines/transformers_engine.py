@@ -38,7 +38,7 @@ class TransformersEngine:
     ) -> list[list[Sample]]:
         """See :class:`node.engines.engine.RolloutEngine`."""
         for prompt in prompts:
-            self._check(prompt)
+            self._policy.check_prompt(prompt)
         at_once = max(1, self._max_rows // n)
         samples: list[list[Sample]] = []
         for start in range(0, len(prompts), at_once):
@@ -57,15 +57,9 @@ class TransformersEngine:
         return {"random": self._random.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on drawing where :meth:`state_dict` was taken."""
-        self._random.set_state(state["random"])
-
-    def _check(self, prompt: Sequence[int]) -> None:
-        if not 0 < len(prompt) < self._policy.context_length:
-            raise ValueError(
-                f"a prompt of {len(prompt)} tokens leaves no room for a completion in a context of "
-                f"{self._policy.context_length}; use shorter prompts or a model with a longer one"
-            )
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        if "random" in state:
+            self._random.set_state(state["random"])
 
     @torch.inference_mode()
     def _generate(
@@ -73,7 +67,7 @@ class TransformersEngine:
     ) -> list[list[Sample]]:
         room = [self._policy.context_length - len(prompt) for prompt in prompts for _ in range(n)]
         caps = [min(sampling.max_new_tokens, each) for each in room]
-        decoding = Decoding(self._policy, prompts, n, max(caps))
+        decoding = Decoding(self._policy, prompts, [n] * len(prompts), caps)
         while decoding.live:
             decoding.step(sampling, self._random)
         rows = zip(decoding.ids.tolist(), decoding.logprobs.tolist(), caps, strict=True)

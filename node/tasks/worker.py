@@ -11,12 +11,11 @@ import json
 import math
 import os
 import resource
-import socket
 import sys
 from typing import Any
 
+from node.channel import Channel, ChannelError, take_over_stdin
 from node.tasks.catalogue import CatalogueError, open_catalogue
-from node.tasks.channel import Channel, ChannelError
 from node.tasks.scores import score
 from node.tasks.task import ScoringError, Split, Task, TaskError, TaskSource
 from protocol.manifest import EnvSpec
@@ -32,7 +31,7 @@ Reply = dict[str, Any]
 def main() -> None:
     """Serve requests until standard input ends."""
     limits = json.loads(sys.argv[1])
-    channel = _take_over_stdin()
+    channel = take_over_stdin()
     _confine(limits["memory_mib"], limits["nice"])
     _allow_cpu(_OPENING_CPU_SECONDS)
     try:
@@ -95,13 +94,6 @@ def _score(sources: dict[str, TaskSource], coordinates: list[Any], texts: list[s
         "rewards": scores.rewards,
         "unreadable": scores.unreadable,
     }
-
-
-def _take_over_stdin() -> Channel:
-    """The socket at descriptor 0, moved where no verifier's ``input()`` meets it."""
-    end = socket.socket(fileno=os.dup(0))
-    _silence(0)
-    return Channel(end)
 
 
 def _silence(descriptor: int) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
-import socket
 import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from node.channel import Channel, ChannelError
+from node.child_process import import_path, in_words, spawn
 from node.tasks.catalogue import CatalogueError
-from node.tasks.channel import Channel, ChannelError
 from swarm.judge import UNAVAILABLE, JudgeRefused
 
 logger = logging.getLogger(__name__)
@@ -96,24 +93,13 @@ class WorkerProcess:
 
     @classmethod
     def _spawn(cls, limits: WorkerLimits, nice: bool) -> WorkerProcess:
-        ours, theirs = socket.socketpair()
         arguments = {
             "cpu_seconds": limits.cpu_seconds,
             "memory_mib": limits.memory_mib,
             "nice": 10 if nice else 0,
         }
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE, json.dumps(arguments)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                # Never a log file: the worker may not write to files.
-                stderr=subprocess.PIPE,
-                env=_environment(),
-                # Ctrl-C is the node's to handle; the worker ends when the node closes its socket.
-                start_new_session=True,
-            )
-        return cls(process, Channel(ours))
+        # Standard error is never a log file: the worker may not write to files.
+        return cls(*spawn(MODULE, _environment(), json.dumps(arguments)))
 
     def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send one request and wait for its reply.
@@ -130,7 +116,7 @@ class WorkerProcess:
         except ChannelError as error:
             status = self._reap(_END_SECONDS)
             raise WorkerDied(
-                f"ended with {_in_words(status)}", ran_out_of_time=status == -signal.SIGXCPU
+                f"ended with {in_words(status)}", ran_out_of_time=status == -signal.SIGXCPU
             ) from error
 
     def alive(self) -> bool:
@@ -179,16 +165,10 @@ def _environment() -> dict[str, str]:
     the swarm builds the same question from the same seed.
     """
     return {
-        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path),
+        "PYTHONPATH": import_path(),
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "LC_ALL": "C.UTF-8",
     }
-
-
-def _in_words(status: int) -> str:
-    if status < 0:
-        return f"signal {signal.Signals(-status).name}"
-    return f"exit status {status}"

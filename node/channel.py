@@ -1,7 +1,9 @@
-"""Messages between a verifier and its worker: length-prefixed msgpack over a socket pair."""
+"""Messages between a process and its child: length-prefixed msgpack over a socket pair."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import struct
 import time
@@ -18,7 +20,7 @@ class ChannelError(OSError):
 
 
 class Channel:
-    """One end of the pair. Not thread-safe."""
+    """One end of the pair. One thread may send while another one receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -63,7 +65,9 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """Close this end; the other one reads end of file."""
+        """Close this end; the other one reads end of file, as does a thread that receives here."""
+        with contextlib.suppress(OSError):  # the other side may have closed first
+            self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
     def _exactly(self, size: int, deadline: float | None) -> bytes:
@@ -83,3 +87,12 @@ class Channel:
                 raise ChannelError("the other side is gone: end of file")
             data += chunk
         return bytes(data)
+
+
+def take_over_stdin() -> Channel:
+    """The socket at descriptor 0, moved where nothing that reads standard input meets it."""
+    end = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    return Channel(end)

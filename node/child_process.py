@@ -1,0 +1,50 @@
+"""Starting a Python process that talks through a socket pair, and naming how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from node.channel import Channel
+
+
+def spawn(
+    module: str, environment: Mapping[str, str], *arguments: str
+) -> tuple[subprocess.Popen[bytes], Channel]:
+    """Run ``python -m module`` with one end of a socket pair as its standard input.
+
+    The process reads end of file there as soon as this one closes its end or dies. Ctrl-C is this
+    process's to handle and does not reach it.
+
+    Args:
+        environment: all that it inherits. Its standard output is discarded, its standard error
+            is a pipe.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    return process, Channel(ours)
+
+
+def import_path() -> str:
+    """Where this process imports from, for the environment of another."""
+    return os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
+
+
+def in_words(status: int) -> str:
+    """An exit status as people say it."""
+    if status < 0:
+        return f"signal {signal.Signals(-status).name}"
+    return f"exit status {status}"

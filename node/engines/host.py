@@ -1,0 +1,101 @@
+"""The process that an engine runs in: ``python -m node.engines.host``.
+
+It reads messages from the socket that is its standard input and ends with it. The first one holds
+the settings of its back-end; afterwards come ``jobs``, ``update`` and ``halt``. It answers with
+``ready`` once, with what was ``written``, with ``halted``, and with ``failed`` before it dies.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import astuple
+from typing import Any
+
+from node.channel import Channel, ChannelError, take_over_stdin
+from node.engines.backend import Backend, BackendSettings, Job, Written
+
+Open = Callable[[BackendSettings], Backend]
+FAILED = 1
+
+
+def _transformers(settings: BackendSettings) -> Backend:
+    import torch
+
+    from node.engines.continuous import ContinuousDecoding
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    return ContinuousDecoding.open(settings)
+
+
+BACKENDS: dict[str, Open] = {"transformers": _transformers}
+
+
+def serve(backends: dict[str, Open]) -> None:
+    """Host the back-end that is asked for until the owner's end of the socket closes."""
+    channel = take_over_stdin()
+    # Whatever a library prints goes where the owner reads the last words from.
+    os.dup2(2, 1)
+    inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    settings = _settings(channel.receive())
+    threading.Thread(target=_read, args=(channel, inbox, settings.folder), daemon=True).start()
+    try:
+        backend = backends[settings.kind](settings)
+        channel.send({"ready": True})
+        _work(channel, inbox, backend)
+    except ChannelError:
+        _leave(settings.folder)
+    except BaseException as error:  # noqa: BLE001 - told to the owner, who goes on without
+        traceback.print_exc()
+        lines = str(error).strip().splitlines()
+        channel.send({"failed": f"{type(error).__name__}: {lines[0] if lines else 'no message'}"})
+        os._exit(FAILED)
+
+
+def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: Backend) -> None:
+    while True:
+        while not (backend.busy and inbox.empty()):
+            _handle(inbox.get(), backend, channel)
+        _report(channel, backend.step())
+
+
+def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None:
+    if "jobs" in message:
+        backend.submit([Job(n, tuple(ids), *rest) for n, ids, *rest in message["jobs"]])
+    elif "update" in message:
+        _report(channel, backend.update())
+    else:
+        _report(channel, backend.halt())
+        channel.send({"halted": message["halt"]})
+
+
+def _report(channel: Channel, written: list[Written]) -> None:
+    if written:
+        channel.send({"written": [astuple(each) for each in written]})
+
+
+def _read(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], folder: str) -> None:
+    """Take messages in whatever the back-end is doing, so that neither side waits to be read."""
+    while True:
+        try:
+            inbox.put(channel.receive())
+        except ChannelError:
+            _leave(folder)
+
+
+def _leave(folder: str) -> None:
+    """End at once, with what an owner that was killed has left in shared memory."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def _settings(message: dict[str, Any]) -> BackendSettings:
+    return BackendSettings(**{**message, "stop_ids": tuple(message["stop_ids"])})
+
+
+if __name__ == "__main__":
+    serve(BACKENDS)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from node.engines.backend import BackendSettings, Job
+from node.engines.continuous import ContinuousDecoding
+from node.engines.engine import Sampling
+from node.engines.snapshot import Snapshot
+from node.engines.transformers_engine import TransformersEngine
+from node.logprobs import token_logprobs
+from node.policy import Policy
+from protocol.rollout import Finish
+from tests.support import random_policy
+
+CAP = 40
+PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8)]
+
+
+class Writing:
+    """A back-end, and what it has written by job."""
+
+    def __init__(self, folder, policy: Policy, max_rows: int = 8) -> None:
+        self.snapshot = Snapshot(policy, as_checkpoint=False, place=folder)
+        self.backend = ContinuousDecoding.open(
+            BackendSettings(
+                kind="transformers",
+                folder=str(self.snapshot.folder),
+                dtype="float32",
+                device="cpu",
+                stop_ids=policy.stop_ids,
+                context_length=policy.context_length,
+                seed=0,
+                max_rows=max_rows,
+                options={},
+            )
+        )
+        self.ids: dict[int, list[int]] = {}
+        self.logprobs: dict[int, list[float]] = {}
+        self.versions: dict[int, list[int]] = {}
+        self.finish: dict[int, Finish] = {}
+
+    def take(self, written) -> None:
+        for each in written:
+            assert each.number not in self.finish
+            self.ids.setdefault(each.number, []).extend(each.ids)
+            self.logprobs.setdefault(each.number, []).extend(each.logprobs)
+            versions = [each.version] * len(each.ids)
+            self.versions.setdefault(each.number, []).extend(versions)
+            if each.finish is not None:
+                self.finish[each.number] = each.finish
+
+    def steps(self, count: int = 10_000) -> None:
+        while self.backend.busy and count:
+            self.take(self.backend.step())
+            count -= 1
+
+    def update(self, policy: Policy) -> None:
+        self.snapshot.write(policy)
+        self.take(self.backend.update())
+
+
+def stopping_policy(seed: int = 5) -> Policy:
+    policy = random_policy(seed=seed)
+    policy.stop_ids = tuple(range(0, 98, 14))
+    return policy
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return stopping_policy()
+
+
+@pytest.fixture(scope="module")
+def expected(policy: Policy) -> dict[tuple[int, ...], tuple[int, ...]]:
+    greedy = Sampling(max_new_tokens=CAP, greedy=True)
+    samples = TransformersEngine(policy, seed=0).generate(PROMPTS, 1, greedy)
+    return {prompt: sample.ids for prompt, (sample,) in zip(PROMPTS, samples, strict=True)}
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("submit"), st.integers(0, 3), st.integers(0, 12)),
+    st.tuples(st.just("steps"), st.integers(1, 9), st.just(0)),
+    st.tuples(st.just("update"), st.just(0), st.just(0)),
+)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(actions=st.lists(ACTIONS, min_size=1, max_size=14), max_rows=st.integers(1, 6))
+def test_whatever_joins_or_interrupts_greedy_completions_stay_what_they_are(
+    tmp_path_factory, policy, expected, actions, max_rows
+):
+    writing = Writing(tmp_path_factory.mktemp("engine"), policy, max_rows)
+    wanted: dict[int, tuple[int, ...]] = {}
+    for action, which, begun in actions:
+        if action == "submit":
+            prompt = PROMPTS[which]
+            begun = min(begun, len(expected[prompt]) - 1)
+            ids = (*prompt, *expected[prompt][:begun])
+            number = len(wanted)
+            wanted[number] = expected[prompt][begun:]
+            writing.backend.submit([Job(number, ids, CAP - begun, 1.0, True)])
+        elif action == "steps":
+            writing.steps(which)
+        else:
+            writing.update(policy)
+    writing.steps()
+    assert {number: tuple(ids) for number, ids in writing.ids.items()} == wanted
+    for number, ids in wanted.items():
+        stopped = ids[-1] in policy.stop_ids
+        assert writing.finish[number] is (Finish.STOP if stopped else Finish.LENGTH)
+    writing.snapshot.remove()
+
+
+def test_every_token_has_the_logprob_and_the_version_of_the_weights_it_was_drawn_from(tmp_path):
+    policies = [random_policy(seed=seed, spread=0.1) for seed in range(3)]
+    for version, each in enumerate(policies):
+        each.version = version
+    writing = Writing(tmp_path, policies[0])
+    prompts = [(5, 6, 7), (5, 6, 7), tuple(range(20))]
+    writing.backend.submit([Job(n, ids, 30, 0.8, False) for n, ids in enumerate(prompts)])
+    for each in policies[1:]:
+        writing.steps(7)
+        writing.update(each)
+    writing.steps()
+    for number, prompt in enumerate(prompts):
+        ids, versions = writing.ids[number], writing.versions[number]
+        assert versions == sorted(versions)
+        assert set(versions) == {0, 1, 2} or len(ids) < 15
+        for policy in policies:
+            whole = torch.tensor([[*prompt, *ids]])
+            with torch.no_grad():
+                under, _ = token_logprobs(policy.model, whole, torch.tensor([ids]), 0.8)
+            for at, version in enumerate(versions):
+                if version == policy.version:
+                    assert writing.logprobs[number][at] == pytest.approx(
+                        float(under[0, at]), abs=1e-4
+                    )
+
+
+def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, policy):
+    writing = Writing(tmp_path, random_policy())
+    writing.backend.submit([Job(n, (1, 2, n), CAP, 1.0, True) for n in range(12)])
+    writing.steps(5)
+    writing.take(writing.backend.halt())
+    assert not writing.backend.busy
+    assert {n: len(ids) for n, ids in writing.ids.items()} == dict.fromkeys(range(8), 5)
+    assert writing.backend.step() == []
+
+
+def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected):
+    writing = Writing(tmp_path, policy)
+    prompt = PROMPTS[0]
+    writing.backend.submit([Job(n, prompt, CAP, (1.0, 0.5)[n % 2], n % 3 == 0) for n in range(12)])
+    writing.steps()
+    assert set(writing.finish) == set(range(12))
+    for number in range(0, 12, 3):
+        assert tuple(writing.ids[number]) == expected[prompt]
