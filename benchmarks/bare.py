@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from node.batches import MicroBatch
+from node.logprobs import distributions, token_logprobs
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -26,13 +29,13 @@ class BareTrainer:
         self._model = copy.deepcopy(model)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-6, fused=True)
 
-    def step(self, input_ids: Tensor, targets: Tensor, mask: Tensor, advantages: Tensor) -> None:
-        """One policy-gradient step on right-padded rows (see ``node.batches.MicroBatch``)."""
-        kept = targets.shape[1] + 1
-        logits = self._model(input_ids=input_ids, use_cache=False, logits_to_keep=kept).logits
-        logprobs = logits[:, :-1].log_softmax(-1).gather(-1, targets[..., None]).squeeze(-1)
-        loss = -(logprobs * advantages[:, None] * mask).sum() / mask.sum()
-        loss.backward()
+    def step(self, batches: Sequence[MicroBatch]) -> None:
+        """One policy-gradient step."""
+        tokens = sum(len(batch.scored) for batch in batches)
+        for batch in batches:
+            logprobs = token_logprobs(distributions(self._model, batch, 1.0), batch)
+            loss = -(logprobs * batch.advantages[:, None] * batch.mask).sum() / tokens
+            loss.backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
 

@@ -12,7 +12,7 @@ from typing import Any
 from bare import BareTrainer, bare_generate, seconds
 
 from node.advantages import group_advantages
-from node.batches import Row, micro_batches
+from node.batches import MicroBatch, Row, micro_batches
 from node.draws import Draws
 from node.engines.engine import Sampling
 from node.engines.transformers_engine import TransformersEngine
@@ -88,22 +88,28 @@ class NodeStep:
         return seconds(lambda: bare_generate(self._policy.model, *arguments))
 
     def bare_training(self) -> float:
-        """Seconds of forward, backward and optimizer on the rows of the round just done."""
-        rows = [
-            Row(group.prompt_ids, completion, advantage, own=True)
-            for group in self._groups
-            for completion, advantage in zip(
-                group.completions, group_advantages(group.rewards, True), strict=True
-            )
-        ]
-        (batch,) = micro_batches(rows, NEVER, self._policy.pad_id, self._policy.device)
-        return seconds(
-            lambda: self._bare.step(batch.input_ids, batch.targets, batch.mask, batch.advantages)
-        )
+        """Seconds of forward, backward and optimizer on the round just done, laid out as the
+        learner does."""
+        return self._train(self._learner.batches(self._rows()))
+
+    def bare_padded_training(self) -> float:
+        """The same with a padded row for every completion, prompt included."""
+        parts = [part for row in self._rows() for part in row.parts()]
+        batches = micro_batches(parts, NEVER, self._policy.pad_id, self._policy.device)
+        return self._train(tuple(batches))
 
     def close(self) -> None:
         """Stop the verifier's process."""
         self._stack.close()
+
+    def _rows(self) -> list[Row]:
+        return [
+            Row(g.prompt_ids, g.completions, group_advantages(g.rewards, True), own=True)
+            for g in self._groups
+        ]
+
+    def _train(self, batches: Sequence[MicroBatch]) -> float:
+        return seconds(lambda: self._bare.step(batches))
 
     def _prompts(self) -> list[list[int]]:
         return [list(group.prompt_ids) for group in self._groups]

@@ -2,9 +2,12 @@
 
 Efficiency is (bare generate + bare forward, backward and optimizer on the same tensors) divided
 by the whole step. The node's bare generate is its own engine, so a fast engine does not flatter
-it; ``by_generate`` puts ``transformers.generate`` in its place, which is TRL's yardstick. Both
-train the same model on as many completions of as many tokens, in turns. Run it as
-``python benchmarks/step.py [--model tiny] [--json]``.
+it; TRL's is ``transformers.generate``. The node's bare training reads a prompt once where its
+learner does; TRL's has a padded row for every completion, prompt included. ``by_generate`` puts
+TRL's yardsticks in the place of the node's. Both train the same model on as many completions of as
+many tokens, in turns. ``shared_prompts_over_padded_rows`` is the time of the node's bare training
+over that of TRL's: 1 where completions are so long that sharing prompts does not pay. Run it as
+``python benchmarks/step.py [--model tiny] [--tokens 4] [--json]``.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]
                     "sampling": node.bare_sampling(),
                     "generate": node.bare_generate(),
                     "training": node.bare_training(),
+                    "padded": node.bare_padded_training(),
                 }
             )
 
@@ -103,13 +107,14 @@ def trl_trainer(options: argparse.Namespace, model: Any, tokenizer: Any, folder:
 
 def summary(turns: list[dict[str, float]]) -> dict[str, float]:
     """Medians over the turns; every ratio is taken within its turn."""
-    bare = [t["generate"] + t["training"] for t in turns]
+    bare = [t["generate"] + t["padded"] for t in turns]
     own = [t["sampling"] + t["training"] for t in turns]
     ratios = {
         "node_efficiency": [b / t["node"] for b, t in zip(own, turns, strict=True)],
         "node_by_generate": [b / t["node"] for b, t in zip(bare, turns, strict=True)],
         "trl_efficiency": [b / t["trl"] for b, t in zip(bare, turns, strict=True)],
         "trl_step_over_node_step": [t["trl"] / t["node"] for t in turns],
+        "shared_prompts_over_padded_rows": [t["training"] / t["padded"] for t in turns],
     }
     medians = {f"{name}_s": median(t[name] for t in turns) for name in turns[0]}
     return {name: round(value, 4) for name, value in medians.items()} | {
@@ -126,7 +131,7 @@ def main() -> None:
         print(json.dumps(result))
         return
     for name, value in result.items():
-        print(f"{name:26}{value}")
+        print(f"{name:34}{value}")
 
 
 if __name__ == "__main__":

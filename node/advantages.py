@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
 
 STD_FLOOR = 1e-4
 
@@ -22,6 +22,7 @@ def group_advantages(rewards: Sequence[float], normalise_std: bool) -> tuple[flo
     """
     if not informative(rewards):
         return (0.0,) * len(rewards)
-    mean = fmean(rewards)
-    scale = stdev(rewards) + STD_FLOOR if normalise_std else 1.0
+    mean = math.fsum(rewards) / len(rewards)
+    variance = math.fsum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1)
+    scale = math.sqrt(variance) + STD_FLOOR if normalise_std else 1.0
     return tuple((reward - mean) / scale for reward in rewards)

@@ -1,9 +1,9 @@
-"""What the learner trains on, and how it is laid out in padded micro-batches."""
+"""What the learner trains on, and how it is laid out in micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,37 +48,72 @@ class TrainingGroup:
     rewards: tuple[float, ...]
     own: bool
 
+    def __post_init__(self) -> None:
+        if not self.prompt_ids:
+            raise ValueError("prompt_ids is empty: nothing predicts a completion's first token")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One completion with its advantage, ready to be padded."""
+    """A prompt, read once, and the completions that share it, each with its advantage.
+
+    ``[prompt | c1 | c2 | ...]``: every completion is placed right behind the prompt and sees the
+    prompt and itself. The last token of each is left out, since nothing is predicted from it.
+    """
 
     prompt_ids: tuple[int, ...]
-    completion: TrainingCompletion
-    advantage: float
+    completions: tuple[TrainingCompletion, ...]
+    advantages: tuple[float, ...]
     own: bool
 
     @property
+    def shared(self) -> bool:
+        """Whether a mask has to keep completions apart."""
+        return len(self.completions) > 1
+
+    @property
     def length(self) -> int:
-        """Prompt and completion, tokens."""
-        return len(self.prompt_ids) + len(self.completion.ids)
+        """Tokens read."""
+        return len(self.prompt_ids) + sum(len(c.ids) - 1 for c in self.completions)
+
+    def part(self, begin: int, end: int) -> Row:
+        """The row with these of its completions."""
+        return replace(
+            self, completions=self.completions[begin:end], advantages=self.advantages[begin:end]
+        )
+
+    def parts(self) -> list[Row]:
+        """A row for each completion."""
+        return [self.part(i, i + 1) for i in range(len(self.completions))]
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Right-padded rows. ``T`` counts predicted positions: the last ``T`` of ``L - 1``.
+    """``B`` right-padded rows of ``L`` tokens with ``C`` completions of up to ``T`` tokens.
 
     Attributes:
-        input_ids: int64 ``[B, L]``, prompt then completion then padding.
-        targets: int64 ``[B, T]``, the ids predicted.
-        mask: bool ``[B, T]``, the trained tokens.
-        behaviour: float32 ``[B, T]``, mu; zero where unknown.
-        known: bool ``[B, 1]``, rows whose mu is known.
-        own: bool ``[B, 1]``, rows this node wrote.
-        advantages: float32 ``[B]``.
+        input_ids: int64 ``[B, L]``.
+        position_ids: int64 ``[B, L]``, or None where every row has one completion.
+        segments: int64 ``[B, L]``, 0 in the prompt, 1 in the row's first completion and so on;
+            None where ``position_ids`` is.
+        kept: the last positions of every row, from the first that predicts a completion's token.
+        scored: int64 ``[N]``, the positions that predict trained tokens, counted through
+            ``[B, kept]``.
+        source: int64 ``[C, T]``, which of ``scored`` predicts the token; zero where not trained.
+        targets: int64 ``[C, T]``, the tokens' ids; zero where not trained.
+        mask: bool ``[C, T]``, the trained tokens.
+        behaviour: float32 ``[C, T]``, mu; zero where unknown.
+        known: bool ``[C, 1]``, completions whose mu is known.
+        own: bool ``[C, 1]``, completions this node wrote.
+        advantages: float32 ``[C]``.
     """
 
     input_ids: Tensor
+    position_ids: Tensor | None
+    segments: Tensor | None
+    kept: int
+    scored: Tensor
+    source: Tensor
     targets: Tensor
     mask: Tensor
     behaviour: Tensor
@@ -87,16 +122,32 @@ class MicroBatch:
     advantages: Tensor
 
 
-def micro_batches(
-    rows: Sequence[Row], token_budget: int, pad_id: int, device: torch.device
-) -> Iterator[MicroBatch]:
-    """Lay rows out, of similar length together, so that ``B * L`` stays within the budget.
+def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
+    """Memory of as many rows padded to the longest, in tokens of a row without a mask.
 
-    A row longer than the budget gets a micro-batch of its own.
+    Args:
+        mask_weight: of one number of the mask.
+    """
+    mask = longest.length * mask_weight if longest.shared else 0.0
+    return rows * longest.length * (1.0 + mask)
+
+
+def micro_batches(
+    rows: Iterable[Row],
+    token_budget: int,
+    pad_id: int,
+    device: torch.device,
+    mask_weight: float = 0.0,
+) -> Iterator[MicroBatch]:
+    """Lay rows out, of similar length together, so that :func:`held_tokens` meets the budget.
+
+    Rows with one completion stay among themselves and need no mask. A row beyond the budget gets a
+    micro-batch of its own.
     """
     pending: list[Row] = []
-    for row in sorted(rows, key=lambda row: row.length):
-        if pending and (len(pending) + 1) * row.length > token_budget:
+    for row in sorted(rows, key=lambda row: (row.shared, row.length)):
+        crowded = held_tokens(len(pending) + 1, row, mask_weight) > token_budget
+        if pending and (crowded or row.shared != pending[0].shared):
             yield _collate(pending, pad_id, device)
             pending = []
         pending.append(row)
@@ -105,25 +156,55 @@ def micro_batches(
 
 
 def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBatch:
-    longest = max(row.length for row in rows)
-    first = min(len(row.prompt_ids) for row in rows)
-    ids: list[list[int]] = []
-    mask: list[list[bool]] = []
-    behaviour: list[list[float]] = []
-    for row in rows:
-        done, prompt = row.completion, len(row.prompt_ids)
-        tail = longest - row.length
-        ids.append([*row.prompt_ids, *done.ids, *[pad_id] * tail])
-        mask.append([*[False] * (prompt - first), *done.trained, *[False] * tail])
-        mu = done.behaviour or (0.0,) * len(done.ids)
-        behaviour.append([*[0.0] * (prompt - first), *mu, *[0.0] * tail])
-    input_ids = torch.tensor(ids, device=device)
+    shared = rows[0].shared
+    first = min(len(row.prompt_ids) for row in rows) - 1
+    kept = max(row.length for row in rows) - first
+    ids, positions, segments, sources = [], [], [], []
+    for number, row in enumerate(rows):
+        placed = _Placed(row)
+        ids.append(placed.ids)
+        positions.append(placed.positions)
+        segments.append(placed.segments)
+        sources += [[number * kept + p - first for p in line] for line in placed.predictors]
+    done = [c for row in rows for c in row.completions]
+    mask = _padded([c.trained for c in done], False)
+    scored, inverse = torch.unique(_padded(sources, 0)[mask], return_inverse=True)
+    advantages = [a for row in rows for a in row.advantages]
+    own = [[row.own] for row in rows for _ in row.completions]
+    mu = _padded([c.behaviour or (0.0,) * len(c.ids) for c in done], 0.0)
     return MicroBatch(
-        input_ids=input_ids,
-        targets=input_ids[:, first:],
-        mask=torch.tensor(mask, device=device),
-        behaviour=torch.tensor(behaviour, dtype=torch.float32, device=device),
-        known=torch.tensor([[r.completion.behaviour is not None] for r in rows], device=device),
-        own=torch.tensor([[r.own] for r in rows], device=device),
-        advantages=torch.tensor([r.advantage for r in rows], dtype=torch.float32, device=device),
+        input_ids=_padded(ids, pad_id).to(device),
+        position_ids=_padded(positions, 0).to(device) if shared else None,
+        segments=_padded(segments, 0).to(device) if shared else None,
+        kept=kept,
+        scored=scored.to(device),
+        source=torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, inverse).to(device),
+        targets=(_padded([c.ids for c in done], 0) * mask).to(device),
+        mask=mask.to(device),
+        behaviour=mu.to(device, torch.float32),
+        known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
+        own=torch.tensor(own, device=device),
+        advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
     )
+
+
+class _Placed:
+    """A row's tokens one behind the other, and for each completion where its tokens come from."""
+
+    def __init__(self, row: Row) -> None:
+        prompt = len(row.prompt_ids)
+        self.ids = [*row.prompt_ids]
+        self.positions = [*range(prompt)]
+        self.segments = [0] * prompt
+        self.predictors: list[list[int]] = []
+        for number, completion in enumerate(row.completions, 1):
+            begin, inner = len(self.ids), len(completion.ids) - 1
+            self.predictors.append([prompt - 1, *range(begin, begin + inner)])
+            self.ids += completion.ids[:-1]
+            self.positions += range(prompt, prompt + inner)
+            self.segments += [number] * inner
+
+
+def _padded(lines: Sequence[Sequence[float]], fill: float) -> Tensor:
+    width = max(map(len, lines))
+    return torch.tensor([[*line, *[fill] * (width - len(line))] for line in lines])

@@ -187,8 +187,8 @@ class LearnerSection(Section):
     epochs: int = _key(1, "Passes over each update's groups.", ge=1, le=64)
     micro_batch_tokens: int = _key(
         8192,
-        "Most tokens in one forward pass, padding included. Lower it when memory runs out; the "
-        "gradient stays the same.",
+        "Most tokens in one forward pass, padding and attention masks included. Lower it when "
+        "memory runs out; the gradient stays the same.",
         unit="tokens",
         ge=1,
     )

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from node.advantages import group_advantages, informative
 from node.batches import MicroBatch, Row, TrainingCompletion, TrainingGroup, micro_batches
-from node.logprobs import token_logprobs
+from node.logprobs import distributions, token_entropies, token_logprobs
 from node.losses import LOSSES, Clip, Counts, Terms, tapered_weights, tis_weights
 from node.optimizer import Optimizer, OptimizerConfig
 from node.policy import Policy
+from node.sharing import Sharing, fits
 from node.update_stats import Tally, UpdateStats
 
 __all__ = ["Learner", "LearnerConfig", "TrainingCompletion", "TrainingGroup", "UpdateStats"]
@@ -38,7 +39,7 @@ class LearnerConfig:
         betas: AdamW's decay of the two moments.
         weight_decay: decoupled, times the learning rate a step.
         epochs: optimizer steps an update, each on all of its groups.
-        micro_batch_tokens: rows times their padded length, in one forward pass.
+        micro_batch_tokens: :func:`node.batches.held_tokens` of one forward pass.
         max_completion_tokens: what is longer is trained on up to here.
         max_grad_norm: the gradient's L2 norm is scaled down to this.
         warmup_steps: optimizer steps until the learning rate is reached, linearly.
@@ -89,6 +90,7 @@ class Learner:
         self._correction = correction
         self._loss = LOSSES[config.loss]
         self._clip = Clip(config.clip_low, config.clip_high)
+        self._sharing = Sharing.of(policy.model) if fits(policy.model) else None
         self._optimizer = Optimizer(
             policy.model.parameters(),
             OptimizerConfig(
@@ -111,9 +113,7 @@ class Learner:
         if not rows:
             return UpdateStats(lr=self._optimizer.lr)
         config, policy = self._config, self._policy
-        batches = tuple(
-            micro_batches(rows, config.micro_batch_tokens, policy.pad_id, policy.device)
-        )
+        batches = self.batches(rows)
         tally = Tally()
         prox: list[Tensor] = []
         lr, steps, refused = self._optimizer.lr, 0, 0
@@ -141,6 +141,16 @@ class Learner:
             refused=refused,
         )
 
+    def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
+        """Every completion once, with those that share its prompt where that costs less."""
+        sharing, budget = self._sharing, self._config.micro_batch_tokens
+        pad_id, device = self._policy.pad_id, self._policy.device
+        if sharing is None:
+            parts = [part for row in rows for part in row.parts()]
+            return tuple(micro_batches(parts, budget, pad_id, device))
+        parts = [part for row in rows for part in sharing.rows(row, budget)]
+        return tuple(micro_batches(parts, budget, pad_id, device, sharing.mask_weight))
+
     def state_dict(self) -> dict[str, Any]:
         """Optimizer and version; the weights themselves belong to the policy."""
         return {"optimizer": self._optimizer.state_dict(), "version": self._policy.version}
@@ -163,23 +173,21 @@ class Learner:
                 continue
             useful += 1
             advantages = group_advantages(group.rewards, self._config.normalise_std)
-            rows += [
-                Row(group.prompt_ids, completion, advantage, group.own)
-                for completion, advantage in zip(done, advantages, strict=True)
-                if any(completion.trained)
-            ]
+            kept = [(c, a) for c, a in zip(done, advantages, strict=True) if any(c.trained)]
+            if kept:
+                kept_done, kept_advantages = zip(*kept, strict=True)
+                rows.append(Row(group.prompt_ids, kept_done, kept_advantages, group.own))
         return rows, Counts(tokens, completions, self._config.max_completion_tokens), useful
 
     def _backward(
         self, index: int, batch: MicroBatch, prox: list[Tensor], counts: Counts, tally: Tally
     ) -> Tensor:
         """Add one micro-batch's gradient; the first epoch's log-probs become ``prox``."""
-        cur, entropy = token_logprobs(
-            self._policy.model, batch.input_ids, batch.targets, self._temperature
-        )
+        distribution = distributions(self._policy.model, batch, self._temperature)
+        cur = token_logprobs(distribution, batch)
         if index == len(prox):
             prox.append(cur.detach())
-            tally.add_behaviour(cur.detach(), entropy, batch)
+            tally.add_behaviour(cur.detach(), token_entropies(distribution, batch), batch)
         frozen = prox[index]
         terms = Terms(cur, frozen, batch.advantages, batch.mask, self._weights(frozen, batch))
         loss = self._loss(terms, counts, self._clip)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from node.policy import Policy
@@ -54,3 +56,12 @@ def saved_policy(folder: Path, **settings) -> Path:
     """A random policy written the way ``transformers`` writes models."""
     random_policy(**settings).save(folder)
     return folder
+
+
+def lone_logprobs(
+    policy: Policy, prompt: Sequence[int], completion: Sequence[int], temperature: float = 1.0
+) -> Tensor:
+    """Log-probs of a completion's tokens, read alone behind its prompt; float32 ``[tokens]``."""
+    logits = policy.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0]
+    scored = (logits[len(prompt) - 1 : -1].float() / temperature).log_softmax(-1)
+    return scored.gather(-1, torch.tensor([[token] for token in completion])).squeeze(-1)

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from node.engines.growing_cache import GrowingLayer
+from node.sharing import STEADY_ROTATIONS
 
 ARCHITECTURES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 
@@ -37,7 +38,7 @@ def fits(model: PreTrainedModel, cache: DynamicCache) -> bool:
         and all(type(layer) is GrowingLayer for layer in cache.layers)
         and all(type(part) is nn.Linear for part in _projections(model))
         and model.config.hidden_act == "silu"
-        and model.config.rope_parameters["rope_type"] in ("default", "linear", "llama3", "yarn")
+        and model.config.rope_parameters["rope_type"] in STEADY_ROTATIONS
     )
 
 

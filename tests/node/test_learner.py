@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from node.engines.engine import Sampling
 from node.engines.transformers_engine import TransformersEngine
 from node.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGroup
-from node.logprobs import token_logprobs
 from node.policy import Policy
-from tests.support import random_policy
+from tests.support import lone_logprobs, random_policy
 
 CONFIG = LearnerConfig(lr=1e-3, max_grad_norm=1e9)
 
@@ -99,10 +98,9 @@ def behaving(groups, shift: float) -> list[TrainingGroup]:
     for each in groups:
         completions = []
         for done in each.completions:
-            ids = torch.tensor([[*each.prompt_ids, *done.ids]])
             with torch.no_grad():
-                cur, _ = token_logprobs(policy.model, ids, torch.tensor([done.ids]), 1.0)
-            behaviour = tuple((cur[0] - shift).tolist())
+                cur = lone_logprobs(policy, each.prompt_ids, done.ids)
+            behaviour = tuple((cur - shift).tolist())
             completions.append(dataclasses.replace(done, behaviour=behaviour))
         changed.append(dataclasses.replace(each, completions=tuple(completions)))
     return changed
@@ -174,11 +172,7 @@ def test_prompts_are_masked_and_the_end_of_sequence_token_is_trained():
     each = group(1, (0.0, 1.0))
     total = torch.zeros(())
     for done, advantage in zip(each.completions, (-0.5, 0.5), strict=True):
-        ids = torch.tensor([[*each.prompt_ids, *done.ids]])
-        logits = policy.model(input_ids=ids).logits[0].log_softmax(-1)
-        start = len(each.prompt_ids)
-        for offset, token in enumerate(done.ids):
-            total = total - advantage * logits[start + offset - 1, token]
+        total = total - advantage * lone_logprobs(policy, each.prompt_ids, done.ids).sum()
     total = total / sum(len(c.ids) for c in each.completions)
     expected = torch.autograd.grad(total, list(policy.model.parameters()))
     config = dataclasses.replace(CONFIG, normalise_std=False)
@@ -236,12 +230,9 @@ def test_an_update_raises_the_odds_of_what_was_rewarded():
     each = group(1, (0.0, 1.0))
 
     def odds() -> list[float]:
-        ids = [torch.tensor([[*each.prompt_ids, *c.ids]]) for c in each.completions]
-        targets = [torch.tensor([c.ids]) for c in each.completions]
         with torch.no_grad():
             return [
-                float(token_logprobs(policy.model, i, t, 1.0)[0].sum())
-                for i, t in zip(ids, targets, strict=True)
+                float(lone_logprobs(policy, each.prompt_ids, c.ids).sum()) for c in each.completions
             ]
 
     before = odds()
@@ -332,3 +323,8 @@ def test_half_precision_weights_get_the_full_precision_gradient(dtype):
 def test_tokens_and_mask_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="differ in length"):
         TrainingCompletion((1, 2), (True,))
+
+
+def test_a_group_without_a_prompt_is_refused():
+    with pytest.raises(ValueError, match="prompt_ids is empty"):
+        TrainingGroup((), group(1, (0.0, 1.0)).completions, (0.0, 1.0), True)

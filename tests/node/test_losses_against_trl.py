@@ -13,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from node.advantages import group_advantages
 from node.batches import MicroBatch, Row, TrainingCompletion, micro_batches
-from node.logprobs import token_logprobs
+from node.logprobs import distributions, token_logprobs
 from node.losses import Clip, Counts, Loss, Terms, cispo, dr_grpo, grpo, gspo
 from node.policy import Policy
 from tests.support import random_policy
@@ -28,30 +28,32 @@ def rows() -> list[Row]:
     made = []
     for rewards in REWARDS:
         prompt = tuple(draw.randrange(95) for _ in range(draw.randint(3, 8)))
-        for advantage in group_advantages(rewards, normalise_std=True):
+        completions = []
+        for _ in rewards:
             ids = (*(draw.randrange(95) for _ in range(draw.randint(1, CAP - 1))), 96)
-            completion = TrainingCompletion(ids, (True,) * len(ids))
-            made.append(Row(prompt, completion, advantage, own=True))
+            completions.append(TrainingCompletion(ids, (True,) * len(ids)))
+        advantages = group_advantages(rewards, normalise_std=True)
+        made.append(Row(prompt, tuple(completions), advantages, own=True))
     return made
 
 
 def trl_inputs(made: list[Row], old: list[torch.Tensor], pad_id: int) -> dict[str, torch.Tensor]:
     """TRL's layout: prompts padded on the left, completions on the right."""
-    before = max(len(row.prompt_ids) for row in made)
-    after = max(len(row.completion.ids) for row in made)
+    prompts = [row.prompt_ids for row in made for _ in row.completions]
+    completions = [done.ids for row in made for done in row.completions]
+    before, after = max(map(len, prompts)), max(map(len, completions))
 
     def padded(values, width: int, left: bool, fill: float = 0) -> torch.Tensor:
         lines = [[fill] * (width - len(v)) * left + [*v] for v in values]
         return torch.tensor([line + [fill] * (width - len(line)) for line in lines])
 
-    prompts, completions = [r.prompt_ids for r in made], [r.completion.ids for r in made]
     return {
         "prompt_ids": padded(prompts, before, True, pad_id),
         "prompt_mask": padded([[1] * len(p) for p in prompts], before, True),
         "completion_ids": padded(completions, after, False, pad_id),
         "completion_mask": padded([[1] * len(c) for c in completions], after, False),
         "old_per_token_logps": padded([o.tolist() for o in old], after, False, 0.0),
-        "advantages": torch.tensor([row.advantage for row in made]),
+        "advantages": torch.tensor([a for row in made for a in row.advantages]),
         "num_items_in_batch": torch.tensor(sum(len(c) for c in completions)),
     }
 
@@ -84,7 +86,7 @@ def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torc
 
 
 def ours(policy: Policy, loss: Loss, batch: MicroBatch, prox: torch.Tensor, counts: Counts):
-    cur, _ = token_logprobs(policy.model, batch.input_ids, batch.targets, 1.0)
+    cur = token_logprobs(distributions(policy.model, batch, 1.0), batch)
     terms = Terms(cur, prox, batch.advantages, batch.mask, torch.ones_like(cur))
     value = loss(terms, counts, CLIP)
     return value.detach(), torch.autograd.grad(value, list(policy.model.parameters()))
@@ -106,10 +108,10 @@ def test_loss_and_gradient_equal_those_of_trl(loss, settings, drift, tmp_path):
     made = sorted(rows(), key=lambda row: row.length)
     (batch,) = micro_batches(made, 10_000, policy.pad_id, torch.device("cpu"))
     with torch.no_grad():
-        cur, _ = token_logprobs(policy.model, batch.input_ids, batch.targets, 1.0)
+        cur = token_logprobs(distributions(policy.model, batch, 1.0), batch)
     noise = torch.Generator().manual_seed(0)
     prox = cur + drift * torch.randn(cur.shape, generator=noise)
-    counts = Counts(int(batch.mask.sum()), len(made), CAP)
+    counts = Counts(int(batch.mask.sum()), len(batch.mask), CAP)
 
     value, gradient = ours(policy, loss, batch, prox, counts)
     old = [line[mask] for line, mask in zip(prox, batch.mask, strict=True)]

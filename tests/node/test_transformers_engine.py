@@ -9,10 +9,9 @@ from node.engines.engine import Sampling
 from node.engines.fused_decoder import fits
 from node.engines.growing_cache import growing_cache
 from node.engines.transformers_engine import TransformersEngine
-from node.logprobs import token_logprobs
 from node.policy import Policy
 from protocol.rollout import Finish
-from tests.support import character_tokenizer, random_policy
+from tests.support import character_tokenizer, lone_logprobs, random_policy
 
 PROMPTS = ["2+2=", "What is the gcd of 12 and 18?", "spell", "7", "Reverse: abcdef"]
 SHAPE = {
@@ -94,11 +93,9 @@ def test_logprobs_equal_a_recomputed_log_softmax(architecture, temperature):
     samples = engine.generate(prompts, 3, Sampling(temperature=temperature, max_new_tokens=20))
     for prompt, group in zip(prompts, samples, strict=True):
         for sample in group:
-            ids = torch.tensor([[*prompt, *sample.ids]])
-            targets = torch.tensor([sample.ids])
             with torch.no_grad():
-                expected, _ = token_logprobs(policy.model, ids, targets, temperature)
-            torch.testing.assert_close(torch.tensor([sample.logprobs]), expected, atol=1e-4, rtol=0)
+                expected = lone_logprobs(policy, prompt, sample.ids, temperature)
+            torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
 
 
 def test_rows_that_finish_leave_the_batch_and_the_rest_goes_on_unchanged():
