@@ -12,7 +12,7 @@ from pathlib import Path
 
 from node.config import Config
 from node.draws import Draws
-from node.engines.engine import Sampling
+from node.engines.engine import RolloutEngine, Sampling
 from node.engines.open import open_engine
 from node.evaluation import Evaluator, Scorer, heldout_tasks
 from node.generation import Generator
@@ -39,6 +39,7 @@ class Trainer:
         author: the node's public key; task seeds follow from it.
         manifest: the swarm's.
         levels: what the verifier can serve here.
+        engine: what completions come from; left out, what the config asks for.
 
     Attributes:
         policy, engine, learner, sampler: what a checkpoint is made of.
@@ -57,6 +58,7 @@ class Trainer:
         pool: Pool,
         clock: Clock,
         counters: Counters,
+        engine: RolloutEngine | None = None,
     ) -> None:
         self._config = config
         self._verifier = verifier
@@ -69,7 +71,7 @@ class Trainer:
             random.Random(config.node.seed),
             config.engine.group_size if config.tasks.curriculum == "thompson" else 0,
         )
-        self.engine = open_engine(config, policy)
+        self.engine = engine or open_engine(config, policy)
         self.learner = Learner(
             policy,
             LearnerConfig(**dict(config.learner)),

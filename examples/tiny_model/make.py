@@ -30,6 +30,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in [options.only] if options.only else RECIPES:
+        say(f"{name}:")
         made = make(name, SEED, say)
         save(made, options.out / name)
         for split in Split:

@@ -96,3 +96,71 @@ def sapo(
     console = Console()
     console.print(table(settings, summaries))
     console.print(f"the whole table is {root / 'table.md'}, the chart {root / 'chart.png'}")
+
+
+@app.command(
+    "regimes",
+    epilog="Example: swarm-node experiment regimes --regime churn --regime mixed --seeds 3",
+)
+def regimes(
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--regime",
+            metavar="NAME",
+            help="A regime to run: equal, divided, strong, weak, dense, mixed, churn or useless; "
+            "may be repeated. Left out: all.",
+            show_default=False,
+        ),
+    ] = None,
+    mixes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mix",
+            metavar="OWN/EXTERNAL",
+            help="A mix to run, or auto; may be repeated. Left out: 8/0, 6/2, 4/4, 2/6 and auto.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each mix.")] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")] = 150,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
+    ] = 0,
+    run_dir: Annotated[
+        Path,
+        typer.Option(
+            "--run-dir", help="Folder of the experiment; one that was broken off goes on."
+        ),
+    ] = Path("experiment-run/regimes"),
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Compare mixes in situations in which sharing may hurt.
+
+    Unequal, divided or different nodes, dense rewards, churn and useless peers, eight nodes each.
+    """
+    from rich.console import Console
+
+    from node.experiment.arms import AUTO, MIXES, mix
+    from node.experiment.regime_report import run_regimes, table
+    from node.experiment.regimes import REGIMES, find
+    from node.experiment.run import Plan
+    from node.experiment.settings import Settings
+
+    plan = Plan(
+        Settings(rounds=rounds),
+        tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO),
+        tuple(range(seeds)),
+        workers,
+        tuple(map(find, dict.fromkeys(names))) if names else tuple(REGIMES.values()),
+    )
+    summaries = run_regimes(plan, run_dir, Console(stderr=True))
+    if json:
+        typer.echo((run_dir / "results.json").read_text())
+        return
+    console = Console()
+    console.print(table(plan, summaries))
+    console.print(
+        f"a table for each is in {run_dir / 'table.md'}, {run_dir / 'chart.png'} the chart"
+    )

@@ -2,46 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from node.experiment.measures import Summary
+from node.experiment.measures import Recordings, Summary
 from node.experiment.recording import Recording
+from node.experiment.verdict import RegimeSummary
 
 PAPER = {"8/0": 561.79, "6/2": 854.43, "4/4": 1093.31, "2/6": 945.87}
 """Cumulative rewards of arXiv 2509.08721, section 5."""
 SMOOTHED_OVER = 20
 """Of all rounds, the part that a curve's window is long."""
 GREY = "0.75"
+PANELS = 4
+"""Side by side."""
 
 
 def draw(
-    summaries: Sequence[Summary], recordings: Mapping[tuple[str, int], Recording], path: Path
+    summaries: Sequence[Summary], recordings: Recordings, nodes: Collection[int], path: Path
 ) -> None:
-    """Write the PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    """Write the PNG of an experiment in which the rewards of these nodes are compared."""
+    figure = _figure(11, 4.4)
     left, right = figure.subplots(1, 2)
-    for number, summary in enumerate(summaries):
-        runs = [recordings[summary.arm, seed] for seed in summary.seeds]
-        _curve(left, summary.arm, runs, f"C{number}")
+    _curves(left, summaries, recordings, nodes)
     left.set_title("mean reward of own rollouts, band: standard error over seeds")
-    left.set_xlabel("round")
-    left.set_ylim(bottom=0)
-    left.grid(alpha=0.25)
     left.legend(frameon=False, fontsize="small")
     _bars(right, summaries)
     figure.savefig(path, dpi=130)
 
 
-def _curve(axes: Any, name: str, runs: Sequence[Recording], colour: str) -> None:
-    rewards = np.array([[r.mean_reward for r in run.rounds] for run in runs])
+def draw_regimes(
+    regimes: Sequence[RegimeSummary], recordings: Sequence[Recordings], path: Path
+) -> None:
+    """Write a PNG with a panel for each regime."""
+    rows = -(-len(regimes) // PANELS)
+    figure = _figure(3.4 * PANELS, 2.8 * rows)
+    panels = figure.subplots(rows, PANELS, squeeze=False).flat
+    for axes, summary, runs in zip(panels, regimes, recordings, strict=False):
+        _curves(axes, summary.arms, runs, summary.judged)
+        axes.set_title(summary.regime)
+    for axes in panels[len(regimes) :]:
+        axes.set_axis_off()
+    panels[0].legend(frameon=False, fontsize="small")
+    figure.savefig(path, dpi=130)
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _curves(
+    axes: Any, summaries: Sequence[Summary], recordings: Recordings, nodes: Collection[int]
+) -> None:
+    for number, summary in enumerate(summaries):
+        runs = [recordings[summary.arm, seed] for seed in summary.seeds]
+        _curve(axes, summary.arm, runs, nodes, f"C{number}")
+    axes.set_xlabel("round")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.25)
+
+
+def _curve(
+    axes: Any, name: str, runs: Sequence[Recording], nodes: Collection[int], colour: str
+) -> None:
+    rewards = np.array([run.rewards(nodes) for run in runs])
     window = max(1, rewards.shape[1] // SMOOTHED_OVER)
     smooth = np.array([np.convolve(row, np.ones(window) / window, "valid") for row in rewards])
     x = np.arange(smooth.shape[1]) + 1 + (window - 1) / 2

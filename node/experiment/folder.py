@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from node.errors import NodeError
+from node.experiment.bases import Base
 from node.experiment.recording import Recording
 from node.experiment.settings import Configuration, Settings
 from node.files import write_atomic
@@ -43,13 +44,13 @@ class ExperimentFolder:
         """What the worker processes say on standard error."""
         return self.root / "workers.log"
 
-    def base(self, seed: int) -> Path:
-        """The folder of a seed's base policy."""
-        return self.root / "bases" / str(seed)
+    def base(self, kind: Base, seed: int) -> Path:
+        """The folder of one of a seed's base policies."""
+        return self.root / "bases" / kind / str(seed)
 
-    def has_base(self, seed: int) -> bool:
+    def has_base(self, kind: Base, seed: int) -> bool:
         """Whether that policy has been made."""
-        return (self.base(seed) / MODEL).exists()
+        return (self.base(kind, seed) / MODEL).exists()
 
     def run(self, run: Configuration) -> Path:
         """A run's figures."""

@@ -2,75 +2,79 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from node.experiment.arms import Arm
+from node.experiment.bases import OTHER_SHAPE, Base, make_bases
 from node.experiment.folder import ExperimentFolder
+from node.experiment.regimes import EQUAL, REGIMES
 from node.experiment.settings import Configuration, Settings
-from node.rounds import Rules
-
-RECIPE = "tiny"
-"""Of the base policies that seeds make."""
+from node.experiment.simulation import run_simulation
+from node.recipe.make import save
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Make the base policy of ``seed``, or, with an arm, run it under that seed."""
+    """Make base policies of ``seed`` that branch off from one origin, or, with an arm, run it.
+
+    Attributes:
+        root: the experiment's folder.
+        regime: name of the regime that the arm is run in.
+        bases: what is made where there is no arm.
+    """
 
     root: str
     settings: Settings
     seed: int
     arm: Arm | None = None
+    regime: str = EQUAL.name
+    bases: tuple[Base, ...] = ()
 
     @property
     def title(self) -> str:
-        """What people are shown."""
-        return f"base {self.seed}" if self.arm is None else f"{self.arm.name}, seed {self.seed}"
+        """What people are shown; no two jobs of an experiment have the same."""
+        what = ", ".join(self.bases) if self.arm is None else f"{self.regime} {self.arm.name}"
+        return f"{what}, seed {self.seed}"
 
     def encode(self) -> str:
         """One line of JSON."""
-        return json.dumps(asdict(self))
+        return _JSON.dump_json(self).decode()
 
     @classmethod
     def decode(cls, line: str) -> Job:
         """The inverse of :meth:`encode`."""
-        value: dict[str, Any] = json.loads(line)
-        arm = value["arm"]
-        if arm is not None:
-            arm = Arm(**{**arm, "rules": Rules(**arm["rules"])})
-        return cls(value["root"], Settings(**value["settings"]), value["seed"], arm)
+        return _JSON.validate_json(line)
 
     def do(self, report: Callable[[int], None]) -> None:
         """Do it and write what comes out; ``report`` is told how many rounds are done."""
-        folder = ExperimentFolder(Path(self.root))
+        folder, settings = ExperimentFolder(Path(self.root)), self.settings
         if self.arm is None:
-            make_base(folder, self.seed, self.settings)
+            save_bases(folder, settings, self.bases, self.seed)
             return
-        from node.experiment.simulation import run_simulation
+        run = Configuration(self.arm, self.seed, REGIMES[self.regime])
+        models = {kind: self._model(folder, kind) for kind in run.bases(settings)}
+        folder.write(run, run_simulation(settings, run, models, report))
 
-        run = Configuration(self.arm, self.seed)
-        settings = self.settings
-        model = str(folder.base(self.seed)) if settings.makes_bases else settings.model
-        folder.write(run, run_simulation(self.settings, run, model, report))
+    def _model(self, folder: ExperimentFolder, kind: Base) -> str:
+        if self.settings.makes_bases:
+            return str(folder.base(kind, self.seed))
+        return OTHER_SHAPE if kind == "wide" else self.settings.model
 
 
-def make_base(folder: ExperimentFolder, seed: int, settings: Settings) -> None:
-    """Make a seed's base policy; its folder appears when it is whole."""
-    from node.policy import Policy, PolicyConfig
-    from node.recipe.make import Made, bury, make, save
+_JSON = TypeAdapter(Job)
 
-    if settings.model:
-        policy = Policy.load(PolicyConfig(settings.model, device="cpu"))
-        made = Made(policy.model, policy.tokenizer)
-    else:
-        made = make(RECIPE, seed)
-    if settings.bury:
-        bury(made, settings.bury, seed)
-    target = folder.base(seed)
-    unfinished = target.with_name(f"{seed}.unfinished")
-    save(made, unfinished)
-    unfinished.rename(target)
+
+def save_bases(
+    folder: ExperimentFolder, settings: Settings, kinds: tuple[Base, ...], seed: int
+) -> None:
+    """Make base policies of one origin; the folder of each appears when it is whole."""
+    made = make_bases(kinds, seed, settings.model, settings.bury)
+    for kind, base in zip(kinds, made, strict=True):
+        target = folder.base(kind, seed)
+        unfinished = target.with_name(f"{seed}.unfinished")
+        save(base, unfinished)
+        unfinished.rename(target)

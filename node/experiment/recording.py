@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, pvariance
 from typing import Any
@@ -14,10 +14,11 @@ from node.rounds import Outcome
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
-    """One round of a swarm; means are over its nodes.
+    """One round of a swarm; means are over the judged ones of its nodes.
 
     Attributes:
-        reward: mean reward of own completions, a figure a node.
+        reward: mean reward of own completions, a figure a node, judged or not; None while a node
+            takes no part.
         solved: mean share of own completions that are right.
         tokens: mean generated tokens, evaluation not counted.
         informative: mean share of own groups whose rewards differ.
@@ -28,7 +29,7 @@ class RoundFigures:
         evaluation: mean reward on held-out tasks; None where it was not due.
     """
 
-    reward: tuple[float, ...]
+    reward: tuple[float | None, ...]
     solved: float
     tokens: float
     informative: float
@@ -39,14 +40,15 @@ class RoundFigures:
     evaluation: float | None
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome]) -> RoundFigures:
-        """Fold what the nodes did."""
+    def of(cls, everybody: Sequence[Outcome | None], judged: Collection[int]) -> RoundFigures:
+        """Fold what the nodes did; some of those with a number in ``judged`` take part."""
+        outcomes = [o for number, o in enumerate(everybody) if o and number in judged]
         groups = [[g.training.rewards for g in outcome.own] for outcome in outcomes]
         rewards = [[r for group in own for r in group] for own in groups]
         entropies = [o.update.entropy for o in outcomes if not o.update.skipped]
         evaluations = [o.evaluation for o in outcomes if o.evaluation is not None]
         return cls(
-            reward=tuple(fmean(own) for own in rewards),
+            reward=tuple(_reward(outcome) if outcome else None for outcome in everybody),
             solved=fmean(fmean(r >= SOLVED for r in own) for own in rewards),
             tokens=fmean(sum(g.tokens for g in o.own) for o in outcomes),
             informative=fmean(fmean(g.informative for g in o.own) for o in outcomes),
@@ -57,10 +59,13 @@ class RoundFigures:
             evaluation=fmean(evaluations) if evaluations else None,
         )
 
-    @property
-    def mean_reward(self) -> float:
-        """Over the nodes."""
-        return fmean(self.reward)
+    def mean_reward(self, nodes: Collection[int]) -> float:
+        """Over those of ``nodes``, by number, that take part."""
+        return fmean(r for n, r in enumerate(self.reward) if r is not None and n in nodes)
+
+
+def _reward(outcome: Outcome) -> float:
+    return fmean(r for group in outcome.own for r in group.training.rewards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,10 @@ class Recording:
     seed: int
     rounds: tuple[RoundFigures, ...]
     seconds: tuple[float, ...]
+
+    def rewards(self, nodes: Collection[int]) -> list[float]:
+        """Mean reward of these nodes in every round."""
+        return [figures.mean_reward(nodes) for figures in self.rounds]
 
     def as_json(self) -> str:
         """All but the seconds, so that equal runs give equal bytes."""

@@ -12,10 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from node.errors import UsageError
 from node.experiment import chart, tables
 from node.experiment.arms import Arm
+from node.experiment.bases import ORIGIN, Base
 from node.experiment.crew import Crew
 from node.experiment.folder import ExperimentFolder
 from node.experiment.jobs import Job
-from node.experiment.measures import Summary, summarise
+from node.experiment.measures import Recordings, Summary, summarise
+from node.experiment.regimes import EQUAL, Regime
 from node.experiment.settings import Configuration, Settings
 from node.files import write_atomic
 from node.threads import cores
@@ -30,12 +32,14 @@ class Plan:
         arms: names are unique.
         seeds: of each arm.
         workers: processes side by side; 0: one for each core.
+        regimes: in which every arm is run.
     """
 
     settings: Settings
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     workers: int = 0
+    regimes: tuple[Regime, ...] = (EQUAL,)
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -45,7 +49,12 @@ class Plan:
     @property
     def runs(self) -> list[Configuration]:
         """Seed by seed, so that an experiment broken off has whole comparisons."""
-        return [Configuration(arm, seed) for seed in self.seeds for arm in self.arms]
+        return [
+            Configuration(arm, seed, regime)
+            for regime in self.regimes
+            for seed in self.seeds
+            for arm in self.arms
+        ]
 
 
 def run(plan: Plan, root: Path, console: Console) -> tuple[Summary, ...]:
@@ -67,7 +76,9 @@ def work(plan: Plan, folder: ExperimentFolder, console: Console) -> None:
     """Make the missing base policies, then do the missing runs."""
     missing = folder.missing(plan.runs)
     size = plan.workers or cores()
-    jobs = [Job(str(folder.root), plan.settings, run.seed, run.arm) for run in missing]
+    jobs = [
+        Job(str(folder.root), plan.settings, run.seed, run.arm, run.regime.name) for run in missing
+    ]
     with Crew(size, folder.log) as crew, _progress(console) as progress:
         if plan.settings.makes_bases:
             _do(crew, progress, "base policies", _bases(plan, folder, missing), rounds=1)
@@ -75,18 +86,33 @@ def work(plan: Plan, folder: ExperimentFolder, console: Console) -> None:
 
 
 def report(plan: Plan, folder: ExperimentFolder) -> tuple[Summary, ...]:
-    """Fold the runs that are done and write results, table and chart."""
-    recordings = {(run.arm.name, run.seed): folder.read(run) for run in plan.runs}
-    summaries = summarise(plan.arms, recordings)
+    """Fold the runs of the equal regime and write results, table and chart."""
+    nodes = EQUAL.judged(plan.settings.nodes)
+    recordings = read(plan, folder, EQUAL)
+    summaries = summarise(plan.arms, recordings, nodes)
     write_atomic(folder.results, tables.results(plan.settings, summaries).encode())
     write_atomic(folder.table, tables.markdown(plan.settings, summaries).encode())
-    chart.draw(summaries, recordings, folder.chart)
+    chart.draw(summaries, recordings, nodes, folder.chart)
     return summaries
 
 
+def read(plan: Plan, folder: ExperimentFolder, regime: Regime) -> Recordings:
+    """The runs in one regime."""
+    runs = [run for run in plan.runs if run.regime == regime]
+    return {(run.arm.name, run.seed): folder.read(run) for run in runs}
+
+
 def _bases(plan: Plan, folder: ExperimentFolder, missing: Sequence[Configuration]) -> list[Job]:
-    seeds = sorted({run.seed for run in missing if not folder.has_base(run.seed)})
-    return [Job(str(folder.root), plan.settings, seed) for seed in seeds]
+    """One job for all that branch off from one origin."""
+    wanted: dict[tuple[int, str], dict[Base, None]] = {}
+    for run in missing:
+        for kind in run.bases(plan.settings):
+            if not folder.has_base(kind, run.seed):
+                wanted.setdefault((run.seed, ORIGIN.get(kind, kind)), {})[kind] = None
+    return [
+        Job(str(folder.root), plan.settings, seed, bases=tuple(kinds))
+        for (seed, _), kinds in wanted.items()
+    ]
 
 
 def _do(crew: Crew, progress: Progress, title: str, jobs: Sequence[Job], *, rounds: int) -> None:

@@ -8,6 +8,8 @@ from hashlib import sha256
 
 from node.config import Config
 from node.experiment.arms import Arm
+from node.experiment.bases import Base
+from node.experiment.regimes import EQUAL, Regime, Roles
 from node.tasks.catalogue import load_catalogue
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
@@ -52,15 +54,24 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One run of an experiment: an arm under one seed."""
+    """One run of an experiment: an arm under one seed in one regime."""
 
     arm: Arm
     seed: int
+    regime: Regime = EQUAL
 
     @property
     def file_name(self) -> str:
         """Of its results, without an ending."""
-        return f"{self.arm.file_name}.{self.seed}"
+        return f"{self.regime.name}.{self.arm.file_name}.{self.seed}"
+
+    def roles(self, settings: Settings) -> Roles:
+        """Of the nodes, by number."""
+        return self.regime.roles(settings.nodes)
+
+    def bases(self, settings: Settings) -> tuple[Base, ...]:
+        """What its nodes start from, each kind once."""
+        return tuple(dict.fromkeys(role.base for role in self.roles(settings)))
 
 
 def node_identity(seed: int, number: int) -> Identity:
@@ -72,12 +83,14 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
     """The config of node ``number``.
 
     Args:
-        model: the seed's base policy, a folder or a shipped model's name.
+        model: the base policy, a folder or a shipped model's name.
 
     Raises:
         ConfigError: an override of the arm is wrong.
     """
-    arm = run.arm
+    arm, role = run.arm, run.roles(settings)[number]
+    external = 0 if role.useless else arm.external
+    rounds = len(role.span(settings.rounds))
     return Config.with_overrides(
         {
             "node.name": f"node-{number + 1}",
@@ -86,23 +99,23 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
             # Every announcement is in the hash table within the round; there is nothing to hear.
             "network.gossip_peers": 0,
             # Who takes nothing from the pool need not fill it.
-            "network.pulls_per_epoch": 16 if arm.external else 0,
+            "network.pulls_per_epoch": 16 if external else 0,
             "policy.model": model,
             "policy.device": "cpu",
             "engine.max_new_tokens": 16,
             "engine.group_size": 8,
             "mixture.local": arm.local,
-            "mixture.external": arm.external,
+            "mixture.external": external,
             "mixture.max_age": MAX_AGE,
             "mixture.select": "uniform",
             "mixture.correction": "none",
             "learner.lr": 3e-4,
             "learner.betas": [0.9, 0.99],
-            "schedule.rounds": settings.rounds,
+            "schedule.rounds": rounds,
             "schedule.eval_every": settings.eval_every,
             "schedule.eval_tasks": settings.eval_tasks,
             # There are no checkpoints; a configuration that was interrupted is run again.
-            "schedule.checkpoint_every": settings.rounds,
+            "schedule.checkpoint_every": rounds,
             **arm.overrides,
         }
     )
@@ -111,11 +124,12 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
 def signed_manifest(settings: Settings, run: Configuration) -> bytes:
     """The swarm that the nodes of a run form."""
     founder = node_identity(run.seed, 0)
+    partial_credit = run.arm.partial_credit or run.regime.partial_credit
     manifest = Manifest(
         name="experiment",
         founder=founder.author,
         created=START,
-        catalogue=catalogue(settings.catalogue, partial_credit=run.arm.partial_credit),
+        catalogue=catalogue(settings.catalogue, partial_credit=partial_credit),
         epoch_seconds=EPOCH_SECONDS,
         max_groups_per_epoch=GROUPS_PER_EPOCH,
     )

@@ -33,8 +33,7 @@ NARROW = ("arm", "cumulative reward", "factor", "gain (95 %)", "factor at equal 
 
 def markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
     """Conditions, table and how to read it."""
-    rows = [COLUMNS, ("---",) + ("---:",) * (len(COLUMNS) - 1), *map(_cells, summaries)]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines = markdown_rows(COLUMNS, list(map(_cells, summaries)))
     base = f"the model `{settings.model}`" if settings.model else "a base policy for each seed"
     if settings.bury:
         base += f", buried under {settings.bury} steps of noise"
@@ -77,31 +76,38 @@ def table(settings: Settings, summaries: Sequence[Summary]) -> Table:
     return out
 
 
+def markdown_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table whose first column is text and whose others are figures."""
+    rule = ("---",) + ("---:",) * (len(header) - 1)
+    return ["| " + " | ".join(row) + " |" for row in (header, rule, *rows)]
+
+
 def _cells(summary: Summary) -> tuple[str, ...]:
     measured, compared = summary.measures, summary.comparison
     factors = ("", "", "", "")
     if compared:
         factors = (
-            _show(compared.factor, 2),
+            show(compared.factor, 2),
             _gain(compared.gain),
-            _show(compared.at_equal_tokens, 2),
-            _show(compared.at_equal_cpu, 2),
+            show(compared.at_equal_tokens, 2),
+            show(compared.at_equal_cpu, 2),
         )
     return (
         summary.arm,
         str(len(summary.seeds)),
-        _show(measured["cumulative"], 1),
+        show(measured["cumulative"], 1),
         *factors,
-        _show(measured["heldout"], 3),
-        _show(measured["informative"], 3),
-        _show(measured["filled"], 2),
-        _show(measured["entropy"], 2) if "entropy" in measured else "",
-        _show(measured["variance"], 3),
-        _show(measured["cpu"], 0),
+        show(measured["heldout"], 3),
+        show(measured["informative"], 3),
+        show(measured["filled"], 2),
+        show(measured["entropy"], 2) if "entropy" in measured else "",
+        show(measured["variance"], 3),
+        show(measured["cpu"], 0),
     )
 
 
-def _show(estimate: Estimate, digits: int) -> str:
+def show(estimate: Estimate, digits: int) -> str:
+    """Mean ± standard error."""
     error = "" if estimate.error is None else f" ± {estimate.error:.{digits}f}"
     return f"{estimate.mean:.{digits}f}{error}"
 

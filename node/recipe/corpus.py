@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.task import Split, TaskSource
 
+Questions = Mapping[tuple[str, int], Sequence["Question"]]
+"""By family and level."""
 CATALOGUE = "tiny"
 DRAWS = 6000
 NOISE_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -20,10 +23,12 @@ class Question:
     Attributes:
         prompt: the question inside the catalogue's template.
         answer: what a perfect policy writes.
+        taught: whether the policy is ever shown that answer; otherwise random strings alone.
     """
 
     prompt: str
     answer: str
+    taught: bool = True
 
 
 def open_tasks() -> dict[str, TaskSource]:
@@ -47,6 +52,14 @@ def training_questions(draws: int = DRAWS) -> dict[tuple[str, int], list[Questio
             answers = {task.prompt: str(task.entry["answer"]) for task in tasks}
             found[env, level] = [Question(prompt, answer) for prompt, answer in answers.items()]
     return found
+
+
+def untaught(questions: Questions, families: Collection[str]) -> Questions:
+    """The same questions, with those of ``families`` never answered right."""
+    return {
+        (env, level): [replace(q, taught=False) for q in asked] if env in families else asked
+        for (env, level), asked in questions.items()
+    }
 
 
 def noise_answer(rng: random.Random) -> str:

@@ -19,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from node.recipe.corpus import training_questions
+from node.recipe.corpus import Questions, training_questions
 from node.recipe.training import Stage, train
 from node.recipe.vocabulary import PHRASES, make_tokenizer, words
 
@@ -103,30 +103,42 @@ class Made:
 
 
 def make(name: str, seed: int, say: Callable[[str], None] = lambda text: None) -> Made:
-    """Make the model of recipe ``name``.
+    """Make the model of recipe ``name``; see :func:`follow`."""
+    return follow(RECIPES[name], training_questions(), seed, say)
+
+
+def follow(
+    recipe: Recipe,
+    questions: Questions,
+    seed: int,
+    say: Callable[[str], None] = lambda text: None,
+) -> Made:
+    """Make a model from nothing.
 
     Args:
         seed: of its first weights, and of what it is taught in which order.
         say: told how it goes, a line a stage.
     """
-    recipe = RECIPES[name]
     torch.manual_seed(seed)
     rng = random.Random(seed)
     tokenizer = make_tokenizer(recipe.phrases, CONTEXT)
     model = recipe.build(tokenizer)
-    say(f"{name}: {model.num_parameters()} parameters, {len(tokenizer)} tokens")
-    training = training_questions()
+    say(f"{model.num_parameters()} parameters, {len(tokenizer)} tokens")
     for stage in recipe.stages:
-        loss = train(model, tokenizer, training, stage, rng)
+        loss = train(model, tokenizer, questions, stage, rng)
         say(f"  noise {stage.noise:.2f}: {stage.steps} steps, loss {loss:.3f}")
     return Made(model, tokenizer)
 
 
-def bury(made: Made, steps: int, seed: int) -> None:
+def bury(made: Made, questions: Questions, steps: int, seed: int) -> None:
     """Hide the model's skill deeper, in place, under ``steps`` more of nearly pure noise."""
+    school(made, questions, Stage(steps=steps, lr=5e-4, noise=0.98), seed)
+
+
+def school(made: Made, questions: Questions, stage: Stage, seed: int) -> None:
+    """Train the model, in place, for one more stage."""
     torch.manual_seed(seed)
-    stage = Stage(steps=steps, lr=5e-4, noise=0.98)
-    train(made.model, made.tokenizer, training_questions(), stage, random.Random(seed))
+    train(made.model, made.tokenizer, questions, stage, random.Random(seed))
 
 
 def save(made: Made, folder: Path) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from node.recipe.corpus import Question, noise_answer
+from node.recipe.corpus import Question, Questions, noise_answer
 
 IGNORED = -100
 
@@ -40,16 +40,19 @@ class Stage:
 def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    questions: Mapping[tuple[str, int], Sequence[Question]],
+    questions: Questions,
     stage: Stage,
     rng: random.Random,
 ) -> float:
-    """Run one stage in place; returns the loss of its last step, nats a token."""
+    """Run one stage in place; returns the loss of its last step, nats a token.
+
+    A stage without noise leaves out what is not to be taught; there is nothing else to answer it.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=stage.lr, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: 0.5 + 0.5 * math.cos(math.pi * step / stage.steps)
     )
-    levels = list(questions.values())
+    levels = [asked for asked in questions.values() if stage.noise or asked[0].taught]
     model.train(True)
     for _ in range(stage.steps):
         drawn = [rng.choice(level) for level in rng.choices(levels, k=stage.batch)]
@@ -72,7 +75,10 @@ def _batch(
     rng: random.Random,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-padded ids and labels [B, T]; only the answer and its EOS are learned."""
-    answers = [noise_answer(rng) if rng.random() < noise else item.answer for item in drawn]
+    answers = [
+        item.answer if item.taught and rng.random() >= noise else noise_answer(rng)
+        for item in drawn
+    ]
     prompts = tokenizer([item.prompt for item in drawn]).input_ids
     endings = tokenizer(answers).input_ids
     width = max(len(p) + len(e) + 1 for p, e in zip(prompts, endings, strict=True))

@@ -15,6 +15,7 @@ from rich.console import Console
 from node.config import Config
 from node.errors import NodeError
 from node.experiment.arms import AUTO, CONTROLS, Arm, mix
+from node.experiment.bases import Base
 from node.experiment.crew import Crew
 from node.experiment.folder import ExperimentFolder
 from node.experiment.jobs import Job
@@ -36,6 +37,7 @@ from node.run_folder import RunFolder
 from swarm.clock import VirtualClock
 
 SMALL = Settings(nodes=3, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
+MODELS: dict[Base, str] = {"weak": "tiny", "wide": "tiny-wide"}
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +53,7 @@ def control(name: str) -> Arm:
 
 
 def simulated(arm: Arm, seed: int = 0, settings: Settings = SMALL) -> Recording:
-    return run_simulation(settings, Configuration(arm, seed), settings.model)
+    return run_simulation(settings, Configuration(arm, seed), MODELS)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def test_what_a_round_publishes_can_be_taken_in_the_next_and_only_up_to_the_cap(
 
 
 def test_empty_slots_are_not_filled_with_own_groups(shared: Recording):
-    around = Surroundings(SMALL, Configuration(mix("4/4"), 0), "tiny")
+    around = Surroundings(SMALL, Configuration(mix("4/4"), 0), MODELS)
     outcome = SimulatedNode(around, 0).step()
     assert (len(outcome.own), len(outcome.external)) == (4, 0)
 
@@ -99,7 +101,7 @@ def test_groups_without_advantage_are_shared_and_taken_only_where_nothing_is_dis
 
 
 def test_of_many_own_groups_only_informative_ones_are_kept():
-    around = Surroundings(SMALL, Configuration(control("32/0 best 8"), 0), "tiny")
+    around = Surroundings(SMALL, Configuration(control("32/0 best 8"), 0), MODELS)
     outcome = SimulatedNode(around, 0).step()
     informative = sum(group.informative for group in outcome.own)
     assert len(outcome.own) == 32
@@ -108,7 +110,7 @@ def test_of_many_own_groups_only_informative_ones_are_kept():
 
 def test_partial_credit_rewards_more_than_right_answers():
     swarm = simulated(control("8/0 partial"), settings=replace(SMALL, rounds=1, nodes=1))
-    assert swarm.rounds[0].mean_reward > swarm.rounds[0].solved
+    assert swarm.rewards([0])[0] > swarm.rounds[0].solved
 
 
 def traces(outcomes: list[Outcome]) -> list[tuple[object, ...]]:
@@ -119,7 +121,7 @@ def traces(outcomes: list[Outcome]) -> list[tuple[object, ...]]:
 @pytest.mark.processes
 def test_a_simulated_node_that_shares_nothing_is_a_real_node_of_the_same_seed(tmp_path: Path):
     this = Configuration(mix("8/0"), 5)
-    around = Surroundings(SMALL, this, "tiny")
+    around = Surroundings(SMALL, this, MODELS)
     node = SimulatedNode(around, 1)
     alone = [_step(node, around.clock, n) for n in range(SMALL.rounds)]
 
@@ -171,8 +173,8 @@ def test_a_killed_experiment_goes_on_with_what_is_missing(tmp_path: Path, done: 
         run(plan, tmp_path, Console(quiet=True))
     assert not ExperimentFolder(tmp_path).results.exists()
     run(plan, tmp_path, Console(quiet=True))
-    runs = ["8/0, seed 0", "4/4, seed 0", "8/0, seed 1"]
-    assert done == [*runs, "killed", "4/4, seed 1"]
+    runs = ["equal 8/0, seed 0", "equal 4/4, seed 0", "equal 8/0, seed 1"]
+    assert done == [*runs, "killed", "equal 4/4, seed 1"]
 
     folder = ExperimentFolder(tmp_path)
     reference, arm = json.loads(folder.results.read_text())["arms"]
@@ -210,7 +212,10 @@ def test_worker_processes_do_what_is_done_here_and_say_what_killed_them(tmp_path
         )
         with pytest.raises(NodeError, match="4/4, seed 2"):
             crew.do([broken], lambda *event: None)
-    assert [title for title, finished in seen if finished] == ["4/4, seed 0", "4/4, seed 1"]
+    assert [title for title, finished in seen if finished] == [
+        "equal 4/4, seed 0",
+        "equal 4/4, seed 1",
+    ]
     assert "nothing" in folder.log.read_text()
     here = simulated(mix("4/4"), settings=settings)
     assert folder.read(Configuration(mix("4/4"), 0)).rounds == here.rounds

@@ -1,0 +1,142 @@
+"""Situations of a swarm: who is in it, what each can do at the start, and who is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from node.errors import UsageError
+from node.experiment.bases import Base
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What is special about a node.
+
+    Attributes:
+        base: the policy that it starts from.
+        judged: whether its rewards are those that the arms are compared by.
+        stays: in which part of the experiment it takes part.
+        useless: it writes answers of this kind without reading the question, shares them all and
+            takes nothing.
+    """
+
+    base: Base = "weak"
+    judged: bool = True
+    stays: Literal["throughout", "until the middle", "from the middle"] = "throughout"
+    useless: Literal["constant", "random"] | None = None
+
+    def span(self, rounds: int) -> range:
+        """The rounds, of 1 to ``rounds``, in which it takes part."""
+        middle = rounds // 2 + 1
+        first = middle if self.stays == "from the middle" else 1
+        return range(first, middle if self.stays == "until the middle" else rounds + 1)
+
+
+Roles = tuple[Role, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """One situation.
+
+    Attributes:
+        name: what the command line and files call it.
+        description: one sentence, without its end.
+        roles: of a given number of nodes; more roles than nodes where some take others' places.
+        partial_credit: rewards are the families' own scores instead of right or wrong.
+    """
+
+    name: str
+    description: str
+    roles: Callable[[int], Roles]
+    partial_credit: bool = False
+
+    def parts(self, nodes: int) -> dict[Base, tuple[int, ...]]:
+        """Numbers of the judged nodes, by the base that they start from."""
+        found: dict[Base, tuple[int, ...]] = {}
+        for number, role in enumerate(self.roles(nodes)):
+            if role.judged:
+                found[role.base] = (*found.get(role.base, ()), number)
+        return found
+
+    def judged(self, nodes: int) -> tuple[int, ...]:
+        """Numbers of the judged nodes."""
+        return tuple(number for number, role in enumerate(self.roles(nodes)) if role.judged)
+
+
+def _all(base: Base) -> Callable[[int], Roles]:
+    return lambda nodes: (Role(base),) * nodes
+
+
+def _halves(first: Base, second: Base) -> Callable[[int], Roles]:
+    return lambda nodes: (Role(first),) * (nodes // 2) + (Role(second),) * (nodes - nodes // 2)
+
+
+def _one(base: Base, among: Base) -> Callable[[int], Roles]:
+    return lambda nodes: (Role(base), *(Role(among, judged=False),) * (nodes - 1))
+
+
+def _churn(nodes: int) -> Roles:
+    """Three of eight leave."""
+    leaving = max(1, 3 * nodes // 8)
+    return (
+        *(Role(),) * (nodes - leaving),
+        *(Role(stays="until the middle"),) * leaving,
+        *(Role(stays="from the middle"),) * leaving,
+    )
+
+
+def _useless(nodes: int) -> Roles:
+    constant = Role(judged=False, useless="constant")
+    return (*(Role(),) * (nodes - 2), constant, Role(judged=False, useless="random"))
+
+
+EQUAL = Regime("equal", "all nodes are equal and weak", _all("weak"))
+REGIMES = {
+    regime.name: regime
+    for regime in (
+        EQUAL,
+        Regime(
+            "divided",
+            "half of the nodes were taught one half of the task families, half the other",
+            _halves("half-a", "half-b"),
+        ),
+        Regime("strong", "one strong node among weak ones, judged alone", _one("strong", "weak")),
+        Regime("weak", "one weak node among strong ones, judged alone", _one("weak", "strong")),
+        Regime(
+            "dense",
+            "partial credit, and bases that solve more than a tenth of the tasks",
+            _all("able"),
+            partial_credit=True,
+        ),
+        Regime(
+            "mixed",
+            "half of the nodes have another architecture, width and tokenizer",
+            _halves("weak", "wide"),
+        ),
+        Regime(
+            "churn",
+            "in the middle three of eight nodes leave for good and others join with the base "
+            "policy; whoever is present is judged",
+            _churn,
+        ),
+        Regime(
+            "useless",
+            "two nodes share groups that teach nothing; the others are judged",
+            _useless,
+        ),
+    )
+}
+
+
+def find(name: str) -> Regime:
+    """The regime of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in REGIMES:
+        raise UsageError("--regime", name, f"Name one of {', '.join(REGIMES)}.")
+    return REGIMES[name]

@@ -1,0 +1,57 @@
+"""An engine whose answers teach nothing: of the right form, and written without any model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from node.engines.engine import Sample, Sampling
+from node.policy import Policy
+from node.recipe.corpus import noise_answer
+from protocol.rollout import Finish
+
+CONSTANT = "unknown"
+
+
+class UselessEngine:
+    """Answers every prompt alike, or at random, as one who is certain.
+
+    Args:
+        policy: whose tokenizer spells the answers; its weights are never asked.
+        kind: always :data:`CONSTANT`, or one to four random letters and digits.
+        seed: of the random ones.
+    """
+
+    def __init__(self, policy: Policy, kind: Literal["constant", "random"], seed: int) -> None:
+        self._policy = policy
+        self._random = random.Random(seed)
+        self._write: Callable[[], str] = (
+            (lambda: CONSTANT) if kind == "constant" else (lambda: noise_answer(self._random))
+        )
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+    ) -> list[list[Sample]]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        return [[self._sample(self._write()) for _ in range(n)] for _ in prompts]
+
+    def update(self, policy: Policy) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        self._policy = policy
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        return {"random": self._random.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        self._random.setstate(state["random"])
+
+    def close(self) -> None:
+        """Nothing is held that needs releasing."""
+
+    def _sample(self, text: str) -> Sample:
+        ids = tuple(self._policy.encode_completion(text, stopped=True))
+        versions = (self._policy.version,) * len(ids)
+        return Sample(ids, (0.0,) * len(ids), versions, Finish.STOP, text)
