@@ -17,6 +17,8 @@ CONSTANT = "unknown"
 class UselessEngine:
     """Answers every prompt alike, or at random, as one who is certain.
 
+    Whatever a learner makes of the policy changes nothing in it.
+
     Args:
         policy: whose tokenizer spells the answers; its weights are never asked.
         kind: always :data:`CONSTANT`, or one to four random letters and digits.
