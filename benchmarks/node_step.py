@@ -136,7 +136,7 @@ class NodeStep:
             )
 
         return Rounds(
-            generator=Generator(
+            source=Generator(
                 author=bytes(32),
                 policy=self._policy,
                 engine=self._engine,

@@ -5,6 +5,7 @@ The keys are in :mod:`node.config_sections`.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -74,6 +75,13 @@ class Config(Section):
         if self.tasks.weights and not any(self.tasks.weights.values()):
             raise ConfigError(
                 "tasks.weights", self.tasks.weights, "Give at least one family a positive weight."
+            )
+        if self.schedule.over_provision > self.schedule.max_staleness:
+            raise ConfigError(
+                "schedule.over_provision",
+                self.schedule.over_provision,
+                "What an update leaves must be young enough for the next: raise "
+                f"schedule.max_staleness to {math.ceil(self.schedule.over_provision)} or lower it.",
             )
         if self.network.relay and not self.network.peers:
             raise ConfigError(

@@ -39,8 +39,8 @@ class NodeSection(Section):
     seed: int = _key(0, "Seeds sampling and the choice of groups.", ge=0, lt=2**63)
     threads: int = _key(
         0,
-        "Threads for torch. 0 tries doublings at the start and keeps what is fastest; set 1 "
-        "when several nodes share the cores.",
+        "Threads for torch, in each process that uses it. 0 tries doublings at the start and keeps "
+        "what is fastest; set 1 when several nodes share the cores.",
         ge=0,
         le=1024,
     )
@@ -213,7 +213,27 @@ class LearnerSection(Section):
 class ScheduleSection(Section):
     """What happens when."""
 
-    mode: Literal["alternate"] = _key("alternate", "Generate, then update, in turn.")
+    mode: Literal["alternate", "overlap"] = _key(
+        "alternate",
+        '"alternate": generate, then update, in turn. "overlap": generate in a process of its own '
+        "while the policy learns.",
+    )
+    max_staleness: int = _key(
+        1,
+        'Most updates between the begin of an own group and the one that takes it ("overlap"). 0: '
+        "begin and take each update's groups in turn.",
+        unit="updates",
+        ge=0,
+        le=64,
+    )
+    over_provision: float = _key(
+        0.0,
+        'Groups that run beyond those an update needs, as a share of them ("overlap"). Above 0, '
+        "generation stands still while the policy learns, and goes on with what was unfinished: "
+        "for a device that both share.",
+        ge=0,
+        le=64,
+    )
     rounds: int = _key(
         0,
         "Rounds in all, earlier runs in this folder included. 0: until stopped.",

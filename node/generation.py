@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from typing import TypeVar
 
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sample, Sampling
@@ -13,13 +14,15 @@ from node.evaluation import Scorer, fitting
 from node.experience import OwnGroup, own_group
 from node.policy import Policy
 from node.stopwatch import Stopwatch
-from node.tasks.curriculum import TaskSampler
+from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.task import Split
 from protocol.keys import task_seed
 from swarm.counters import Counters
 from swarm.judge import JudgeRefused
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +75,62 @@ class Generator:
         Raises:
             NodeError: none of the prompts fits.
         """
-        draws = [self._draw(*drawn) for drawn in self._draws.take(count)]
+        draws = self.draw(count)
         with watch.time("verify"):
-            prompts = self._verifier.prompts([(d.env, d.level, d.seed, Split.TRAIN) for d in draws])
+            prompts = self.prompts(draws)
         with watch.time("generate"):
             encoded = [self._policy.encode_prompt(prompt) for prompt in prompts]
             draws, encoded = self._fitting(draws, encoded)
             samples = self._engine.generate(encoded, self._group_size, self._sampling)
         with watch.time("verify"):
-            scored = [self._score(d, s) for d, s in zip(draws, samples, strict=True)]
-        for draw, rewards in zip(draws, scored, strict=True):
-            if rewards is not None:
-                self._sampler.observe((draw.env, draw.level), rewards)
-        return [
-            own_group(draw.env, draw.level, draw.epoch, draw.index, ids, group, rewards)
-            for draw, ids, group, rewards in zip(draws, encoded, samples, scored, strict=True)
-            if rewards is not None
-        ]
+            scored = [self.score(*each) for each in zip(draws, encoded, samples, strict=True)]
+        groups = [group for group in scored if group is not None]
+        self.observe(groups)
+        return groups
+
+    def observe(self, groups: Iterable[OwnGroup]) -> None:
+        """Let further draws follow from how these groups went."""
+        for each in groups:
+            self._sampler.observe((each.group.env, each.group.level), each.training.rewards)
+
+    def beside(self, work: Callable[[], T]) -> T:
+        """Do ``work``; nothing is generated meanwhile."""
+        return work()
+
+    @property
+    def levels(self) -> tuple[EnvLevel, ...]:
+        """What tasks are drawn from."""
+        return self._sampler.levels
+
+    def draw(self, count: int) -> list[Draw]:
+        """The next ``count`` tasks."""
+        return [self._draw(*drawn) for drawn in self._draws.take(count)]
+
+    def prompts(self, draws: Sequence[Draw]) -> list[str]:
+        """The prompts of some tasks; may be called beside everything else.
+
+        Raises:
+            JudgeRefused: one of them cannot be built.
+        """
+        return self._verifier.prompts([(d.env, d.level, d.seed, Split.TRAIN) for d in draws])
+
+    def score(
+        self, draw: Draw, prompt_ids: Sequence[int], samples: Sequence[Sample]
+    ) -> OwnGroup | None:
+        """The group that these completions make, or None, counted, where they cannot be scored.
+
+        May be called beside everything else.
+        """
+        texts = [sample.text for sample in samples]
+        try:
+            verdict = self._verifier.judge(draw.env, draw.level, draw.seed, texts)
+        except JudgeRefused as refused:
+            self._counters.add("own_groups_unscored", reason=refused.reason)
+            log.warning("own group of %s could not be scored: %s", draw.env, refused)
+            return None
+        return own_group(
+            draw.env, draw.level, draw.epoch, draw.index, prompt_ids, samples, verdict.rewards
+        )
 
     def _fitting(
         self, draws: list[Draw], encoded: list[list[int]]
@@ -102,14 +144,3 @@ class Generator:
     def _draw(self, epoch: int, index: int) -> Draw:
         env, level = self._sampler.next()
         return Draw(env, level, epoch, index, task_seed(self._author, epoch, index))
-
-    def _score(self, draw: Draw, samples: Sequence[Sample]) -> tuple[float, ...] | None:
-        try:
-            verdict = self._verifier.judge(
-                draw.env, draw.level, draw.seed, [s.text for s in samples]
-            )
-        except JudgeRefused as refused:
-            self._counters.add("own_groups_unscored", reason=refused.reason)
-            log.warning("own group of %s could not be scored: %s", draw.env, refused)
-            return None
-        return verdict.rewards

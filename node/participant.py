@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from node.config import Config
 from node.membership import Membership
 from node.opened import Opened
+from node.overlap.generator import JUDGES
 from node.policy import Policy, PolicyConfig
 from node.progress import Progress
 from node.recorder import Recorder
@@ -18,6 +19,7 @@ from node.rounds import Rounds
 from node.run_folder import RunFolder
 from node.tasks.curriculum import served_levels
 from node.tasks.verifier import Verifier
+from node.tasks.verifier_pool import VerifierPool
 from node.threads import choose, fastest
 from node.trainer import Trainer
 from swarm.clock import Clock, SystemClock
@@ -59,7 +61,8 @@ class Participant(Opened):
 
     def _open(self, stack: ExitStack) -> None:
         config, clock = self.config, self._clock
-        threads = choose(config.node.threads)
+        overlaps = config.schedule.mode == "overlap"
+        threads = choose(config.node.threads, share=2 if overlaps else 1)
         journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
         pool = Pool(
@@ -73,9 +76,11 @@ class Participant(Opened):
             Membership(config, self.folder, journal, pool, self.counters)
         )
         manifest = self.membership.manifest
-        verifier = stack.enter_context(
+        verifiers = [
             Verifier(manifest.catalogue, config.tasks.files, outside=False, counters=self.counters)
-        )
+            for _ in range(JUDGES if overlaps else 1)
+        ]
+        verifier = stack.enter_context(VerifierPool(verifiers))
         levels = served_levels(manifest.catalogue, verifier.start())
         progress = Progress(self.folder, journal)
         self.notes = (*notes, *self.membership.notes, *progress.notes)
@@ -94,7 +99,7 @@ class Participant(Opened):
             clock=clock,
             counters=self.counters,
         )
-        stack.callback(trainer.engine.close)
+        stack.callback(trainer.close)
         progress.restore(trainer, pool)
         self.recorder = Recorder(self.membership.status, pool, self.counters)
         self.rounds = trainer.rounds(

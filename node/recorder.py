@@ -44,6 +44,7 @@ def record_of(
     generated = sum(g.tokens for g in outcome.own)
     update = outcome.update
     totals = counters.snapshot()
+    generating = outcome.seconds.get("generate", outcome.seconds.get("total", 0.0))
     return RoundRecord(
         round=outcome.round,
         policy_step=outcome.policy_step,
@@ -58,7 +59,7 @@ def record_of(
         pool_groups=pool.available(),
         tokens_generated=generated,
         tokens_trained=update.tokens_trained,
-        tokens_per_s=generated / max(outcome.seconds.get("generate", 0.0), 1e-9),
+        tokens_per_s=generated / max(generating, 1e-9),
         mean_length=generated / max(len(completions), 1),
         truncated=_mean([float(c.finish is Finish.LENGTH) for c in completions]) or 0.0,
         seconds=outcome.seconds,

@@ -10,13 +10,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from node.engines.engine import RolloutEngine
 from node.errors import NodeError
 from node.evaluation import Evaluator
 from node.experience import OwnGroup, outside_group
 from node.forgetting import ForgettingAlarm
-from node.generation import Generator
 from node.learner import Learner, TrainingGroup, UpdateStats
 from node.policy import Policy
 from node.stopwatch import Stopwatch
@@ -28,6 +28,8 @@ from swarm.pool import Pool
 from swarm.pooled_group import PooledGroup
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_FAILURES_IN_A_ROW = 3
 
@@ -76,10 +78,27 @@ class Outcome:
     external_wanted: int
 
 
+class GroupSource(Protocol):
+    """Where a round's own groups come from: the schedule is the source's.
+
+    :class:`node.generation.Generator` writes them when asked and stands still while the policy
+    learns; :class:`node.overlap.generator.OverlappingGenerator` never does.
+    """
+
+    def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
+        """Own groups of the next update, about ``count`` of them, none handed out before."""
+        ...
+
+    def beside(self, work: Callable[[], T]) -> T:
+        """Do ``work``, an update, and whatever generation goes on meanwhile."""
+        ...
+
+
 class Rounds:
-    """The alternate schedule: one round generates, mixes and updates in turn.
+    """One round takes own groups, publishes and mixes them, and updates the policy.
 
     Args:
+        source: of own groups.
         local: I, own groups a round.
         external: J, own groups that outside ones spare; what the pool lacks is generated.
         publish: hands informative own groups to the network, without waiting for it.
@@ -91,7 +110,7 @@ class Rounds:
     def __init__(
         self,
         *,
-        generator: Generator,
+        source: GroupSource,
         pool: Pool,
         mixture: Mixture,
         policy: Policy,
@@ -105,7 +124,7 @@ class Rounds:
         settings: RoundSettings,
         round: int = 0,
     ) -> None:
-        self._generator = generator
+        self._source = source
         self._pool = pool
         self._mixture = mixture
         self._policy = policy
@@ -159,7 +178,7 @@ class Rounds:
         due = every > 0 and self.round % every == 0
         evaluation = self._evaluate() if due and not last else None
         rules = self._settings.rules
-        own = self._generator.generate(self._settings.local + self._missing(), watch)
+        own = self._source.generate(self._settings.local + self._missing(), watch)
         with watch.time("publish"):
             self._publish([g.group for g in own if g.informative or not rules.discard])
         trained = [g for g in own if g.informative][: rules.keep] if rules.keep else own
@@ -215,7 +234,7 @@ class Rounds:
         return evaluation.mean
 
     def _learn(self, groups: list[TrainingGroup]) -> UpdateStats:
-        update = self._learner.update(groups)
+        update = self._source.beside(lambda: self._learner.update(groups))
         if update.refused:
             self._counters.add("steps_refused", update.refused)
         if not update.skipped:

@@ -30,14 +30,15 @@ def environment(threads: int) -> dict[str, str]:
     return dict.fromkeys(LIBRARIES, str(threads))
 
 
-def choose(threads: int) -> int:
+def choose(threads: int, share: int = 1) -> int:
     """Pin this process, and the ones it will start, to ``threads`` CPU threads; 0 takes every
-    physical core it may run on. Returns the number.
+    physical core it may run on, divided by the ``share`` of processes that work at a time. Returns
+    the number.
 
     Call it before the first import of numpy: what is loaded by then keeps its own count, torch
     excepted.
     """
-    threads = threads or cores()
+    threads = threads or max(1, cores() // share)
     os.environ.update(environment(threads))
     import torch
 

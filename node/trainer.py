@@ -6,19 +6,25 @@ and a simulated one among many run the same parts.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
 from node.config import Config
 from node.draws import Draws
-from node.engines.engine import RolloutEngine, Sampling
-from node.engines.open import open_engine
+from node.engines.engine import RolloutEngine, Sampling, StreamingEngine
+from node.engines.open import open_engine, open_streaming_engine
 from node.evaluation import Evaluator, Scorer, heldout_tasks
 from node.generation import Generator
 from node.learner import Learner, LearnerConfig
+from node.overlap.generator import OverlappingGenerator
+from node.overlap.shelf import Shelf
+from node.overlap.window import Window
 from node.policy import Policy
-from node.rounds import Outcome, Rounds, RoundSettings, Rules
+from node.rounds import GroupSource, Outcome, Rounds, RoundSettings, Rules
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from protocol.manifest import Manifest
 from protocol.rollout import Group
@@ -28,6 +34,8 @@ from swarm.journal import Journal
 from swarm.mixture import Mixture, MixtureConfig
 from swarm.outbox import Origin
 from swarm.pool import Pool
+
+log = logging.getLogger(__name__)
 
 MODEL_CHARACTERS = 64
 
@@ -62,6 +70,7 @@ class Trainer:
     ) -> None:
         self._config = config
         self._verifier = verifier
+        self._journal = journal
         self._pool = pool
         self._counters = counters
         self.policy = policy
@@ -71,7 +80,11 @@ class Trainer:
             random.Random(config.node.seed),
             config.engine.group_size if config.tasks.curriculum == "thompson" else 0,
         )
-        self.engine = engine or open_engine(config, policy)
+        self._streaming: StreamingEngine | None = None
+        if config.schedule.mode == "overlap":
+            threads = torch.get_num_threads()
+            self._streaming = open_streaming_engine(config, policy, counters, threads)
+        self.engine: RolloutEngine = engine or self._streaming or open_engine(config, policy)
         self.learner = Learner(
             policy,
             LearnerConfig(**dict(config.learner)),
@@ -86,6 +99,7 @@ class Trainer:
             manifest.max_groups_per_epoch,
             random.Random(),
         )
+        self._overlapping: OverlappingGenerator | None = None
         self._generator = Generator(
             author=author,
             policy=policy,
@@ -114,7 +128,7 @@ class Trainer:
             publish([g for g in groups if self._draws.shareable(g.index)], self._origin())
 
         return Rounds(
-            generator=self._generator,
+            source=self._source(done),
             pool=self._pool,
             mixture=Mixture(
                 MixtureConfig(
@@ -148,6 +162,35 @@ class Trainer:
             ),
             round=done,
         )
+
+    def close(self) -> None:
+        """Keep what is begun and let go of the engine."""
+        if self._overlapping:
+            self._overlapping.close()
+        self.engine.close()
+
+    def _source(self, done: int) -> GroupSource:
+        """Own groups, as the schedule has them written."""
+        config, schedule = self._config, self._config.schedule
+        if self._streaming is None:
+            return self._generator
+        shelf = Shelf(self._journal)
+        if lost := shelf.rewind(done, self.policy.version):
+            log.info("%d tokens of policies after the last checkpoint are written anew", lost)
+        self._overlapping = OverlappingGenerator(
+            self._generator,
+            policy=self.policy,
+            engine=self._streaming,
+            sampling=self._sampling,
+            group_size=config.engine.group_size,
+            window=Window(
+                schedule.max_staleness, over_provision=schedule.over_provision, version=done
+            ),
+            shelf=shelf,
+            yields=schedule.over_provision > 0,
+            counters=self._counters,
+        )
+        return self._overlapping
 
     def _origin(self) -> Origin:
         """What readers are told of the policy that wrote the groups of this round."""

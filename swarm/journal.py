@@ -14,7 +14,7 @@ from typing import Any
 
 from swarm.clock import Clock
 from swarm.journal_errors import RESTORED, JournalCorrupt, JournalError, named_errors
-from swarm.schema import TABLES, VERSION
+from swarm.schema import MIGRATIONS, TABLES, VERSION
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +66,15 @@ class Journal:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version == 0:
             self._connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};COMMIT;")
-        elif version != VERSION:
+        elif version > VERSION:
             raise JournalError(
                 self.path,
                 f"has layout {version}, this program knows {VERSION}",
                 "update swarm-node or use another run folder",
             )
+        for old in range(version or VERSION, VERSION):
+            script = f"BEGIN;{MIGRATIONS[old]}PRAGMA user_version={old + 1};COMMIT;"
+            self._connection.executescript(script)
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
@@ -193,6 +196,8 @@ class Journal:
         with self.transaction(durable=True) as connection:
             connection.execute("DELETE FROM pool")
             connection.execute("DELETE FROM waiting")
+            connection.execute("DELETE FROM begun")
+            connection.execute("DELETE FROM written")
             _set_number(connection, _VOID, _UNDECIDED)
             _set_number(connection, _RESTORED, int(self._clock.time() * 1000))
 
@@ -208,8 +213,8 @@ def open_or_restore(
     """Open the journal, or put it together again from its backup.
 
     A corrupt file is moved aside, never deleted. A rebuilt journal gives up what it cannot be
-    sure about: pooled and waiting groups are dropped, the running epoch is not drawn from, and
-    :attr:`Journal.restored_at` tells admission which outside groups may have been used before.
+    sure about: pooled, waiting and begun groups are dropped, the running epoch is not drawn from,
+    and :attr:`Journal.restored_at` tells admission which outside groups may have been used before.
 
     Returns:
         The journal, and what happened in sentences for people (empty where nothing did).

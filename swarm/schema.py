@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
 
-TABLES = """
+_BEGUN = """
+-- shelf: own groups begun that no update has used, and what is written of their completions
+CREATE TABLE begun (
+    ticket INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, number INTEGER NOT NULL,
+    env TEXT NOT NULL, level INTEGER NOT NULL, seed INTEGER NOT NULL, version INTEGER NOT NULL
+);
+CREATE TABLE written (
+    ticket INTEGER, place INTEGER, finish INTEGER, ids BLOB NOT NULL, logprobs BLOB NOT NULL,
+    versions BLOB NOT NULL, PRIMARY KEY (ticket, place)
+) WITHOUT ROWID;
+"""
+
+TABLES = f"""
 -- journal: numbers that must never be handed out twice
 CREATE TABLE numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE draws (epoch INTEGER PRIMARY KEY, next INTEGER NOT NULL);
@@ -49,4 +61,7 @@ CREATE TABLE accounts (
 CREATE TABLE refusals (
     author BLOB, reason TEXT, n INTEGER NOT NULL, PRIMARY KEY (author, reason)
 ) WITHOUT ROWID;
-"""
+{_BEGUN}"""
+
+MIGRATIONS = {1: _BEGUN}
+"""From each earlier layout to the one after it."""

@@ -6,8 +6,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-PHASES = ("generate", "verify", "publish", "mix", "update", "evaluate", "checkpoint", "idle")
-"""Keys of :attr:`RoundRecord.seconds` in the order of a round; ``total`` is the ninth."""
+PHASES = (
+    "generate",
+    "wait",
+    "verify",
+    "publish",
+    "mix",
+    "update",
+    "evaluate",
+    "checkpoint",
+    "idle",
+)
+"""Keys of :attr:`RoundRecord.seconds` in the order of a round, and ``total`` beside them.
+
+Where generation never stops there is no ``generate`` but ``wait``: for own groups to be complete.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +41,8 @@ class RoundRecord:
         pool_groups: groups in the pool after the round.
         tokens_generated: completion tokens sampled.
         tokens_trained: completion tokens in the update.
-        tokens_per_s: sampling speed, tokens a second of the generate phase.
+        tokens_per_s: sampling speed, tokens a second of the generate phase, or of the whole round
+            where generation never stops.
         mean_length: tokens a completion.
         truncated: share of completions cut by the length cap, 0 to 1.
         seconds: time by phase, see :data:`PHASES`, and ``total``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from node.tasks.catalogue import CatalogueError, load_catalogue, open_catalogue
 from node.tasks.task import Split
 from node.tasks.verifier import Verifier
+from node.tasks.verifier_pool import VerifierPool
 from protocol.manifest import EnvSpec
 from swarm.counters import Counters
 from swarm.judge import JudgeRefused
@@ -90,6 +92,33 @@ def test_many_threads_get_each_their_own_verdict(verifier):
         )
     assert [v.rewards for v in verdicts] == [(1.0,)] * 40
     assert [v.prompt for v in verdicts] == [source.build(0, seed).prompt for seed in answers]
+
+
+class Gate(Verifier):
+    """Scores nothing until it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__(TINY, outside=False)
+        self.asked, self.opened = threading.Event(), threading.Event()
+
+    def judge(self, *args, **kwargs):
+        self.asked.set()
+        assert self.opened.wait(20)
+        return super().judge(*args, **kwargs)
+
+
+def test_of_several_verifiers_one_that_is_busy_holds_up_nobody():
+    gate = Gate()
+    with VerifierPool([Verifier(TINY, outside=False), gate]) as pool, ThreadPoolExecutor(1) as one:
+        slow = one.submit(pool.judge, "gcd", 0, 1, ["x"])
+        assert gate.asked.wait(20)
+        assert pool.judge("gcd", 0, 2, ["x"]).rewards == (0.0,)
+        assert pool.prompts([("gcd", 0, 2, Split.TRAIN)])
+        assert not slow.done()
+        gate.opened.set()
+        assert slow.result().rewards == (0.0,)
+    with pytest.raises(JudgeRefused, match="closed"):
+        pool.judge("gcd", 0, 2, ["x"])
 
 
 def test_a_worker_killed_while_idle_costs_nobody_a_verdict():

@@ -183,10 +183,12 @@ def test_a_restored_journal_leaves_the_running_epoch_alone(path, clock):
     assert draw_one(journal, 42) == 0
 
 
-def test_a_restored_pool_offers_nothing_that_may_have_been_used(path, clock):
+def test_a_restored_journal_offers_nothing_that_may_have_been_used(path, clock):
     journal = Journal(path, clock)
     pool = Pool(journal, 10, 60.0, clock, Counters())
     pool.add([pooled()])
+    with journal.transaction() as connection:
+        connection.execute("INSERT INTO begun VALUES (0, 7, 0, 'sums', 0, 1, 0)")
     journal.backup()
     assert pool.consume(pool.fresh(), 1)
     journal.close()
@@ -194,6 +196,7 @@ def test_a_restored_pool_offers_nothing_that_may_have_been_used(path, clock):
     journal, notes = open_or_restore(path, clock)
     assert "missing" in notes[0]
     assert Pool(journal, 10, 60.0, clock, Counters()).fresh() == []
+    assert journal.read("SELECT * FROM begun") == []
 
 
 @pytest.mark.parametrize("backup", [None, b"not a database at all" * 100])
@@ -236,6 +239,19 @@ def test_a_journal_of_a_newer_program_is_left_alone(path, clock):
     with pytest.raises(JournalError, match=r"layout 99.*update swarm-node") as caught:
         open_or_restore(path, clock)
     assert not isinstance(caught.value, JournalCorrupt)
+
+
+def test_a_journal_of_an_older_program_is_brought_up_to_date_and_keeps_what_it_knows(path, clock):
+    journal = Journal(path, clock)
+    first = draw_one(journal, 1)
+    with journal.transaction() as connection:
+        for table in ("begun", "written"):
+            connection.execute(f"DROP TABLE {table}")
+    journal._connection.execute("PRAGMA user_version=1")
+    journal.close()
+    journal = Journal(path, clock)
+    assert draw_one(journal, 1) == first + 1
+    assert journal.read("SELECT count(*) FROM begun, written") == [(0,)]
 
 
 def test_a_missing_folder_is_named_with_a_remedy(tmp_path, clock):

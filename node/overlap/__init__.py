@@ -1,0 +1,1 @@
+"""The overlap schedule: own groups are written and scored while the policy learns."""

@@ -1,0 +1,272 @@
+"""Rounds whose groups are written beside them: age, order, conservation, crashes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.engines.engine import Sample, Sampling, Trajectory
+from node.engines.transformers_engine import TransformersEngine
+from node.overlap.shelf import Shelf
+from node.rounds import Outcome
+from node.stopwatch import Stopwatch
+from node.tasks.task import Split
+from swarm.clock import VirtualClock
+from swarm.journal import MEMORY, Journal
+from swarm.judge import CRASHED, JudgeRefused, Verdict
+from tests.node.overlap_parts import GROUP, Crash, Parts, Teacher, VirtualEngine, parts
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal(MEMORY, VirtualClock(0.0))
+
+
+class Deferred(TransformersEngine):
+    """The real engine: what is submitted is written when it is looked at."""
+
+    def __init__(self, policy) -> None:
+        super().__init__(policy, seed=3)
+        self._submitted: list[Trajectory] = []
+
+    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+        self._submitted += trajectories
+        self._sampling = sampling
+
+    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
+        if not self._submitted:
+            return []
+        asked, self._submitted = self._submitted, []
+        prompts = [t.prompt for t in asked[::GROUP]]
+        samples = self.generate(prompts, GROUP, self._sampling)
+        return list(zip([t.key for t in asked], chain(*samples), strict=True))
+
+    def halt(self) -> list:
+        return []
+
+
+def trace(outcomes: Sequence[Outcome]) -> list[object]:
+    return [(o.round, o.policy_step, o.own, o.update) for o in outcomes]
+
+
+@pytest.mark.parametrize("engine", [VirtualEngine, Deferred])
+def test_without_staleness_the_rounds_are_those_of_the_alternate_schedule(engine) -> None:
+    traces = []
+    for overlapping in (False, True):
+        made = parts(Journal(MEMORY, VirtualClock(0.0)), engine)
+        source = made.overlapping(0) if overlapping else made.tasks
+        rounds = made.rounds(source)
+        for _ in range(4):
+            rounds.step()
+        traces.append((trace(made.outcomes), made.published))
+    assert traces[0] == traces[1]
+
+
+def own_versions(outcome: Outcome) -> list[tuple[int, ...]]:
+    return [
+        segment.tokens.versions
+        for group in outcome.own
+        for completion in group.group.completions
+        for segment in completion.segments
+    ]
+
+
+@pytest.mark.parametrize(("staleness", "share"), [(1, 0.0), (3, 0.0), (1, 1.0), (2, 0.5)])
+def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, share) -> None:
+    made = parts(journal)
+    rounds = made.rounds(made.overlapping(staleness, share=share))
+    for _ in range(12):
+        rounds.step()
+    ages, mixed = set(), 0
+    for outcome in made.outcomes:
+        assert len(outcome.own) == 3
+        for versions in own_versions(outcome):
+            assert list(versions) == sorted(versions)
+            ages.add(outcome.policy_step - 1 - versions[0])
+            mixed += versions[0] != versions[-1]
+    assert max(ages) == staleness, "the bound is used, and kept"
+    assert mixed, "some completions were gone on with by a later policy"
+
+
+def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(journal):
+    made = parts(journal)
+    source = made.overlapping(2, share=1.0)
+    for _ in range(6):
+        before = len(made.engine.submitted)
+        source.generate(3, Stopwatch())
+        kept = {
+            (group.ticket, number): written.begun
+            for group in made.shelf.groups()
+            for number, written in group.written.items()
+            if written.finish is None
+        }
+        assert not made.engine.running
+        resumed = len(made.engine.submitted)
+        source.beside(lambda: None)
+        assert len(made.engine.submitted) == resumed, "the engine stands still beside the work"
+    assert kept
+    before = len(made.engine.submitted)
+    source.generate(3, Stopwatch())
+    again = made.engine.submitted[before:]
+    expected = {ticket * GROUP + number: begun for (ticket, number), begun in kept.items()}
+    assert {t.key: t.begun for t in again if t.begun.ids} == {
+        key: begun for key, begun in expected.items() if begun.ids
+    }
+    assert [t.key for t in again] == sorted(t.key for t in again), "the oldest groups first"
+
+
+def test_generation_and_scoring_go_on_beside_the_update(journal) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    source.generate(3, Stopwatch())
+    left = [ticket for ticket in range(6) if ticket in made.window.running]
+    quiet = threading.Event()
+    look = made.engine.poll
+
+    def poll(seconds: float) -> list[tuple[int, Sample]]:
+        done = look(seconds)
+        if not made.window.running:
+            quiet.set()
+        return done
+
+    made.engine.poll = poll
+    assert left
+    assert source.beside(lambda: quiet.wait(20)), "all were scored before the update was over"
+
+
+class SlowTeacher(Teacher):
+    """Thinks about its first answers until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.slow: int | None = None
+
+    def judge(self, env, level, seed, texts, split=Split.TRAIN) -> Verdict:
+        if self.slow is None:
+            self.slow = seed
+            assert self.go_on.wait(20)
+        return super().judge(env, level, seed, texts, split)
+
+
+def test_a_task_that_is_slow_to_score_delays_no_other(journal) -> None:
+    teacher = SlowTeacher()
+    made = parts(journal, teacher=teacher)
+    source = made.overlapping(2)
+    taken = [source.generate(3, Stopwatch()) for _ in range(2)]
+    assert [len(groups) for groups in taken] == [3, 3]
+    (slow,) = [g.ticket for g in made.shelf.groups() if g.draw.seed == teacher.slow]
+    assert slow in made.window.running
+    teacher.go_on.set()
+    late = source.generate(3, Stopwatch())
+    assert slow in {group.group.index for group in late}, "it is due, and waited for"
+
+
+class Moody(Teacher):
+    """Cannot build or score what it is asked, every other time."""
+
+    calls = 0
+
+    def judge(self, *args, **kwargs) -> Verdict:
+        self.calls += 1
+        if self.calls % 2:
+            raise JudgeRefused(CRASHED, "in a bad mood")
+        return super().judge(*args, **kwargs)
+
+
+def test_groups_that_cannot_be_scored_leave_their_place_empty(journal) -> None:
+    made = parts(journal, teacher=Moody())
+    source = made.overlapping(0)
+    groups = [source.generate(4, Stopwatch()) for _ in range(3)]
+    assert [len(each) for each in groups] == [2, 2, 2]
+    assert made.counters.snapshot()["own_groups_unscored{reason=crashed}"] == 6
+    assert not made.shelf.groups()
+
+
+def test_a_failed_update_is_raised_and_the_next_round_goes_on(journal) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    source.generate(3, Stopwatch())
+    with pytest.raises(ZeroDivisionError):
+        source.beside(lambda: 1 // 0)
+    assert len(source.generate(3, Stopwatch())) == 3
+
+
+def test_a_stopped_node_goes_on_with_what_it_had_begun(journal) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    source.generate(3, Stopwatch())
+    source.close()
+    kept = {group.ticket: group for group in made.shelf.groups()}
+    assert any(w.finish is None for group in kept.values() for w in group.written.values())
+
+    again = parts(journal)
+    source = again.overlapping(1, version=1)
+    groups = source.generate(3, Stopwatch())
+    assert {g.group.index for g in groups} <= kept.keys()
+    for trajectory in again.engine.submitted:
+        ticket, number = divmod(trajectory.key, GROUP)
+        if ticket in kept and number in kept[ticket].written:
+            assert trajectory.begun == kept[ticket].written[number].begun
+
+
+def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(journal) -> None:
+    made = parts(journal)
+    made.overlapping(1).generate(3, Stopwatch())
+    left = [group.draw.level for group in made.shelf.groups()]
+    again = parts(journal)
+    again.tasks._sampler.levels = (("sums", 0),)
+    again.overlapping(1, version=1)
+    assert again.counters.snapshot()["own_groups_filtered{reason=task_gone}"] == left.count(1)
+
+
+def run_until_crash(made: Parts, staleness: int, share: float, done: int) -> int:
+    """Rounds done when the process died."""
+    rounds = made.rounds(made.overlapping(staleness, share=share, version=done), done=done)
+    try:
+        while rounds.round < done + 3:
+            rounds.step()
+    except Crash:
+        pass
+    return rounds.round
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    st.sampled_from([(0, 0.0), (1, 0.0), (1, 1.0), (2, 0.5)]),
+    st.integers(0, 3),
+)
+def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
+    tmp_path_factory, points: list[int], schedule: tuple[int, float], back: int
+) -> None:
+    """Restored checkpoints lie up to three updates back."""
+    path: Path = tmp_path_factory.mktemp("crash") / "journal.sqlite"
+    done, started, trained, filtered = 0, 0, [], 0
+    for point in [*points, 1 << 30]:
+        journal = Journal(path, VirtualClock(0.0))
+        calls = iter(range(point))
+
+        def die(call: str, calls=calls) -> None:
+            if next(calls, None) is None:
+                raise Crash
+
+        made = parts(journal, lambda policy, die=die: VirtualEngine(policy, die), version=done)
+        shelf = Shelf(journal)
+        shelf.rewind(done, done)
+        done = run_until_crash(made, *schedule, done)
+        trained += [g.key for o in made.outcomes for g in o.own]
+        filtered += sum(n for name, n in made.counters.snapshot().items() if "filtered" in name)
+        buffered = {(g.draw.epoch, g.draw.index) for g in shelf.groups()}
+        ((started,),) = journal.read("SELECT coalesce(max(next), 0) FROM draws")
+        used = journal.read("SELECT epoch, number FROM used WHERE author=x''")
+        journal.close()
+        done = max(0, done - back)
+        assert len(trained) == len(set(trained))
+        assert set(trained) <= set(used) and not buffered & set(used)
+        assert started == len(used) + len(buffered) + filtered
