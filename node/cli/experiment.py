@@ -161,6 +161,4 @@ def regimes(
         return
     console = Console()
     console.print(table(plan, summaries))
-    console.print(
-        f"a table for each is in {run_dir / 'table.md'}, {run_dir / 'chart.png'} the chart"
-    )
+    console.print(f"the tables are in {run_dir / 'table.md'}, the chart is {run_dir / 'chart.png'}")
