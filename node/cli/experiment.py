@@ -13,7 +13,7 @@ app = typer.Typer(
     help="Measure what sharing experience is worth, on this machine.", no_args_is_help=True
 )
 
-QUICK = ("8/0", "4/4")
+QUICK = ("8/0", "4/4", "auto")
 QUICK_ROUNDS = 100
 
 
@@ -28,7 +28,7 @@ def sapo(
             "--mix",
             metavar="OWN/EXTERNAL",
             help="A mix to run, or auto, which is how join trains by default; may be repeated. "
-            "Left out: 8/0, 6/2, 4/4 and 2/6.",
+            "Left out: 8/0, 6/2, 4/4, 2/6 and auto.",
             show_default=False,
         ),
     ] = None,
@@ -62,7 +62,8 @@ def sapo(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help=f"One seed, {QUICK_ROUNDS} rounds, 8/0 and 4/4, the shipped model."
+            "--quick",
+            help=f"One seed, {QUICK_ROUNDS} rounds, 8/0, 4/4 and auto, the shipped model.",
         ),
     ] = False,
     json: JsonOption = False,
@@ -75,7 +76,7 @@ def sapo(
     """
     from rich.console import Console
 
-    from node.experiment.arms import CONTROLS, MIXES, mix
+    from node.experiment.arms import AUTO, CONTROLS, MIXES, mix
     from node.experiment.run import Plan, run
     from node.experiment.settings import Settings
     from node.experiment.tables import table
@@ -84,7 +85,7 @@ def sapo(
     if quick:
         mixes, seeds = mixes or list(QUICK), 1
         settings = Settings(nodes=nodes, rounds=QUICK_ROUNDS, model="tiny", bury=bury)
-    arms = tuple(map(mix, mixes)) if mixes else MIXES
+    arms = tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO)
     if controls:
         arms += tuple(arm for arm in CONTROLS if arm.name not in {a.name for a in arms})
     root = run_dir or Path("experiment-run") / ("quick" if quick else "sapo")
