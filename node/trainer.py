@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from node.engines.open import open_engine, open_streaming_engine
 from node.evaluation import Evaluator, Scorer, heldout_tasks
 from node.generation import Generator
 from node.learner import Learner, LearnerConfig
-from node.overlap.generator import OverlappingGenerator
+from node.overlap.generator import JUDGES, OverlappingGenerator
 from node.overlap.shelf import Shelf
 from node.overlap.window import Window
 from node.policy import Policy
@@ -81,7 +82,7 @@ class Trainer:
             config.engine.group_size if config.tasks.curriculum == "thompson" else 0,
         )
         self._streaming: StreamingEngine | None = None
-        if config.schedule.mode == "overlap":
+        if config.schedule.mode == "overlap" and engine is None:
             threads = torch.get_num_threads()
             self._streaming = open_streaming_engine(config, policy, counters, threads)
         self.engine: RolloutEngine = engine or self._streaming or open_engine(config, policy)
@@ -188,6 +189,7 @@ class Trainer:
             ),
             shelf=shelf,
             yields=schedule.over_provision > 0,
+            threads=ThreadPoolExecutor(JUDGES, "verifier"),
             counters=self._counters,
         )
         return self._overlapping

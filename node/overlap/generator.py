@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from typing import TypeVar
 
 from node.engines.engine import Begun, Sample, Sampling, StreamingEngine, Trajectory
@@ -44,6 +44,7 @@ class OverlappingGenerator:
         yields: whether the engine stands still while the policy learns, as on a device that both
             share. What it has not finished is gone on with first, as partial rollouts in APRIL
             (arXiv 2509.18521).
+        threads: wait for the verifier; shut down on closing.
         counters: ``own_groups_filtered{reason=stale|task_gone}``, ``own_prompts_too_long``.
     """
 
@@ -58,6 +59,7 @@ class OverlappingGenerator:
         window: Window,
         shelf: Shelf,
         yields: bool,
+        threads: Executor,
         counters: Counters,
     ) -> None:
         self._tasks = tasks
@@ -69,7 +71,7 @@ class OverlappingGenerator:
         self._shelf = shelf
         self._yields = yields
         self._counters = counters
-        self._threads = ThreadPoolExecutor(JUDGES, "verifier")
+        self._threads = threads
         self._groups: dict[int, RunningGroup] = {}
         self._unasked: list[RunningGroup] = []
         self._asked: list[tuple[list[RunningGroup], Future[list[str]]]] = []
