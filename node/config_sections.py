@@ -107,10 +107,26 @@ class PolicySection(Section):
 class EngineSection(Section):
     """How completions are sampled."""
 
-    kind: Literal["transformers"] = _key("transformers", "The rollout engine.")
+    kind: Literal["transformers", "vllm"] = _key(
+        "transformers",
+        'The rollout engine: "transformers" samples with the policy itself, "vllm" with vLLM in a '
+        "process of its own (needs the extra: swarm-node[vllm]; on a machine without a GPU: "
+        "make vllm).",
+    )
     temperature: float = _key(1.0, "Sampling temperature in training.", gt=0, le=10)
     max_new_tokens: int = _key(64, "Length cap of a completion.", unit="tokens", ge=1, le=1_000_000)
     group_size: int = _key(8, "Completions for each task.", unit="completions", ge=2, le=1024)
+    tensor_parallel: int = _key(
+        1, "GPUs that vLLM splits the model over.", unit="GPUs", ge=1, le=64
+    )
+    gpu_memory: float = _key(
+        0.4,
+        "Share of each GPU's memory that vLLM takes for weights and cache; the learner needs the "
+        "rest where it is on the same one. Without a GPU the cache takes at most 1 GiB, or the "
+        "GiB in the environment variable VLLM_CPU_KVCACHE_SPACE.",
+        gt=0,
+        le=1,
+    )
 
 
 class TasksSection(Section):

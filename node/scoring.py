@@ -19,6 +19,7 @@ from node.run_folder import RunFolder
 from node.tasks.curriculum import TaskSampler, served_levels
 from node.tasks.verifier import Verifier
 from protocol.manifest import Manifest
+from swarm.counters import Counters
 
 CHUNK = 16
 """Tasks between two reports of progress."""
@@ -64,7 +65,7 @@ def evaluate(
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
         policy = Policy.load(PolicyConfig(model, config.policy.dtype, config.policy.device))
-        engine = open_engine(config, policy)
+        engine = open_engine(config, policy, Counters())
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
         chosen = heldout_tasks(levels, tasks)
         parts: list[Evaluation] = []

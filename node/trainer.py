@@ -85,7 +85,9 @@ class Trainer:
         if config.schedule.mode == "overlap" and engine is None:
             threads = torch.get_num_threads()
             self._streaming = open_streaming_engine(config, policy, counters, threads)
-        self.engine: RolloutEngine = engine or self._streaming or open_engine(config, policy)
+        self.engine: RolloutEngine = (
+            engine or self._streaming or open_engine(config, policy, counters)
+        )
         self.learner = Learner(
             policy,
             LearnerConfig(**dict(config.learner)),

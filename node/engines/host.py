@@ -21,6 +21,16 @@ from node.engines.backend import Backend, BackendSettings, Job, Written
 
 Open = Callable[[BackendSettings], Backend]
 FAILED = 1
+FAILURE_CHARACTERS = 500
+VLLM_ENVIRONMENT = {
+    # The engine steps here, between two messages, and not in another process beside this one.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # A forked worker would keep the owner's socket open.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # The number of threads is set by the owner; binding them would push others off their cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 
 
 def _transformers(settings: BackendSettings) -> Backend:
@@ -32,7 +42,15 @@ def _transformers(settings: BackendSettings) -> Backend:
     return ContinuousDecoding.open(settings)
 
 
-BACKENDS: dict[str, Open] = {"transformers": _transformers}
+def _vllm(settings: BackendSettings) -> Backend:
+    for name, value in VLLM_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from node.engines.vllm_backend import VllmBackend
+
+    return VllmBackend.open(settings)
+
+
+BACKENDS: dict[str, Open] = {"transformers": _transformers, "vllm": _vllm}
 
 
 def serve(backends: dict[str, Open]) -> None:
@@ -51,8 +69,8 @@ def serve(backends: dict[str, Open]) -> None:
         _leave(settings.folder)
     except BaseException as error:  # noqa: BLE001 - told to the owner, who goes on without
         traceback.print_exc()
-        lines = str(error).strip().splitlines()
-        channel.send({"failed": f"{type(error).__name__}: {lines[0] if lines else 'no message'}"})
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        channel.send({"failed": words[:FAILURE_CHARACTERS]})
         os._exit(FAILED)
 
 

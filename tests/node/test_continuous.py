@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -10,10 +9,9 @@ from node.engines.continuous import ContinuousDecoding
 from node.engines.engine import Sampling
 from node.engines.snapshot import Snapshot
 from node.engines.transformers_engine import TransformersEngine
-from node.logprobs import token_logprobs
 from node.policy import Policy
 from protocol.rollout import Finish
-from tests.support import random_policy
+from tests.support import lone_logprobs, random_policy
 
 CAP = 40
 PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8)]
@@ -132,14 +130,10 @@ def test_every_token_has_the_logprob_and_the_version_of_the_weights_it_was_drawn
         assert versions == sorted(versions)
         assert set(versions) == {0, 1, 2} or len(ids) < 15
         for policy in policies:
-            whole = torch.tensor([[*prompt, *ids]])
-            with torch.no_grad():
-                under, _ = token_logprobs(policy.model, whole, torch.tensor([ids]), 0.8)
+            under = lone_logprobs(policy, prompt, ids, 0.8).detach()
             for at, version in enumerate(versions):
                 if version == policy.version:
-                    assert writing.logprobs[number][at] == pytest.approx(
-                        float(under[0, at]), abs=1e-4
-                    )
+                    assert writing.logprobs[number][at] == pytest.approx(float(under[at]), abs=1e-4)
 
 
 def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, policy):

@@ -18,11 +18,10 @@ from node.engines.engine_process import EngineProcess
 from node.engines.snapshot import PREFIX, WEIGHTS
 from node.engines.transformers_engine import TransformersEngine
 from node.errors import NodeError
-from node.logprobs import token_logprobs
 from node.policy import Policy
 from protocol.rollout import Finish
 from swarm.counters import Counters
-from tests.support import random_policy
+from tests.support import lone_logprobs, random_policy
 
 GREEDY = Sampling(max_new_tokens=24, greedy=True)
 PATIENCE = 60.0
@@ -178,12 +177,10 @@ def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
         assert len(sample.ids) == len(sample.logprobs) == len(sample.versions)
         assert list(sample.versions) == sorted(sample.versions)
         for policy in (first, second):
-            whole, targets = torch.tensor([[*prompt, *sample.ids]]), torch.tensor([sample.ids])
-            with torch.no_grad():
-                under, _ = token_logprobs(policy.model, whole, targets, 1.0)
+            under = lone_logprobs(policy, prompt, sample.ids)
             chosen = torch.tensor(sample.versions) == policy.version
             torch.testing.assert_close(
-                torch.tensor(sample.logprobs)[chosen], under[0][chosen], atol=1e-4, rtol=0
+                torch.tensor(sample.logprobs)[chosen], under[chosen], atol=1e-4, rtol=0
             )
 
 

