@@ -18,25 +18,30 @@ class TrainingCompletion:
         trained: per token, whether the policy wrote it (an environment's tokens are masked).
         behaviour: per token, its log-prob under the policy that sampled it (read where trained);
             None where unknown.
+        versions: per token, the version of this node's policy that sampled it; None where another
+            node's did.
     """
 
     ids: tuple[int, ...]
     trained: tuple[bool, ...]
     behaviour: tuple[float, ...] | None = None
+    versions: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.trained)}
-        if self.behaviour is not None:
-            lengths.add(len(self.behaviour))
+        lengths |= {len(each) for each in (self.behaviour, self.versions) if each is not None}
         if len(lengths) != 1:
-            raise ValueError(f"ids, trained and behaviour differ in length: {sorted(lengths)}")
+            raise ValueError(
+                f"ids, trained, behaviour and versions differ in length: {sorted(lengths)}"
+            )
 
     def first(self, count: int) -> TrainingCompletion:
         """The first ``count`` tokens."""
         if len(self.ids) <= count:
             return self
         behaviour = None if self.behaviour is None else self.behaviour[:count]
-        return TrainingCompletion(self.ids[:count], self.trained[:count], behaviour)
+        versions = None if self.versions is None else self.versions[:count]
+        return TrainingCompletion(self.ids[:count], self.trained[:count], behaviour, versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,7 @@ class MicroBatch:
         targets: int64 ``[C, T]``, the tokens' ids; zero where not trained.
         mask: bool ``[C, T]``, the trained tokens.
         behaviour: float32 ``[C, T]``, mu; zero where unknown.
+        versions: int64 ``[C, T]``, of this node's policy; -1 where another's sampled the token.
         known: bool ``[C, 1]``, completions whose mu is known.
         own: bool ``[C, 1]``, completions this node wrote.
         advantages: float32 ``[C]``.
@@ -117,6 +123,7 @@ class MicroBatch:
     targets: Tensor
     mask: Tensor
     behaviour: Tensor
+    versions: Tensor
     known: Tensor
     own: Tensor
     advantages: Tensor
@@ -172,6 +179,7 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
     advantages = [a for row in rows for a in row.advantages]
     own = [[row.own] for row in rows for _ in row.completions]
     mu = _padded([c.behaviour or (0.0,) * len(c.ids) for c in done], 0.0)
+    versions = _padded([c.versions or (-1,) * len(c.ids) for c in done], -1)
     return MicroBatch(
         input_ids=_padded(ids, pad_id).to(device),
         position_ids=_padded(positions, 0).to(device) if shared else None,
@@ -182,6 +190,7 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
         targets=(_padded([c.ids for c in done], 0) * mask).to(device),
         mask=mask.to(device),
         behaviour=mu.to(device, torch.float32),
+        versions=versions.to(device),
         known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
         own=torch.tensor(own, device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),

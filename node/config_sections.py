@@ -224,6 +224,18 @@ class LearnerSection(Section):
     tis_cap: float = _key(
         2.0, 'Upper bound of an importance weight (mixture.correction = "tis").', gt=0
     )
+    stale: Literal["mask_tokens", "mask_sequences", "clamp"] = _key(
+        "mask_tokens",
+        'Own tokens that the policy has moved away from (schedule.mode = "overlap") are weighed by '
+        'importance, up to "stale_cap". Beyond it "mask_tokens" drops a token, "mask_sequences" '
+        'a completion by the geometric mean of its tokens, "clamp" none.',
+    )
+    stale_cap: float = _key(5.0, 'Upper bound of that weight (see "stale").', gt=0)
+    prox: Literal["start", "versions"] = _key(
+        "start",
+        'What own stale tokens are clipped against: "start", the policy that an update begins '
+        'with, or "versions", a mean of that and the one that wrote them, by their age.',
+    )
 
 
 class ScheduleSection(Section):

@@ -56,7 +56,7 @@ def own_group(
     training = TrainingGroup(
         prompt_ids=tuple(prompt_ids),
         completions=tuple(
-            TrainingCompletion(s.ids, (True,) * len(s.ids), s.logprobs) for s in samples
+            TrainingCompletion(s.ids, (True,) * len(s.ids), s.logprobs, s.versions) for s in samples
         ),
         rewards=tuple(rewards),
         own=True,

@@ -14,7 +14,17 @@ from torch import Tensor
 from node.advantages import group_advantages, informative
 from node.batches import MicroBatch, Row, TrainingCompletion, TrainingGroup, micro_batches
 from node.logprobs import distributions, token_entropies, token_logprobs
-from node.losses import LOSSES, Clip, Counts, Terms, tapered_weights, tis_weights
+from node.losses import (
+    LOSSES,
+    Clip,
+    Counts,
+    Stale,
+    Terms,
+    decoupled_weights,
+    interpolated_prox,
+    tapered_weights,
+    tis_weights,
+)
 from node.optimizer import Optimizer, OptimizerConfig
 from node.policy import Policy
 from node.sharing import Sharing, fits
@@ -45,6 +55,10 @@ class LearnerConfig:
         warmup_steps: optimizer steps until the learning rate is reached, linearly.
         normalise_std: divide a group's advantages by its rewards' standard deviation.
         tis_cap: bound of a truncated importance weight.
+        stale: of :class:`node.losses.Stale`, for own tokens of earlier versions.
+        stale_cap: likewise.
+        prox: what own stale tokens take for the proximal policy: the one that the update begins
+            with (``"start"``), or :func:`node.losses.interpolated_prox` (``"versions"``).
     """
 
     loss: Literal["grpo", "dr_grpo", "gspo", "cispo"] = "grpo"
@@ -60,6 +74,9 @@ class LearnerConfig:
     warmup_steps: int = 0
     normalise_std: bool = True
     tis_cap: float = 2.0
+    stale: Literal["mask_tokens", "mask_sequences", "clamp"] = "mask_tokens"
+    stale_cap: float = 5.0
+    prox: Literal["start", "versions"] = "start"
 
 
 class Learner:
@@ -74,6 +91,8 @@ class Learner:
             where its behaviour log-prob is known; ``"tapered"`` weighs outside rollouts by
             :func:`node.losses.tapered_weights`, as if their author had been certain of them where
             it is unknown.
+        decoupled: own rollouts may be of earlier versions, and are weighed by
+            :func:`node.losses.decoupled_weights`, whatever the correction of outside ones.
     """
 
     def __init__(
@@ -83,11 +102,14 @@ class Learner:
         *,
         temperature: float = 1.0,
         correction: Correction = "none",
+        decoupled: bool = False,
     ) -> None:
         self._policy = policy
         self._config = config
         self._temperature = temperature
         self._correction = correction
+        self._decoupled = decoupled
+        self._stale = Stale(config.stale, config.stale_cap)
         self._loss = LOSSES[config.loss]
         self._clip = Clip(config.clip_low, config.clip_high)
         self._sharing = Sharing.of(policy.model) if fits(policy.model) else None
@@ -186,16 +208,33 @@ class Learner:
         distribution = distributions(self._policy.model, batch, self._temperature)
         cur = token_logprobs(distribution, batch)
         if index == len(prox):
-            prox.append(cur.detach())
-            tally.add_behaviour(cur.detach(), token_entropies(distribution, batch), batch)
+            entropies = token_entropies(distribution, batch)
+            tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
+            prox.append(self._prox(cur.detach(), batch))
         frozen = prox[index]
-        terms = Terms(cur, frozen, batch.advantages, batch.mask, self._weights(frozen, batch))
+        weights = self._weights(frozen, batch)
+        terms = Terms(cur, frozen, batch.advantages, batch.mask, weights)
         loss = self._loss(terms, counts, self._clip)
         self._optimizer.backward(loss)
-        tally.add_clipped(cur.detach() - frozen, self._clip, batch)
+        tally.add_bounded(cur.detach() - frozen, self._clip, weights, batch)
         return loss.detach()
 
+    def _prox(self, cur: Tensor, batch: MicroBatch) -> Tensor:
+        """Proximal log-probs ``[C, T]``; ``cur`` are the policy's as the update begins."""
+        if not self._decoupled or self._config.prox == "start":
+            return cur
+        told = interpolated_prox(cur, batch.behaviour, batch.versions, self._policy.version)
+        return torch.where(batch.own & batch.known & (batch.versions >= 0), told, cur)
+
     def _weights(self, prox: Tensor, batch: MicroBatch) -> Tensor:
+        weights = self._corrections(prox, batch)
+        if not self._decoupled:
+            return weights
+        own = batch.mask & batch.own & batch.known
+        stale = decoupled_weights(prox, batch.behaviour, own, self._stale)
+        return torch.where(own, stale, weights)
+
+    def _corrections(self, prox: Tensor, batch: MicroBatch) -> Tensor:
         if self._correction == "none":
             return torch.ones_like(prox)
         if self._correction == "tapered":

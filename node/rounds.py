@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_FAILURES_IN_A_ROW = 3
+WIDE_GAP = 0.05
+"""Nats a token, at the mean, between engine and learner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,13 @@ class Rounds:
         update = self._source.beside(lambda: self._learner.update(groups))
         if update.refused:
             self._counters.add("steps_refused", update.refused)
+        if update.engine_gap > WIDE_GAP:
+            self._counters.add("engine_gaps")
+            log.warning(
+                "the engine's log-probs are %.3f nat off the learner's at equal weights: a defect "
+                "or too coarse a policy.dtype",
+                update.engine_gap,
+            )
         if not update.skipped:
             self._engine.update(self._policy)
         return update

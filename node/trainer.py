@@ -93,6 +93,7 @@ class Trainer:
             LearnerConfig(**dict(config.learner)),
             temperature=config.engine.temperature,
             correction=config.mixture.correction,
+            decoupled=self._streaming is not None and config.schedule.max_staleness > 0,
         )
         self._sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
         self._draws = Draws(

@@ -10,6 +10,9 @@ from torch import Tensor
 from node.batches import MicroBatch
 from node.losses import Clip
 
+UNKNOWN = -1
+MOST_SORTED = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
@@ -23,8 +26,11 @@ class UpdateStats:
             over all epochs.
         ratio_mean: of the policy's probability to the behaviour's, where the latter is known.
         ratio_max: its largest value.
-        engine_gap: mean ``|cur - mu|`` on own tokens: how far the engine's log-probs are from the
-            learner's at equal weights.
+        ratio_low, ratio_median, ratio_high: its quantiles 0.01, 0.5 and 0.99.
+        masked_fraction: share of tokens that were dropped for their weight, over all epochs.
+        staleness: own tokens by the policy steps since they were sampled, from 0 up.
+        engine_gap: mean ``|cur - mu|`` on own tokens of the version that was updated: how far the
+            engine's log-probs are from the learner's at equal weights.
         tokens_trained: tokens with a gradient.
         groups_informative: groups whose rewards differ.
         lr: of the last step.
@@ -38,6 +44,11 @@ class UpdateStats:
     clip_fraction: float = 0.0
     ratio_mean: float = 1.0
     ratio_max: float = 1.0
+    ratio_low: float = 1.0
+    ratio_median: float = 1.0
+    ratio_high: float = 1.0
+    masked_fraction: float = 0.0
+    staleness: tuple[int, ...] = ()
     engine_gap: float = 0.0
     tokens_trained: int = 0
     groups_informative: int = 0
@@ -52,15 +63,21 @@ class Tally:
     def __init__(self) -> None:
         self._sums: list[Tensor] = []
         self._ratio_max: list[Tensor] = []
-        self._clipped: list[Tensor] = []
+        self._bounded: list[Tensor] = []
+        self._ratios: list[Tensor] = []
+        self._ages: list[Tensor] = []
 
-    def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch) -> None:
-        """Take a micro-batch's log-probs ``[B, T]`` from before the first step."""
+    def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch, version: int) -> None:
+        """Take a micro-batch's log-probs ``[C, T]`` and the policy's version before a step."""
         known = batch.mask & batch.known
         own = known & batch.own
+        age = torch.where(own & (batch.versions >= 0), version - batch.versions, UNKNOWN)
+        own &= (age == 0) | (batch.versions < 0)
         gap = torch.where(known, cur - batch.behaviour, 0.0)
         ratio = gap.exp()
         self._ratio_max.append(ratio.where(known, 0.0).amax())
+        self._ratios.append(ratio.where(known, UNKNOWN).flatten())
+        self._ages.append(age.flatten())
         self._sums.append(
             torch.stack(
                 [
@@ -74,12 +91,14 @@ class Tally:
             )
         )
 
-    def add_clipped(self, log_ratio: Tensor, clip: Clip, batch: MicroBatch) -> None:
-        """Take a micro-batch's ``cur - prox`` ``[B, T]``, of any epoch."""
+    def add_bounded(
+        self, log_ratio: Tensor, clip: Clip, weights: Tensor, batch: MicroBatch
+    ) -> None:
+        """Take a micro-batch's ``cur - prox`` and weights, ``[C, T]``, of any epoch."""
         ratio = log_ratio.exp()
-        outside = (ratio < 1 - clip.low) | (ratio > 1 + clip.high)
-        counted = torch.stack([(outside & batch.mask).sum(), batch.mask.sum()])
-        self._clipped.append(counted)
+        clipped = (ratio < 1 - clip.low) | (ratio > 1 + clip.high)
+        seen = torch.stack([clipped & batch.mask, (weights == 0) & batch.mask, batch.mask])
+        self._bounded.append(seen.sum((1, 2)))
 
     def stats(
         self,
@@ -93,7 +112,9 @@ class Tally:
     ) -> UpdateStats:
         """Read the sums."""
         tokens, entropy, known, ratio, own, gap = torch.stack(self._sums).sum(0).tolist()
-        clipped, looked_at = torch.stack(self._clipped).sum(0).tolist()
+        clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
+        low, median, high = _quantiles(torch.cat(self._ratios)) if known else (1.0, 1.0, 1.0)
+        ages = torch.cat(self._ages)
         return UpdateStats(
             loss=loss,
             grad_norm=grad_norm,
@@ -101,6 +122,11 @@ class Tally:
             clip_fraction=clipped / looked_at,
             ratio_mean=ratio / known if known else 1.0,
             ratio_max=float(torch.stack(self._ratio_max).max()) if known else 1.0,
+            ratio_low=low,
+            ratio_median=median,
+            ratio_high=high,
+            masked_fraction=masked / looked_at,
+            staleness=tuple(torch.bincount(ages[ages >= 0]).tolist()),
             engine_gap=gap / own if own else 0.0,
             tokens_trained=int(tokens),
             groups_informative=groups_informative,
@@ -108,3 +134,11 @@ class Tally:
             skipped=skipped,
             refused=refused,
         )
+
+
+def _quantiles(ratios: Tensor) -> list[float]:
+    """Quantiles 0.01, 0.5 and 0.99 of known ratios, of every n-th where there are many."""
+    ratios = ratios[ratios != UNKNOWN]
+    few = ratios[:: 1 + len(ratios) // MOST_SORTED].double()
+    levels = torch.tensor([0.01, 0.5, 0.99], dtype=few.dtype, device=few.device)
+    return list(few.quantile(levels).tolist())

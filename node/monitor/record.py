@@ -46,8 +46,10 @@ class RoundRecord:
         mean_length: tokens a completion.
         truncated: share of completions cut by the length cap, 0 to 1.
         seconds: time by phase, see :data:`PHASES`, and ``total``.
-        loss, entropy, grad_norm, clip_fraction, ratio_max, engine_gap, learning_rate: of the
-            update; ``None`` when no optimizer step was taken.
+        loss, entropy, grad_norm, clip_fraction, masked_fraction, ratio_low, ratio_median,
+            ratio_high, ratio_max, engine_gap, learning_rate: of the update, as in
+            :class:`node.update_stats.UpdateStats`; ``None`` when no optimizer step was taken.
+        staleness: own tokens of the update by the policy steps since they were sampled.
         peers: peers known.
         bytes_in, bytes_out: payload bytes since the process started.
         refused: refused groups by reason since the process started.
@@ -76,9 +78,14 @@ class RoundRecord:
     entropy: float | None = None
     grad_norm: float | None = None
     clip_fraction: float | None = None
+    masked_fraction: float | None = None
+    ratio_low: float | None = None
+    ratio_median: float | None = None
+    ratio_high: float | None = None
     ratio_max: float | None = None
     engine_gap: float | None = None
     learning_rate: float | None = None
+    staleness: Mapping[str, int] = field(default_factory=dict)
     peers: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -97,11 +104,13 @@ class RoundRecord:
         return cls(**{k: v for k, v in values.items() if k in known})
 
     def scalars(self) -> dict[str, float]:
-        """Every single figure by name, absent ones left out; phases as ``seconds_<phase>``."""
+        """Every single figure by name, absent ones left out; phases as ``seconds_<phase>``
+        and ages as ``staleness_<steps>``."""
         flat = {
             name: float(value)
             for name, value in self.to_dict().items()
             if isinstance(value, int | float)
         }
         flat.update({f"seconds_{phase}": float(s) for phase, s in self.seconds.items()})
+        flat.update({f"staleness_{steps}": float(n) for steps, n in self.staleness.items()})
         return flat

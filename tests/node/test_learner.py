@@ -118,6 +118,68 @@ def test_a_behaviour_other_than_the_policy_counts_under_tis_and_not_under_none()
     )
 
 
+DECOUPLED = {"decoupled": True, "correction": "none"}
+
+
+def test_own_stale_tokens_are_weighed_by_importance_and_dropped_beyond_the_cap():
+    plain = gradient_of(MIXED)
+    near, far = behaving(MIXED, 0.5), behaving(MIXED, 3.0)
+    torch.testing.assert_close(gradient_of(near, **DECOUPLED), plain * 1.6487, atol=1e-5, rtol=1e-3)
+    assert not gradient_of(far, **DECOUPLED).any()
+    clamped = gradient_of(far, dataclasses.replace(CONFIG, stale="clamp"), **DECOUPLED)
+    torch.testing.assert_close(clamped, plain * CONFIG.stale_cap, atol=1e-5, rtol=1e-3)
+
+
+def test_outside_tokens_keep_their_own_correction_beside_stale_ones():
+    outside = [dataclasses.replace(g, own=False) for g in behaving(MIXED, 3.0)]
+    for correction in ("none", "tis", "tapered"):
+        torch.testing.assert_close(
+            gradient_of(outside, decoupled=True, correction=correction),
+            gradient_of(outside, correction=correction),
+        )
+
+
+def dated(groups, version: int) -> list[TrainingGroup]:
+    """The groups, written by this version of the policy."""
+    return [
+        dataclasses.replace(
+            g,
+            completions=tuple(
+                dataclasses.replace(c, versions=(version,) * len(c.ids)) for c in g.completions
+            ),
+        )
+        for g in groups
+    ]
+
+
+def test_a_proximal_policy_told_by_age_moves_the_drift_from_the_weight_to_the_ratio():
+    """The product of weight and ratio is the same; only what clips it differs."""
+    open_clip = dataclasses.replace(CONFIG, clip_low=1.0, clip_high=9.0, stale_cap=9.0)
+    told = dataclasses.replace(open_clip, prox="versions")
+    near = behaving(MIXED, 0.5)
+    whole = gradient_of(near, open_clip, **DECOUPLED)
+    for version in (0, -1):
+        torch.testing.assert_close(
+            gradient_of(dated(near, version), told, **DECOUPLED), whole, atol=1e-6, rtol=1e-4
+        )
+    clipped = dataclasses.replace(CONFIG, prox="versions")
+    assert not torch.allclose(gradient_of(dated(near, 0), clipped, **DECOUPLED), whole)
+
+
+def test_an_update_tells_ages_ratios_and_what_was_dropped():
+    policy = random_policy()
+    policy.version = 5
+    groups = dated(behaving(MIXED[:1], 0.0), 5) + dated(behaving(MIXED[1:], -3.0), 3)
+    stats = Learner(policy, CONFIG, decoupled=True).update(groups)
+    tokens = [sum(len(c.ids) for g in part for c in g.completions) for part in (groups[:1], groups)]
+    assert stats.staleness == (tokens[0], 0, tokens[1] - tokens[0])
+    assert stats.engine_gap < 1e-5, "tokens of other versions tell nothing of the engine"
+    assert (stats.ratio_low, stats.ratio_high) == pytest.approx((0.0498, 1.0), rel=1e-3)
+    assert stats.masked_fraction == 0
+    far = Learner(random_policy(), CONFIG, decoupled=True).update(behaving(MIXED, 3.0))
+    assert far.masked_fraction == 1
+
+
 def forgotten(groups) -> list[TrainingGroup]:
     """The groups without their behaviour's log-probs."""
     return [

@@ -4,17 +4,22 @@ import dataclasses
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from node.advantages import group_advantages, informative
 from node.losses import (
     LOSSES,
     Clip,
     Counts,
+    Stale,
     Terms,
     cispo,
+    decoupled_weights,
     dr_grpo,
     grpo,
     gspo,
+    interpolated_prox,
     tapered_weights,
     tis_weights,
 )
@@ -162,6 +167,84 @@ def test_tapered_weights_leave_right_answers_whole_and_bound_wrong_ones_by_their
     expected = drift.exp().clamp(max=1.0)[:, None].expand_as(weights)
     torch.testing.assert_close(weights[wrong], expected[wrong])
     assert weights.min() < 1
+
+
+TREATMENTS = ("mask_tokens", "mask_sequences", "clamp")
+
+
+@pytest.mark.parametrize("treat", TREATMENTS)
+@given(seed=st.integers(0, 999), drift=st.floats(0, 4), cap=st.floats(0.5, 5))
+def test_decoupled_weights_lie_within_the_cap_and_are_one_where_masked_out(treat, seed, drift, cap):
+    t = terms(seed, drift=drift)
+    weights = decoupled_weights(t.prox, t.cur, t.mask, Stale(treat, cap))
+    assert not weights.requires_grad
+    assert weights.min() >= 0 and weights[t.mask].max() <= cap
+    assert (weights[~t.mask] == 1).all()
+
+
+@pytest.mark.parametrize("treat", TREATMENTS)
+@given(seed=st.integers(0, 999))
+def test_where_the_proximal_policy_sampled_the_gradient_is_that_of_ordinary_ppo(treat, seed):
+    t = terms(seed)
+    weights = decoupled_weights(t.prox, t.prox, t.mask, Stale(treat))
+    plain = gradient(grpo, dataclasses.replace(t, weights=torch.ones_like(t.prox)), counts_of(t))
+    decoupled = gradient(grpo, dataclasses.replace(t, weights=weights), counts_of(t))
+    torch.testing.assert_close(decoupled, plain, rtol=0, atol=1e-6)
+
+
+@given(seed=st.integers(0, 999))
+def test_at_a_ratio_of_one_the_decoupled_gradient_is_weight_times_advantage(seed):
+    t = terms(seed, drift=0.0)
+    mu = t.prox + 0.3 * torch.randn(t.prox.shape, generator=torch.Generator().manual_seed(seed))
+    weights = decoupled_weights(t.prox, mu, t.mask, Stale(cap=100.0))
+    expected = -(t.prox - mu).exp() * t.advantages[:, None] * t.mask / t.mask.sum()
+    actual = gradient(grpo, dataclasses.replace(t, weights=weights), counts_of(t))
+    torch.testing.assert_close(actual, expected)
+
+
+def test_dropping_half_of_the_tokens_halves_the_loss_and_not_the_scale_of_the_rest():
+    prox = torch.full((3, 8), -1.0)
+    whole = Terms(
+        cur=prox.clone().requires_grad_(),
+        prox=prox,
+        advantages=torch.ones(3),
+        mask=torch.ones(3, 8, dtype=torch.bool),
+        weights=torch.ones(3, 8),
+    )
+    far = torch.arange(8) % 2 == 0
+    weights = decoupled_weights(prox, prox - 3.0 * far, whole.mask, Stale("mask_tokens", 5.0))
+    kept, counts = dataclasses.replace(whole, weights=weights), counts_of(whole)
+    torch.testing.assert_close(grpo(kept, counts, CLIP), grpo(whole, counts, CLIP) / 2)
+    expected = torch.where(far, 0.0, gradient(grpo, whole, counts))
+    torch.testing.assert_close(gradient(grpo, kept, counts), expected)
+
+
+def test_a_sequence_is_weighed_and_dropped_by_its_geometric_mean():
+    mu = torch.tensor([[-4.0, 0.0, 0.0, 0.0], [-2.0, -2.0, -2.0, 30.0]])
+    mask = torch.tensor([[True] * 4, [True] * 3 + [False]])
+    weights = decoupled_weights(torch.zeros(2, 4), mu, mask, Stale("mask_sequences", 5.0))
+    torch.testing.assert_close(weights[0], torch.full((4,), 1.0).exp())
+    assert weights[1].tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+@given(
+    seed=st.integers(0, 99),
+    version=st.integers(0, 50),
+    ages=st.lists(st.integers(-3, 50), min_size=9, max_size=9),
+)
+def test_the_interpolated_proximal_policy_lies_between_behaviour_and_current(seed, version, ages):
+    t = terms(seed)
+    versions = (version - torch.tensor(ages)).expand(t.prox.shape)
+    prox = interpolated_prox(t.cur, t.prox, versions, version)
+    assert not prox.requires_grad
+    alphas = torch.tensor([max(0, age) / (max(0, age) + 1) for age in ages])
+    torch.testing.assert_close(prox, t.prox + alphas * (t.cur.detach() - t.prox))
+
+
+def test_what_the_proximal_policy_wrote_itself_is_its_own_log_prob():
+    t = terms()
+    versions = torch.full(t.prox.shape, 7)
+    assert torch.equal(interpolated_prox(t.cur, t.prox, versions, 7), t.prox)
 
 
 def test_advantages_are_centred_and_scaled_by_the_sample_deviation():

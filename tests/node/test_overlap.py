@@ -69,6 +69,14 @@ def test_without_staleness_the_rounds_are_those_of_the_alternate_schedule(engine
     assert traces[0] == traces[1]
 
 
+@pytest.mark.parametrize(("engine", "wide"), [(VirtualEngine, True), (Deferred, False)])
+def test_an_engine_whose_log_probs_are_not_the_learners_is_noticed(engine, wide, caplog) -> None:
+    made = parts(Journal(MEMORY, VirtualClock(0.0)), engine)
+    made.rounds(made.tasks).step()
+    assert ("engine_gaps" in made.counters.snapshot()) == wide
+    assert ("nat off the learner's" in caplog.text) == wide
+
+
 def own_versions(outcome: Outcome) -> list[tuple[int, ...]]:
     return [
         segment.tokens.versions
