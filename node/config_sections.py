@@ -175,6 +175,14 @@ class MixtureSection(Section):
         '"tapered" lets an answer worse than its group\'s mean count only as far as this policy '
         "would write it.",
     )
+    max_uses: int = _key(
+        1,
+        "Updates that an external group may be part of. Above 1, used ones fill what unused ones "
+        "leave free.",
+        unit="updates",
+        ge=1,
+        le=64,
+    )
     max_age: float = _key(
         600.0, "Age beyond which an external group is dropped.", unit="seconds", gt=0
     )

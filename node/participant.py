@@ -71,6 +71,7 @@ class Participant(Opened):
             config.mixture.max_age,
             clock,
             self.counters,
+            max_uses=config.mixture.max_uses,
         )
         self.membership = stack.enter_context(
             Membership(config, self.folder, journal, pool, self.counters)

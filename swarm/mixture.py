@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from swarm.pooled_group import Candidate
@@ -64,6 +65,8 @@ class Mixture:
     ) -> list[Candidate]:
         """As many candidates with advantage as are wanted, uniformly without replacement.
 
+        Those that earlier updates used less often come first.
+
         Args:
             candidates: with distinct keys; their order does not matter.
             turn: number of the choice, usually the round; each turn draws anew.
@@ -73,6 +76,10 @@ class Mixture:
             The chosen, in random order; fewer where there are not enough.
         """
         useful = [c for c in candidates if c.informative or not self._config.discard]
-        useful.sort(key=lambda c: c.key)
+        useful.sort(key=lambda c: (c.uses, c.key))
         draw = random.Random(f"mixture/{self._seed}/{turn}")
-        return draw.sample(useful, min(self.wanted(informative), len(useful)))
+        chosen: list[Candidate] = []
+        for _, equals in groupby(useful, key=lambda c: c.uses):
+            tier, room = list(equals), self.wanted(informative) - len(chosen)
+            chosen += draw.sample(tier, min(room, len(tier)))
+        return chosen

@@ -1,4 +1,4 @@
-"""Admitted outside groups that no update has used yet, and the record of what updates used."""
+"""Admitted outside groups that updates may use, and the record of what they used."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ log = logging.getLogger(__name__)
 MAX_BYTES = 64 << 20
 _OWN = b""
 _THIS = "author=? AND epoch=? AND number=?"
-_INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
+_USE = "INSERT INTO used (author, epoch, number, step, trained) VALUES (?, ?, ?, ?, ?)"
 
 
 class Pool:
-    """A bounded store that hands out every group at most once, ever, across any crash.
+    """A bounded store that hands out every group ``max_uses`` times at most, across any crash.
 
     The network's thread adds while the learner's thread looks and consumes. A group's completions
     leave the pool only through :meth:`consume`, which first notes on the disk that they are used.
@@ -37,6 +38,7 @@ class Pool:
         counters: ``pool_evicted{reason=aged|full}``, ``pool_refused{reason=used|duplicate}`` and
             ``pool_gone`` (chosen, but evicted before it was consumed) are counted here.
         max_bytes: stored bytes held at most.
+        max_uses: updates that a group may be part of.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Pool:
         clock: Clock,
         counters: Counters,
         max_bytes: int = MAX_BYTES,
+        max_uses: int = 1,
     ) -> None:
         self._journal = journal
         self._max_groups = max_groups
@@ -54,6 +57,7 @@ class Pool:
         self._clock = clock
         self._counters = counters
         self._max_bytes = max_bytes
+        self._max_uses = max_uses
 
     def add(self, groups: Iterable[PooledGroup]) -> int:
         """Take in groups that are neither here nor used; returns how many.
@@ -77,40 +81,44 @@ class Pool:
     def fresh(self) -> list[Candidate]:
         """Every group young enough to learn from, in the order of keys."""
         rows = self._journal.read(
-            "SELECT author, epoch, number, env, level, rewards, policy_step, received FROM pool "
-            "WHERE received>? ORDER BY author, epoch, number",
-            (self._oldest(),),
+            "SELECT author, epoch, number, env, level, rewards, policy_step, received, uses "
+            "FROM pool WHERE received>? AND uses<? ORDER BY author, epoch, number",
+            (self._oldest(), self._max_uses),
         )
         return [
-            Candidate(GroupKey(*key), env, level, unpack_rewards(rewards), step, received)
-            for *key, env, level, rewards, step, received in rows
+            Candidate(GroupKey(*key), env, level, unpack_rewards(rewards), step, received, uses)
+            for *key, env, level, rewards, step, received, uses in rows
         ]
 
     def available(self) -> int:
-        """How many fresh groups have an advantage."""
-        query = "SELECT count(*) FROM pool WHERE informative AND received>?"
+        """How many fresh groups that no update has used have an advantage."""
+        query = "SELECT count(*) FROM pool WHERE informative AND NOT uses AND received>?"
         count: int = self._journal.read(query, (self._oldest(),))[0][0]
         return count
 
     def consume(self, chosen: Sequence[Candidate], step: int) -> list[PooledGroup]:
-        """Hand out the chosen groups for update ``step``, never to hand them out again.
+        """Hand out the chosen groups for update ``step``.
 
         When this returns, the disk knows that they are used: a crash before the update wastes
-        them. A group that was evicted since it was listed is left out and counted.
+        this use of them. A group that was evicted since it was listed, or was used as often as it
+        may, is left out and counted.
         """
         taken = []
         with self._journal.transaction(durable=True) as connection:
             for key in (candidate.key for candidate in chosen):
-                claimed = connection.execute(
-                    "INSERT OR IGNORE INTO used VALUES (?, ?, ?, ?, 0)", (*key, step)
-                ).rowcount
                 rows = connection.execute(
-                    f"DELETE FROM pool WHERE {_THIS} RETURNING received, contents", key
+                    f"UPDATE pool SET uses=uses+1 WHERE {_THIS} AND uses<? "
+                    "RETURNING uses, received, contents",
+                    (*key, self._max_uses),
                 ).fetchall()
-                if claimed and rows:
-                    taken.append((key.author, *rows[0]))
-                else:
+                if not rows:
                     self._counters.add("pool_gone")
+                    continue
+                ((uses, received, contents),) = rows
+                connection.execute(_USE, (*key, step, False))
+                if uses >= self._max_uses:
+                    connection.execute(f"DELETE FROM pool WHERE {_THIS}", key)
+                taken.append((key.author, received, contents))
         return [unpack_pooled(*row) for row in taken]
 
     def evict(self) -> int:
@@ -128,11 +136,14 @@ class Pool:
             own: ``(epoch, index)`` of own groups.
             external: keys of consumed groups.
         """
-        keys = [(_OWN, *draw) for draw in own] + [tuple(key) for key in external]
+        latest = f"SELECT max(use) FROM used WHERE {_THIS} AND NOT trained"
         with self._journal.transaction() as connection:
-            connection.executemany(
-                "REPLACE INTO used VALUES (?, ?, ?, ?, 1)", [(*key, step) for key in keys]
-            )
+            for key in [(_OWN, *draw) for draw in own] + [tuple(key) for key in external]:
+                noted = connection.execute(
+                    f"UPDATE used SET step=?, trained=1 WHERE use=({latest})", (step, *key)
+                ).rowcount
+                if not noted:
+                    connection.execute(_USE, (*key, step, True))
 
     def lineage(self, step: int) -> list[GroupKey]:
         """What update ``step`` was made of, in the order of keys; own groups have no author."""

@@ -36,6 +36,7 @@ class Candidate:
         rewards: this node's own verdict, one a completion.
         policy_step: the author's policy version when the batch was sealed.
         received: unix time of admission here, seconds.
+        uses: updates that it was part of.
     """
 
     key: GroupKey
@@ -44,6 +45,7 @@ class Candidate:
     rewards: tuple[float, ...]
     policy_step: int
     received: float
+    uses: int = 0
 
     @property
     def informative(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 2
+VERSION = 3
 
 _BEGUN = """
 -- shelf: own groups begun that no update has used, and what is written of their completions
@@ -14,6 +14,16 @@ CREATE TABLE written (
     ticket INTEGER, place INTEGER, finish INTEGER, ids BLOB NOT NULL, logprobs BLOB NOT NULL,
     versions BLOB NOT NULL, PRIMARY KEY (ticket, place)
 ) WITHOUT ROWID;
+"""
+
+_USED = """
+-- pool: which update used which group, a row a use; own groups have author x''
+CREATE TABLE used (
+    use INTEGER PRIMARY KEY, author BLOB NOT NULL, epoch INTEGER NOT NULL,
+    number INTEGER NOT NULL, step INTEGER NOT NULL, trained INTEGER NOT NULL
+);
+CREATE INDEX used_key ON used (author, epoch, number);
+CREATE INDEX used_step ON used (step);
 """
 
 TABLES = f"""
@@ -39,18 +49,14 @@ CREATE TABLE seen (
 ) WITHOUT ROWID;
 CREATE INDEX seen_epoch ON seen (epoch);
 
--- pool: admitted groups that no update has used; what updates used; own groups have author x''
+-- pool: admitted groups that may still be used, and in how many updates they were
 CREATE TABLE pool (
     author BLOB, epoch INTEGER, number INTEGER, received REAL NOT NULL,
     informative INTEGER NOT NULL, size INTEGER NOT NULL, env TEXT NOT NULL,
     level INTEGER NOT NULL, rewards BLOB NOT NULL, policy_step INTEGER NOT NULL,
-    contents BLOB NOT NULL, PRIMARY KEY (author, epoch, number)
-);
-CREATE TABLE used (
-    author BLOB, epoch INTEGER, number INTEGER, step INTEGER NOT NULL, trained INTEGER NOT NULL,
+    contents BLOB NOT NULL, uses INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (author, epoch, number)
-) WITHOUT ROWID;
-CREATE INDEX used_step ON used (step);
+);
 
 -- accounts: what each author sent, took and got wrong
 CREATE TABLE accounts (
@@ -61,7 +67,17 @@ CREATE TABLE accounts (
 CREATE TABLE refusals (
     author BLOB, reason TEXT, n INTEGER NOT NULL, PRIMARY KEY (author, reason)
 ) WITHOUT ROWID;
-{_BEGUN}"""
+{_USED}{_BEGUN}"""
 
-MIGRATIONS = {1: _BEGUN}
+_SEVERAL_USES = f"""
+ALTER TABLE pool ADD COLUMN uses INTEGER NOT NULL DEFAULT 0;
+DROP INDEX used_step;
+ALTER TABLE used RENAME TO used_once;
+{_USED}
+INSERT INTO used (author, epoch, number, step, trained)
+    SELECT author, epoch, number, step, trained FROM used_once;
+DROP TABLE used_once;
+"""
+
+MIGRATIONS = {1: _BEGUN, 2: _SEVERAL_USES}
 """From each earlier layout to the one after it."""

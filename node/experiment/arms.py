@@ -90,6 +90,7 @@ CONTROLS = (
     _varied(mix("4/4"), "tis", mixture_correction="tis"),
     _varied(AUTO, "uncorrected", mixture_correction="none"),
     _varied(AUTO, "tis", mixture_correction="tis"),
+    _varied(AUTO, "3 uses", mixture_max_uses=3),
     replace(AUTO, name="auto 4/4", local=4, external=4),
     _varied(mix("8/0"), "thompson", tasks_curriculum="thompson"),
     _varied(AUTO, "thompson", tasks_curriculum="thompson"),
@@ -97,4 +98,5 @@ CONTROLS = (
 """4/0 and 2/0 generate as 4/4 and 2/6 do and take nothing. Undiscarded: groups without advantage
 are shared and taken like others. Best 8: 32 groups are generated, at most 8 informative ones are
 trained on. Partial: dense rewards. The rest take the default's parts apart: its correction and its
-choice, how much a node generates itself, and the curriculum of its tasks."""
+choice, how often a group may serve, how much a node generates itself, and the curriculum of its
+tasks."""

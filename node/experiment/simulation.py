@@ -104,7 +104,12 @@ class SimulatedNode:
         rules = SHARES_ALL if role.useless else around.run.arm.rules
         self._journal = journal = Journal(MEMORY, clock)
         pool = Pool(
-            journal, config.mixture.pool_groups, config.mixture.max_age, clock, self.counters
+            journal,
+            config.mixture.pool_groups,
+            config.mixture.max_age,
+            clock,
+            self.counters,
+            max_uses=config.mixture.max_uses,
         )
         outbox = Outbox(journal, self.counters)
         policy = around.policy(number)

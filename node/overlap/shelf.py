@@ -81,7 +81,9 @@ class Shelf:
         rows = [(OWN, step, ticket) for ticket in tickets]
         with self._journal.transaction(durable=True) as connection:
             connection.executemany(
-                "INSERT INTO used SELECT ?, epoch, number, ?, 0 FROM begun WHERE ticket=?", rows
+                "INSERT INTO used (author, epoch, number, step, trained) "
+                "SELECT ?, epoch, number, ?, 0 FROM begun WHERE ticket=?",
+                rows,
             )
             _strike(connection, tickets)
 

@@ -23,6 +23,7 @@ from swarm.journal import (
     open_or_restore,
 )
 from swarm.pool import Pool
+from swarm.pooled_group import GroupKey
 from tests.swarm.experience_parts import START, pooled, wait
 
 ROOT = Path(__file__).parents[2]
@@ -241,17 +242,33 @@ def test_a_journal_of_a_newer_program_is_left_alone(path, clock):
     assert not isinstance(caught.value, JournalCorrupt)
 
 
+LAYOUT_1 = """
+BEGIN;
+DROP TABLE begun;
+DROP TABLE written;
+ALTER TABLE pool DROP COLUMN uses;
+DROP TABLE used;
+CREATE TABLE used (
+    author BLOB, epoch INTEGER, number INTEGER, step INTEGER NOT NULL, trained INTEGER NOT NULL,
+    PRIMARY KEY (author, epoch, number)
+) WITHOUT ROWID;
+CREATE INDEX used_step ON used (step);
+INSERT INTO used VALUES (x'617574686f72', 7, 3, 4, 1);
+PRAGMA user_version=1;
+COMMIT;
+"""
+
+
 def test_a_journal_of_an_older_program_is_brought_up_to_date_and_keeps_what_it_knows(path, clock):
     journal = Journal(path, clock)
     first = draw_one(journal, 1)
-    with journal.transaction() as connection:
-        for table in ("begun", "written"):
-            connection.execute(f"DROP TABLE {table}")
-    journal._connection.execute("PRAGMA user_version=1")
+    journal._connection.executescript(LAYOUT_1)
     journal.close()
     journal = Journal(path, clock)
     assert draw_one(journal, 1) == first + 1
     assert journal.read("SELECT count(*) FROM begun, written") == [(0,)]
+    pool = Pool(journal, 10, 60.0, clock, Counters())
+    assert pool.lineage(4) == [GroupKey(b"author", 7, 3)]
 
 
 def test_a_missing_folder_is_named_with_a_remedy(tmp_path, clock):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -72,3 +73,11 @@ def test_nodes_with_different_seeds_choose_differently():
     candidates = [pooled(i).candidate for i in range(30)]
     choices = [tuple(Mixture(MixtureConfig(), seed).choose(candidates, 1, 8)) for seed in range(20)]
     assert len(set(choices)) > 15
+
+
+@given(pools, st.integers(0), st.integers(1, 9))
+def test_groups_that_were_used_fill_what_unused_ones_leave_free(candidates, turn, wanted):
+    counted = [replace(c, uses=i % 3) for i, c in enumerate(candidates)]
+    useful = sorted(c.uses for c in counted if informative(c.rewards))
+    chosen = Mixture(MixtureConfig(wanted, "uniform"), 1).choose(counted, turn, 0)
+    assert [c.uses for c in chosen] == useful[:wanted]

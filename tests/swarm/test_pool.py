@@ -1,8 +1,9 @@
-"""The pool: bounded, aged, and handing out every group at most once."""
+"""The pool: bounded, aged, and handing out no group more often than it may."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,17 @@ class Parts:
     """A pool and what it stands on."""
 
     def __init__(
-        self, path: Path | str = ":memory:", max_groups: int = 8, max_bytes: int = 1 << 20
+        self,
+        path: Path | str = ":memory:",
+        max_groups: int = 8,
+        max_bytes: int = 1 << 20,
+        max_uses: int = 1,
     ):
         self.clock = VirtualClock(START)
         self.counters = Counters()
         self.journal = Journal(path, self.clock)
         self.pool = Pool(
-            self.journal, max_groups, 60.0, self.clock, self.counters, max_bytes=max_bytes
+            self.journal, max_groups, 60.0, self.clock, self.counters, max_bytes, max_uses
         )
 
 
@@ -79,6 +84,43 @@ def test_a_consumed_group_never_comes_back():
     assert parts.pool.add([pooled(1)]) == 0
     assert parts.pool.fresh() == []
     assert parts.counters.snapshot() == {"pool_gone": 1, "pool_refused{reason=used}": 1}
+
+
+def test_a_group_serves_as_often_as_it_may_and_then_never_again():
+    parts = Parts(max_uses=2)
+    parts.pool.add([pooled(1)])
+    (first,) = parts.pool.fresh()
+    assert keys(parts.pool.consume([first], 1)) == [1]
+    (second,) = parts.pool.fresh()
+    assert (first.uses, second.uses) == (0, 1)
+    assert parts.pool.available() == 0
+    assert parts.pool.consume([second], 2) == [pooled(1)]
+    assert parts.pool.consume([second], 3) == parts.pool.fresh() == []
+    assert parts.pool.add([pooled(1)]) == 0
+
+
+def test_every_update_that_a_group_served_is_in_the_lineage():
+    pool = Parts(max_uses=3).pool
+    pool.add([pooled(1)])
+    (group,) = pool.fresh()
+    for number in (5, 6):
+        pool.consume([group], number)
+        pool.record_update(number - 1, [], [group.key])
+    pool.consume([group], 7)
+    assert [pool.lineage(step) for step in (4, 5, 6, 7)] == [[group.key], [group.key], [], []]
+
+
+def test_uses_are_remembered_after_a_restart(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    parts = Parts(path, max_uses=2)
+    parts.pool.add([pooled(1)])
+    parts.pool.consume(parts.pool.fresh(), 1)
+    parts.journal.close()
+    assert Parts(path, max_uses=1).pool.fresh() == []
+    parts = Parts(path, max_uses=2)
+    assert [c.uses for c in parts.pool.fresh()] == [1]
+    assert keys(parts.pool.consume(parts.pool.fresh(), 2)) == [1]
+    assert parts.pool.fresh() == []
 
 
 def test_old_groups_are_not_offered_and_leave():
@@ -214,9 +256,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.parts = Parts(max_groups=5)
+        self.parts = Parts(max_groups=5, max_uses=2)
         self.listed: list = []
-        self.handed_out: set[GroupKey] = set()
+        self.handed_out: Counter[GroupKey] = Counter()
 
     @rule(numbers=st.lists(st.integers(0, 12), max_size=6), author=st.sampled_from([ANNA, BEN]))
     def add(self, numbers, author):
@@ -229,20 +271,19 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 4))
     def consume(self, count):
-        out = self.parts.pool.consume(self.listed[:count], 1)
-        assert not self.handed_out & {g.key for g in out}
-        self.handed_out |= {g.key for g in out}
+        self.handed_out.update(g.key for g in self.parts.pool.consume(self.listed[:count], 1))
+        assert max(self.handed_out.values(), default=0) <= 2
 
     @rule(seconds=st.floats(0.1, 40.0))
     def wait(self, seconds):
         wait(self.parts.clock, seconds)
 
     @invariant()
-    def bounded_and_unused(self):
+    def bounded_and_counted(self):
         fresh = self.parts.pool.fresh()
         assert len(fresh) <= 5
-        assert not self.handed_out & {c.key for c in fresh}
-        assert self.parts.pool.available() == len(fresh)
+        assert all(c.uses == self.handed_out[c.key] < 2 for c in fresh)
+        assert self.parts.pool.available() == sum(not c.uses for c in fresh)
 
 
 TestPoolMachine = PoolMachine.TestCase
