@@ -3,9 +3,9 @@
 The rule is AReaL's (arXiv 2505.24298, its staleness-aware training): with ``v`` updates done, at
 most ``(max_staleness + v + 1) * size`` groups are ever begun, so that what an update leaves behind
 fits into the ``max_staleness`` updates after it. Its counts alone bound the age of what is taken in
-order; taking whatever is complete needs one thing more: an update waits for the groups that would
-be too old for the next one. Nothing that was begun is thrown away for its age, however long it
-takes.
+order. Taking whatever is complete needs one thing more, that of scheduling by deadlines: an update
+waits until, of what it leaves, the groups of each age fit into the updates that are left to them.
+So nothing that was begun is thrown away for its age, however long it takes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 
 @dataclass(slots=True)
@@ -69,10 +70,20 @@ class Window:
 
     @property
     def complete(self) -> bool:
-        """Whether the next update's groups are settled."""
-        slots = self._slots.values()
-        enough = len(slots) - len(self.running) >= self.size
-        return enough and not any(self._due(slot) and not slot.settled for slot in slots)
+        """Whether the next update can take its groups."""
+        next_ones = set(self._oldest_settled())
+        if len(next_ones) < self.size:
+            return False
+        left = [slot for ticket, slot in self._slots.items() if ticket not in next_ones]
+        later = islice(self._sizes, 1, None)
+        room = 0
+        for version, size in enumerate(later, self.version - self._max_staleness):
+            due = [slot for slot in left if slot.version <= version]
+            # More than fit and all of them settled, as after a restart: there is no use in waiting.
+            if len(due) > room and not all(slot.settled for slot in due):
+                return False
+            room += size
+        return True
 
     @property
     def running(self) -> list[int]:
@@ -96,8 +107,8 @@ class Window:
 
     def take(self) -> list[int]:
         """The groups of the next update, the oldest settled ones; the update counts as done."""
-        settled = [ticket for ticket, slot in self._slots.items() if slot.settled]
-        taken = settled[: self._sizes.popleft()]
+        taken = self._oldest_settled()
+        self._sizes.popleft()
         for ticket in taken:
             del self._slots[ticket]
         self.version += 1
@@ -114,5 +125,6 @@ class Window:
             del self._slots[ticket]
         return stale
 
-    def _due(self, slot: _Slot) -> bool:
-        return slot.version <= self.version - self._max_staleness
+    def _oldest_settled(self) -> list[int]:
+        settled = [ticket for ticket, slot in self._slots.items() if slot.settled]
+        return settled[: self.size]

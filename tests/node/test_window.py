@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -101,6 +101,28 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@given(
+    st.randoms(use_true_random=False),
+    st.integers(0, 4),
+    st.sampled_from([0.0, 0.25, 1.0]),
+    st.integers(1, 8),
+)
+def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size) -> None:
+    window = Window(staleness, over_provision=min(share, staleness))
+    for _ in range(12):
+        window.plan(draw.randint(1, size))
+        assert not window.expire()
+        for _ in range(window.capacity):
+            window.begin()
+        while not window.complete:
+            running = window.running
+            for ticket in draw.sample(running, draw.randint(1, len(running))):
+                window.settle(ticket)
+            for _ in range(window.capacity):
+                window.begin()
+        window.take()
 
 
 def filled(staleness: int, size: int = 2, *, share: float = 0.0) -> Window:
