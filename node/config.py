@@ -83,12 +83,11 @@ class Config(Section):
                 "What an update leaves must be young enough for the next: raise "
                 f"schedule.max_staleness to {math.ceil(self.schedule.over_provision)} or lower it.",
             )
-        if self.engine.tensor_parallel > 1 and self.engine.kind != "vllm":
-            raise ConfigError(
-                "engine.tensor_parallel",
-                self.engine.tensor_parallel,
-                "Only vLLM splits a model: set engine.kind = 'vllm', or leave it at 1.",
-            )
+        for key in ("tensor_parallel", "data_parallel"):
+            width = getattr(self.engine, key)
+            if width > 1 and self.engine.kind != "vllm":
+                remedy = "Only vLLM takes several GPUs: set engine.kind = 'vllm', or leave it at 1."
+                raise ConfigError(f"engine.{key}", width, remedy)
         if self.network.relay and not self.network.peers:
             raise ConfigError(
                 "network.relay", True, "Name the peers that relay in network.peers or --peers."

@@ -119,6 +119,13 @@ class EngineSection(Section):
     tensor_parallel: int = _key(
         1, "GPUs that vLLM splits the model over.", unit="GPUs", ge=1, le=64
     )
+    data_parallel: int = _key(
+        1,
+        "vLLMs beside each other, each with its own GPUs and its own share of the completions.",
+        unit="processes",
+        ge=1,
+        le=64,
+    )
     gpu_memory: float = _key(
         0.4,
         "Share of each GPU's memory that vLLM takes for weights and cache; the learner needs the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,27 @@ import typer
 from node.cli.common import DebugOption, JsonOption, parse_mix
 
 
+class Engine(StrEnum):
+    """The rollout engines; see engine.kind in the configuration."""
+
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+
+
+NODES = {Engine.TRANSFORMERS: 4, Engine.VLLM: 2}
+
+
 def command(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Nodes that train.")] = 4,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            min=1,
+            max=64,
+            help="Nodes that train. Left out: 4, or 2 where each has a vLLM of its own.",
+            show_default=False,
+        ),
+    ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each node.")] = 150,
     mix: Annotated[
         str,
@@ -27,6 +47,9 @@ def command(
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seeds the nodes.")] = 0,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="What samples the completions.")
+    ] = Engine.TRANSFORMERS,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -36,7 +59,8 @@ def command(
     from node.demo.run import DemoSettings, run, table
 
     local, external = parse_mix(mix)
-    settings = DemoSettings(nodes, rounds, local, external, seed)
+    nodes = nodes or NODES[engine]
+    settings = DemoSettings(nodes, rounds, local, external, seed, engine.value)
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
     summary = run(settings, folder, Console(stderr=json))
     if json:

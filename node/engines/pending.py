@@ -51,6 +51,11 @@ class Pending:
             list(begun.versions),
         )
 
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and completion so far."""
+        return len(self.trajectory.prompt) + len(self.ids)
+
     def add(self, written: Written) -> None:
         """Append what the engine has written."""
         self.ids += written.ids

@@ -144,3 +144,13 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal: Terminal, node: RunFold
     assert 0.0 <= result["pass_at"]["1"] <= result["pass_at"]["2"] <= 1.0
     assert terminal(*args, "--k", "3") == 2
     assert "--samples 3" in terminal.err
+
+
+def test_a_demo_with_vllm_needs_vllm_and_says_so_before_it_starts_anything(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.engines.vllm_version.PACKAGES", ("a-package-that-is-nowhere",))
+    assert terminal("demo", "--engine", "vllm", "--run-dir", "demo") == 2
+    assert "vLLM is not installed here" in terminal.err
+    assert "make vllm" in terminal.err
+    assert not Path("demo").exists()

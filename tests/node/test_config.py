@@ -71,6 +71,7 @@ def test_the_configuration_page_is_up_to_date() -> None:
         ("engine.group_size=1", "engine.group_size", "greater than or equal to 2"),
         ("engine.kind=sglang", "engine.kind", "'transformers' or 'vllm'"),
         ("engine.tensor_parallel=2", "engine.tensor_parallel", "engine.kind = 'vllm'"),
+        ("engine.data_parallel=2", "engine.data_parallel", "engine.kind = 'vllm'"),
         ("engine.gpu_memory=0", "engine.gpu_memory", "greater than 0"),
         ("mixture.local=-2", "mixture.local", "greater than or equal to 0"),
         ("mixture.pool_groups=2", "mixture.pool_groups", "mixture.external"),

@@ -238,6 +238,8 @@ def test_the_second_death_ends_the_run_with_the_last_words(strange, caplog):
     assert {key: begun.ids for key, begun in left.items()} == {
         key: tuple(range(5, 13)) for key in range(3)
     }
+    with pytest.raises(NodeError, match="the engine is closed"):
+        engine.submit([Trajectory(0, (5, 6, 7))], GREEDY)
 
 
 def test_a_process_that_dies_while_it_halts_has_halted(strange):
@@ -322,3 +324,11 @@ def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path)
         psutil.wait_procs([gone], timeout=PATIENCE)
     assert not psutil.pid_exists(pid)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_fits_into_a_message_arrives_in_several(strange, monkeypatch):
+    monkeypatch.setattr("node.engines.engine_process.MESSAGE_TOKENS", 100)
+    prompts = [(1,) * length for length in (1, 60, 60, 200, 30, 30, 50)]
+    groups = strange("counting").generate(prompts, 2, Sampling(max_new_tokens=1))
+    expected = [((len(prompt) + 1) % 90 + 1,) for prompt in prompts]
+    assert [sample.ids for (sample, _) in groups] == expected

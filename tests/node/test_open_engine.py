@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from node.config import Config
-from node.engines.open import check_vllm, open_engine, open_streaming_engine
+from node.engines.open import devices, open_engine, open_streaming_engine
 from node.engines.transformers_engine import TransformersEngine
+from node.engines.vllm_version import check_vllm
 from node.errors import ConfigError
 from swarm.counters import Counters
 from tests.support import random_policy
@@ -38,6 +40,22 @@ def test_another_version_of_vllm_is_refused_with_both_versions(monkeypatch, tmp_
 
 
 def test_without_vllm_it_is_said_how_to_get_it_before_anything_starts(monkeypatch):
-    monkeypatch.setattr("node.engines.open.VLLM_PACKAGES", ("a-package-that-is-nowhere",))
+    monkeypatch.setattr("node.engines.vllm_version.PACKAGES", ("a-package-that-is-nowhere",))
     with pytest.raises(ConfigError, match=r"engine\.kind: 'vllm'.*not installed.*make vllm"):
         open_streaming_engine(VLLM, random_policy(), Counters(), 1)
+
+
+@pytest.mark.parametrize(("named", "shares"), [("", ["0,1", "2,3"]), ("7,5,3,1", ["7,5", "3,1"])])
+def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares):
+    config = Config.with_overrides(
+        {"engine.kind": "vllm", "engine.tensor_parallel": 2, "engine.data_parallel": 2}
+    )
+    policy = random_policy()
+    policy.device = torch.device("cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    seen = devices(config, policy)
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in seen] == shares
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    with pytest.raises(ConfigError, match="it takes 4 GPUs, and there are 3"):
+        devices(config, policy)
