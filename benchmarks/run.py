@@ -12,6 +12,8 @@ BENCHMARKS = (
     ["engine.py"],
     ["engine.py", "--model", "tiny-wide"],
     ["step.py"],
+    ["overlap.py"],
+    ["partial.py", "--prompts", "2", "--completions", "4", "--staleness", "4"],
     ["latency.py"],
 )
 

@@ -1,0 +1,166 @@
+"""A node's rounds without the network, over an engine in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from node_step import NEVER, SignalVerifier
+
+from node.draws import Draws
+from node.engines.engine import Sampling
+from node.engines.engine_process import EngineProcess
+from node.evaluation import Evaluator
+from node.generation import Generator
+from node.learner import Learner, LearnerConfig, TrainingGroup
+from node.opened import Opened
+from node.overlap.generator import JUDGES, OverlappingGenerator
+from node.overlap.shelf import Shelf
+from node.overlap.window import Window
+from node.policy import Policy, PolicyConfig
+from node.rounds import Rounds, RoundSettings
+from node.stopwatch import Stopwatch
+from node.tasks.catalogue import load_catalogue
+from node.tasks.curriculum import TaskSampler, served_levels
+from node.tasks.verifier_pool import VerifierPool
+from swarm.clock import SystemClock
+from swarm.counters import Counters
+from swarm.journal import Journal
+from swarm.mixture import Mixture, MixtureConfig
+from swarm.pool import Pool
+
+
+class Beside(Opened):
+    """Whole rounds with J = 0 on groups that all have a signal, and each of their parts alone.
+
+    Args:
+        options: ``model``, ``prompts``, ``completions``, ``tokens``.
+        folder: for the journal.
+        staleness: of the schedule.
+        share: of groups that run beyond those that a round needs.
+        kind: of the engine.
+    """
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        folder: Path,
+        *,
+        staleness: int,
+        share: float = 0.0,
+        kind: type[EngineProcess] = EngineProcess,
+    ) -> None:
+        self._options = options
+        self._folder = folder
+        self._share = share
+        self._kind = kind
+        self._window = Window(staleness, over_provision=share)
+        self._groups: Sequence[TrainingGroup] = ()
+
+    def step(self) -> None:
+        """One round."""
+        self._rounds.step()
+
+    def tokens(self) -> tuple[int, float]:
+        """Tokens of a round's groups, and the seconds until they were complete."""
+        begin = time.perf_counter()
+        groups = self._source.generate(self._options.prompts, Stopwatch())
+        return sum(group.tokens for group in groups), time.perf_counter() - begin
+
+    def drain(self) -> None:
+        """Let the engine finish what is begun."""
+        while self._window.running:
+            self._source.beside(lambda: time.sleep(0.01))
+
+    def generate_alone(self) -> float:
+        """Seconds of the engine on the prompts of the last round."""
+        prompts = [list(group.prompt_ids) for group in self._groups]
+        begin = time.perf_counter()
+        self._engine.generate(prompts, self._options.completions, self._sampling)
+        return time.perf_counter() - begin
+
+    def learn_alone(self) -> float:
+        """Seconds of an update on the groups of the last round."""
+        begin = time.perf_counter()
+        self._learner.update(self._groups)
+        return time.perf_counter() - begin
+
+    def _open(self, stack: ExitStack) -> None:
+        options, counters, clock = self._options, Counters(), SystemClock()
+        policy = Policy.load(PolicyConfig(options.model, device="cpu"))
+        policy.stop_ids = ()
+        policy.context_length = max(policy.context_length, 2 * options.tokens)
+        policy.model.config.max_position_embeddings = policy.context_length
+        self._sampling = sampling = Sampling(max_new_tokens=options.tokens)
+        journal = Journal(self._folder / "journal.sqlite", clock)
+        stack.callback(journal.close)
+        catalogue = load_catalogue("tiny")
+        verifiers = [SignalVerifier(catalogue, outside=False) for _ in range(JUDGES)]
+        pool = stack.enter_context(VerifierPool(verifiers))
+        served = served_levels(catalogue, pool.start())
+        self._engine = self._kind(
+            policy,
+            kind=options.engine,
+            seed=0,
+            threads=options.threads,
+            counters=counters,
+            options={"tensor_parallel": 1, "gpu_memory": 0.5} if options.engine == "vllm" else {},
+        )
+        stack.callback(self._engine.close)
+        tasks = Generator(
+            author=bytes(32),
+            policy=policy,
+            engine=self._engine,
+            verifier=pool,
+            sampler=TaskSampler(served, {}, random.Random(0)),
+            draws=Draws(journal, clock, 60.0, 1 << 20, random.Random(0)),
+            sampling=sampling,
+            group_size=options.completions,
+            counters=counters,
+        )
+        self._source = OverlappingGenerator(
+            tasks,
+            policy=policy,
+            engine=self._engine,
+            sampling=sampling,
+            group_size=options.completions,
+            window=self._window,
+            shelf=Shelf(journal),
+            yields=self._share > 0,
+            threads=ThreadPoolExecutor(JUDGES),
+            counters=counters,
+        )
+        stack.callback(self._source.close)
+        self._learner = Recorded(policy, LearnerConfig(), self)
+        self._rounds = Rounds(
+            source=self._source,
+            pool=Pool(journal, 1024, 600.0, clock, counters),
+            mixture=Mixture(MixtureConfig(external=0), 0),
+            policy=policy,
+            learner=self._learner,
+            engine=self._engine,
+            evaluator=Evaluator(policy, self._engine, pool, (), sampling),
+            publish=lambda groups: None,
+            save=lambda number: None,
+            report=lambda outcome: None,
+            counters=counters,
+            settings=RoundSettings(options.prompts, 0, eval_every=0, checkpoint_every=NEVER),
+        )
+
+
+class Recorded(Learner):
+    """Remembers what it was last given."""
+
+    def __init__(self, policy: Policy, config: LearnerConfig, node: Beside) -> None:
+        super().__init__(policy, config, decoupled=True)
+        self._node = node
+
+    def update(self, groups: Sequence[TrainingGroup]) -> Any:
+        self._node._groups = groups
+        return super().update(groups)

@@ -1,0 +1,87 @@
+"""What partial rollouts gain where few completions are long: completed tokens a second.
+
+Lengths are drawn from a log-normal distribution, as those of reasoning models are spread, and cut
+at a cap. One node waits for all groups of an update, as the ``alternate`` schedule does; the other
+begins more, takes as many as an update needs, and goes on with the rest. Both use the same engine
+in a process with one CPU thread, take turns, and nothing is learned. Run it as
+``python benchmarks/partial.py [--tokens 512] [--share 1.0] [--staleness 2] [--json]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from options import parser
+
+from node import threads
+
+WARM_UP = 2
+ROUNDS = 3
+"""In a row, each turn."""
+MEDIAN, SIGMA = 64.0, 1.0
+"""Of the lengths in tokens, and of their logarithm."""
+
+
+def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, float]]:
+    """Tokens a second of both nodes, one row a turn."""
+    from beside import Beside
+
+    from node.engines.engine import Sampling, Trajectory
+    from node.engines.engine_process import EngineProcess
+
+    class LongTailed(EngineProcess):
+        """Ends each trajectory at a length of its own, the same when it is gone on with."""
+
+        def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+            for each in trajectories:
+                length = int(random.Random(each.key).lognormvariate(0.0, SIGMA) * MEDIAN)
+                cap = max(1, min(sampling.max_new_tokens, length))
+                super().submit([each], Sampling(max_new_tokens=cap))
+
+    schedules = {
+        "waiting": {"staleness": 0, "share": 0.0},
+        "partial": {"staleness": options.staleness, "share": options.share},
+    }
+    nodes: dict[str, Any] = {}
+    for name, schedule in schedules.items():
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        nodes[name] = stack.enter_context(Beside(options, folder, kind=LongTailed, **schedule))
+    turns = []
+    for _ in range(WARM_UP + options.turns):
+        speeds = {}
+        for name, node in nodes.items():
+            rounds = [node.tokens() for _ in range(ROUNDS)]
+            speeds[name] = sum(n for n, _ in rounds) / sum(s for _, s in rounds)
+        turns.append(speeds)
+    return turns[WARM_UP:]
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.set_defaults(tokens=512)
+    arguments.add_argument("--share", type=float, default=1.0, help="as schedule.over_provision")
+    arguments.add_argument("--staleness", type=int, default=2, help="as schedule.max_staleness")
+    options = arguments.parse_args()
+    threads.choose(options.threads)
+    with ExitStack() as stack:
+        turns = measure(options, stack)
+    result = {f"{name}_tokens_s": round(median(t[name] for t in turns)) for name in turns[0]}
+    gain = median(t["partial"] / t["waiting"] for t in turns)
+    result["partial_over_waiting"] = round(gain, 2)
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:22}{value}")
+
+
+if __name__ == "__main__":
+    main()
