@@ -45,7 +45,7 @@ def fleet(engines) -> Iterator[EngineFleet]:
 def polled(fleet: EngineFleet, count: int) -> dict[int, tuple[int, ...]]:
     samples: dict[int, tuple[int, ...]] = {}
     while len(samples) < count:
-        finished = fleet.poll(60.0)
+        finished = fleet.poll(240.0)
         assert finished
         samples |= {key: sample.ids for key, sample in finished}
     return samples

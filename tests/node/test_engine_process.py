@@ -24,7 +24,7 @@ from swarm.counters import Counters
 from tests.support import lone_logprobs, random_policy
 
 GREEDY = Sampling(max_new_tokens=24, greedy=True)
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ CONFIG = Config.with_overrides({"engine.kind": "vllm"})
 CONTEXT = 512
 PROMPTS = [(5, 6, 7), tuple(range(40)), (1, 2), (9,) * 150]
 COUNTERS = Counters()
+PATIENCE = 600.0
 
 
 def policy_of(version: int, *, tied: bool, spread: float = 0.3) -> Policy:
@@ -74,8 +75,8 @@ def generated(policy: Policy, prompt: tuple[int, ...], cap: int) -> tuple[int, .
 def finished(engine: StreamingEngine, count: int) -> dict[int, Sample]:
     samples: dict[int, Sample] = {}
     while len(samples) < count:
-        polled = engine.poll(120.0)
-        assert polled, "nothing was written for two minutes"
+        polled = engine.poll(PATIENCE)
+        assert polled, f"nothing was written for {PATIENCE:g} seconds"
         samples |= dict(polled)
     return samples
 
