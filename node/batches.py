@@ -64,12 +64,17 @@ class Row:
 
     ``[prompt | c1 | c2 | ...]``: every completion is placed right behind the prompt and sees the
     prompt and itself. The last token of each is left out, since nothing is predicted from it.
+
+    Attributes:
+        values: what each completion adds to the policy's expected reward, times its probability;
+            empty where that is not asked for.
     """
 
     prompt_ids: tuple[int, ...]
     completions: tuple[TrainingCompletion, ...]
     advantages: tuple[float, ...]
     own: bool
+    values: tuple[float, ...] = ()
 
     @property
     def shared(self) -> bool:
@@ -84,7 +89,10 @@ class Row:
     def part(self, begin: int, end: int) -> Row:
         """The row with these of its completions."""
         return replace(
-            self, completions=self.completions[begin:end], advantages=self.advantages[begin:end]
+            self,
+            completions=self.completions[begin:end],
+            advantages=self.advantages[begin:end],
+            values=self.values[begin:end],
         )
 
     def parts(self) -> list[Row]:
@@ -112,6 +120,7 @@ class MicroBatch:
         known: bool ``[C, 1]``, completions whose mu is known.
         own: bool ``[C, 1]``, completions this node wrote.
         advantages: float32 ``[C]``.
+        values: float32 ``[C]``, those of :class:`Row`; zero where not asked for.
     """
 
     input_ids: Tensor
@@ -127,6 +136,7 @@ class MicroBatch:
     known: Tensor
     own: Tensor
     advantages: Tensor
+    values: Tensor
 
 
 def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
@@ -177,6 +187,7 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
     mask = _padded([c.trained for c in done], False)
     scored, inverse = torch.unique(_padded(sources, 0)[mask], return_inverse=True)
     advantages = [a for row in rows for a in row.advantages]
+    values = [v for row in rows for v in row.values or (0.0,) * len(row.completions)]
     own = [[row.own] for row in rows for _ in row.completions]
     mu = _padded([c.behaviour or (0.0,) * len(c.ids) for c in done], 0.0)
     versions = _padded([c.versions or (-1,) * len(c.ids) for c in done], -1)
@@ -194,6 +205,7 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
         known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
         own=torch.tensor(own, device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
+        values=torch.tensor(values, dtype=torch.float32, device=device),
     )
 
 

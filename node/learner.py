@@ -131,7 +131,7 @@ class Learner:
         loss's denominator all the same. Where no group is informative no step is made. A step
         whose loss or gradient is not finite is refused, and the weights stay as they are.
         """
-        rows, counts, informative = self._rows(groups)
+        rows, counts, useful = self._rows(groups)
         if not rows:
             return UpdateStats(lr=self._optimizer.lr)
         config, policy = self._config, self._policy
@@ -154,10 +154,12 @@ class Learner:
             policy.version += 1
             steps += 1
         assert first is not None
+        outside = [g.rewards for g in groups if not g.own and informative(g.rewards)]
         return tally.stats(
             loss=first[0],
             grad_norm=first[1],
-            groups_informative=informative,
+            groups_informative=useful,
+            earned=[sum(rewards) / len(rewards) for rewards in outside],
             lr=lr,
             skipped=steps == 0,
             refused=refused,
@@ -195,10 +197,12 @@ class Learner:
                 continue
             useful += 1
             advantages = group_advantages(group.rewards, self._config.normalise_std)
-            kept = [(c, a) for c, a in zip(done, advantages, strict=True) if any(c.trained)]
-            if kept:
-                kept_done, kept_advantages = zip(*kept, strict=True)
-                rows.append(Row(group.prompt_ids, kept_done, kept_advantages, group.own))
+            values = (0.0,) * len(done) if group.own else worth(done, group.rewards)
+            columns = zip(done, advantages, values, strict=True)
+            if kept := [each for each in columns if any(each[0].trained)]:
+                kept_done, kept_advantages, kept_values = zip(*kept, strict=True)
+                row = Row(group.prompt_ids, kept_done, kept_advantages, group.own, kept_values)
+                rows.append(row)
         return rows, Counts(tokens, completions, self._config.max_completion_tokens), useful
 
     def _backward(
@@ -241,3 +245,13 @@ class Learner:
             outside = batch.mask & ~batch.own
             return tapered_weights(prox, batch.behaviour, outside, batch.advantages)
         return tis_weights(prox, batch.behaviour, batch.mask & batch.known, self._config.tis_cap)
+
+
+def worth(completions: Sequence[TrainingCompletion], rewards: Sequence[float]) -> tuple[float, ...]:
+    """A group's rewards, each counted once where a completion occurs several times."""
+    seen: set[tuple[int, ...]] = set()
+    values = []
+    for completion, reward in zip(completions, rewards, strict=True):
+        values.append(0.0 if completion.ids in seen else reward)
+        seen.add(completion.ids)
+    return tuple(values)

@@ -63,6 +63,7 @@ def record_of(
         mean_length=generated / max(len(completions), 1),
         truncated=_mean([float(c.finish is Finish.LENGTH) for c in completions]) or 0.0,
         seconds=outcome.seconds,
+        lead=update.lead if update.groups_external else None,
         **_update_figures(update),
         staleness={str(age): count for age, count in enumerate(update.staleness)},
         peers=len(status.peers),

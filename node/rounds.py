@@ -189,6 +189,8 @@ class Rounds:
             external, outside = self._take(number, informative)
         with watch.time("update"):
             update = self._learn([g.training for g in trained] + outside)
+            if not update.skipped:
+                self._mixture.observe(update.lead, update.groups_external)
             self._pool.record_update(
                 self._policy.version, [g.key for g in trained], [g.key for g in external]
             )
@@ -212,9 +214,11 @@ class Rounds:
         return outcome
 
     def _missing(self) -> int:
-        """Outside groups that the pool lacks and that are generated instead."""
+        """Own groups that outside ones could spare, and do not."""
         settings = self._settings
-        return max(0, settings.external - self._pool.available()) if settings.rules.fill else 0
+        if not settings.rules.fill:
+            return 0
+        return settings.external - self._mixture.spared(self._pool.available())
 
     def _take(self, number: int, informative: int) -> tuple[list[PooledGroup], list[TrainingGroup]]:
         """Choose outside groups and mark them used, durably, before anything learns from them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,10 @@ class UpdateStats:
             engine's log-probs are from the learner's at equal weights.
         tokens_trained: tokens with a gradient.
         groups_informative: groups whose rewards differ.
+        groups_external: those of them that this node did not write.
+        lead: their mean reward less what the policy expects on their tasks, mean over groups. The
+            policy's expectation is the sum over a group's different completions of probability
+            times reward, a lower bound that is close where answers are short.
         lr: of the last step.
         skipped: no optimizer step was made.
         refused: steps refused because loss or gradient was not finite.
@@ -52,6 +57,8 @@ class UpdateStats:
     engine_gap: float = 0.0
     tokens_trained: int = 0
     groups_informative: int = 0
+    groups_external: int = 0
+    lead: float = 0.0
     lr: float = 0.0
     skipped: bool = True
     refused: int = 0
@@ -87,6 +94,7 @@ class Tally:
                     torch.where(known, ratio, 0.0).sum(),
                     own.sum(),
                     torch.where(own, gap.abs(), 0.0).sum(),
+                    (torch.where(batch.mask, cur, 0.0).sum(-1).exp() * batch.values).sum(),
                 ]
             )
         )
@@ -106,12 +114,17 @@ class Tally:
         loss: float,
         grad_norm: float,
         groups_informative: int,
+        earned: Sequence[float],
         lr: float,
         skipped: bool,
         refused: int,
     ) -> UpdateStats:
-        """Read the sums."""
-        tokens, entropy, known, ratio, own, gap = torch.stack(self._sums).sum(0).tolist()
+        """Read the sums.
+
+        Args:
+            earned: mean rewards of outside groups.
+        """
+        tokens, entropy, known, ratio, own, gap, expected = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
         low, median, high = _quantiles(torch.cat(self._ratios)) if known else (1.0, 1.0, 1.0)
         ages = torch.cat(self._ages)
@@ -130,6 +143,8 @@ class Tally:
             engine_gap=gap / own if own else 0.0,
             tokens_trained=int(tokens),
             groups_informative=groups_informative,
+            groups_external=len(earned),
+            lead=(sum(earned) - expected) / len(earned) if earned else 0.0,
             lr=lr,
             skipped=skipped,
             refused=refused,

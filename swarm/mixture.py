@@ -6,7 +6,9 @@ groups without advantage are dropped first, then J of the rest are drawn uniform
 ``auto`` keeps the draw and lets the number follow from what it is for. A group whose rewards are
 all equal teaches nothing, and most own groups of a weak policy are of that kind; what sharing adds
 is groups that are not. So an update is filled up to a fixed number of informative groups, own ones
-first, as dynamic sampling does by generating more (DAPO, arXiv 2503.14476, section 3.2).
+first, as dynamic sampling does by generating more (DAPO, arXiv 2503.14476, section 3.2). Where
+peers do worse on what they share than this policy would, both what is taken and what it spares the
+node are scaled down, until the node lives on its own experience.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+from swarm.lead import PeersLead
 from swarm.pooled_group import Candidate
 
 
@@ -25,7 +28,8 @@ class MixtureConfig:
     """What is taken from outside.
 
     Attributes:
-        external: J. ``uniform`` takes so many at most; ``auto`` takes nothing where it is zero.
+        external: J, own groups that outside ones spare. ``uniform`` takes so many at most;
+            ``auto`` takes nothing where it is zero.
         select: how many are taken, as this module explains.
         informative: groups with advantage, own and outside, to which ``auto`` fills an update.
         discard: groups without advantage are dropped first.
@@ -38,7 +42,8 @@ class MixtureConfig:
 
 
 class Mixture:
-    """A pure choice: the same seed, turn, own share and set of candidates give the same groups.
+    """A pure state machine: the same seed, observations, turn, own share and set of candidates give
+    the same groups.
 
     Args:
         config: how many are taken.
@@ -48,6 +53,19 @@ class Mixture:
     def __init__(self, config: MixtureConfig, seed: int) -> None:
         self._config = config
         self._seed = seed
+        self._lead = PeersLead()
+
+    def observe(self, lead: float, groups: int) -> None:
+        """Take in how far peers were ahead on the outside groups of an update."""
+        self._lead.observe(lead, groups)
+
+    def spared(self, available: int) -> int:
+        """Own groups that need not be generated.
+
+        Args:
+            available: outside groups with advantage that could be taken.
+        """
+        return min(available, round(self._worth * self._config.external))
 
     def wanted(self, informative: int) -> int:
         """Outside groups that an update has room for.
@@ -58,7 +76,13 @@ class Mixture:
         config = self._config
         if config.select == "uniform" or config.external == 0:
             return config.external
-        return max(0, config.informative - informative)
+        room = max(0, config.informative - informative)
+        # One is always taken: without any, peers could never be seen to catch up.
+        return max(min(1, room), round(self._worth * room))
+
+    @property
+    def _worth(self) -> float:
+        return 1.0 if self._config.select == "uniform" else self._lead.worth
 
     def choose(
         self, candidates: Sequence[Candidate], turn: int, informative: int

@@ -46,6 +46,8 @@ class RoundRecord:
         mean_length: tokens a completion.
         truncated: share of completions cut by the length cap, 0 to 1.
         seconds: time by phase, see :data:`PHASES`, and ``total``.
+        lead: how far peers were ahead on the external groups of the update, as in
+            :class:`node.update_stats.UpdateStats`; ``None`` where there were none.
         loss, entropy, grad_norm, clip_fraction, masked_fraction, ratio_low, ratio_median,
             ratio_high, ratio_max, engine_gap, learning_rate: of the update, as in
             :class:`node.update_stats.UpdateStats`; ``None`` when no optimizer step was taken.
@@ -74,6 +76,7 @@ class RoundRecord:
     mean_length: float = 0.0
     truncated: float = 0.0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    lead: float | None = None
     loss: float | None = None
     entropy: float | None = None
     grad_norm: float | None = None

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.lead import PeersLead
 from swarm.mixture import Mixture, MixtureConfig
 from swarm.pooled_group import informative
 from tests.swarm.experience_parts import pooled
@@ -81,3 +82,37 @@ def test_groups_that_were_used_fill_what_unused_ones_leave_free(candidates, turn
     useful = sorted(c.uses for c in counted if informative(c.rewards))
     chosen = Mixture(MixtureConfig(wanted, "uniform"), 1).choose(counted, turn, 0)
     assert [c.uses for c in chosen] == useful[:wanted]
+
+
+def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking():
+    mixture = Mixture(MixtureConfig(6, "auto", 12), 1)
+    assert (mixture.spared(20), mixture.wanted(2)) == (6, 10)
+    mixture.observe(-0.3, 100)
+    assert (mixture.spared(20), mixture.wanted(2), mixture.wanted(12)) == (0, 1, 0)
+    mixture.observe(0.1, 200)
+    assert (mixture.spared(20), mixture.wanted(2)) == (6, 10)
+
+
+def test_a_published_mix_takes_what_it_is_told_to_whoever_is_ahead():
+    mixture = Mixture(MixtureConfig(6, "uniform"), 1)
+    mixture.observe(-0.3, 100)
+    assert (mixture.spared(20), mixture.spared(2), mixture.wanted(2)) == (6, 2, 6)
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.integers(0, 12)), max_size=30))
+def test_what_peers_are_worth_lies_between_nothing_and_all_and_grows_with_their_lead(seen):
+    lead, better = PeersLead(), PeersLead()
+    for value, groups in seen:
+        lead.observe(value, groups)
+        better.observe(min(1.0, value + 0.01), groups)
+        assert 0.0 <= lead.worth <= better.worth <= 1.0
+    if all(value > -0.05 for value, _ in seen):
+        assert lead.worth == 1.0
+
+
+def test_groups_count_alike_however_they_are_spread_over_updates():
+    once, twice = PeersLead(), PeersLead()
+    once.observe(0.2, 10)
+    twice.observe(0.2, 4)
+    twice.observe(0.2, 6)
+    assert once.value == pytest.approx(twice.value)
