@@ -1,6 +1,6 @@
 """The one TOML file that a node is set up with: reading, overriding, checking and writing it.
 
-The keys are in :mod:`node.config_sections`.
+The keys are in :mod:`node.config_sections` and :mod:`node.config_learning`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from node.config_explained import explain
+from node.config_learning import LearnerSection, PolicySection
+from node.config_section import Section
 from node.config_sections import (
     EngineSection,
-    LearnerSection,
     MixtureSection,
     MonitorSection,
     NetworkSection,
     NodeSection,
-    PolicySection,
     ScheduleSection,
-    Section,
     TasksSection,
 )
 from node.config_toml import commented

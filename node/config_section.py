@@ -1,0 +1,21 @@
+"""What every table of the configuration is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, Strict
+
+Texts = Annotated[tuple[Annotated[str, Strict()], ...], Strict(False)]
+Numbers = Annotated[tuple[Annotated[float, Strict()], ...], Strict(False)]
+
+
+def key(default: Any, about: str, *, unit: str = "", **limits: Any) -> Any:
+    """A key with its description, default and limits, and the unit of its value."""
+    return Field(default, description=about, json_schema_extra={"unit": unit}, **limits)
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys, wrong types and non-finite numbers are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
