@@ -68,6 +68,7 @@ class Row:
     Attributes:
         values: what each completion adds to the policy's expected reward, times its probability;
             empty where that is not asked for.
+        first: number of its first completion among all of the update.
     """
 
     prompt_ids: tuple[int, ...]
@@ -75,6 +76,7 @@ class Row:
     advantages: tuple[float, ...]
     own: bool
     values: tuple[float, ...] = ()
+    first: int = 0
 
     @property
     def shared(self) -> bool:
@@ -93,6 +95,7 @@ class Row:
             completions=self.completions[begin:end],
             advantages=self.advantages[begin:end],
             values=self.values[begin:end],
+            first=self.first + begin,
         )
 
     def parts(self) -> list[Row]:
@@ -121,6 +124,7 @@ class MicroBatch:
         own: bool ``[C, 1]``, completions this node wrote.
         advantages: float32 ``[C]``.
         values: float32 ``[C]``, those of :class:`Row`; zero where not asked for.
+        numbers: of the ``C`` completions among all of the update.
     """
 
     input_ids: Tensor
@@ -137,6 +141,7 @@ class MicroBatch:
     own: Tensor
     advantages: Tensor
     values: Tensor
+    numbers: tuple[int, ...]
 
 
 def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
@@ -206,6 +211,7 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
         own=torch.tensor(own, device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
         values=torch.tensor(values, dtype=torch.float32, device=device),
+        numbers=tuple(row.first + i for row in rows for i in range(len(row.completions))),
     )
 
 

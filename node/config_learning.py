@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from node.config_section import Numbers, Section, Texts, key
+from node.config_section import Numbers, Section, key
 
 
 class PolicySection(Section):
@@ -35,6 +35,11 @@ class LearnerSection(Section):
     loss: Literal["grpo", "dr_grpo", "gspo", "cispo"] = key("grpo", "The policy loss.")
     clip_low: float = key(0.2, "How far the ratio may fall below 1.", ge=0, le=1)
     clip_high: float = key(0.28, "How far the ratio may rise above 1.", ge=0)
+    optimizer: Literal["adamw", "adamw8bit"] = key(
+        "adamw",
+        '"adamw" keeps two float32 numbers for every trained weight, "adamw8bit" two bytes (needs '
+        "the extra: swarm-node[adamw8bit]).",
+    )
     lr: float = key(
         3e-4,
         "Learning rate of AdamW. The default suits the tiny models; take 1e-6 for models of half "
@@ -47,10 +52,15 @@ class LearnerSection(Section):
     epochs: int = key(1, "Passes over each update's groups.", ge=1, le=64)
     micro_batch_tokens: int = key(
         8192,
-        "Most tokens in one forward pass, padding and attention masks included. Lower it when "
-        "memory runs out; the gradient stays the same.",
+        "Most tokens in one forward pass, padding and attention masks included. Where memory runs "
+        "out it is halved until the node starts again; the gradient stays the same.",
         unit="tokens",
         ge=1,
+    )
+    gradient_checkpointing: bool = key(
+        False,
+        "Keep only each layer's input for the backward pass and compute the rest again: far less "
+        "memory for a third more time. The gradient stays the same.",
     )
     max_completion_tokens: int = key(
         4096,

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from node.advantages import group_advantages, informative
 from node.batches import MicroBatch, Row, TrainingCompletion, TrainingGroup, micro_batches
+from node.learner_config import LearnerConfig
 from node.logprobs import distributions, token_entropies, token_logprobs
 from node.losses import (
     LOSSES,
@@ -26,7 +30,9 @@ from node.losses import (
     tis_weights,
 )
 from node.optimizer import Optimizer, OptimizerConfig
+from node.out_of_memory import TokenBudget, ran_out
 from node.policy import Policy
+from node.recomputing import Recomputing
 from node.sharing import Sharing, fits
 from node.update_stats import Tally, UpdateStats
 
@@ -37,46 +43,16 @@ log = logging.getLogger(__name__)
 Correction = Literal["none", "tis", "tapered"]
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerConfig:
-    """How the policy is updated.
+@dataclass(slots=True)
+class _Pass:
+    """What one pass over an update's groups has gathered.
 
-    Attributes:
-        loss: a function of :mod:`node.losses`.
-        clip_low: the ratio's lower bound is ``1 - clip_low``.
-        clip_high: its upper bound is ``1 + clip_high``.
-        lr: AdamW's learning rate once warm.
-        betas: AdamW's decay of the two moments.
-        weight_decay: decoupled, times the learning rate a step.
-        epochs: optimizer steps an update, each on all of its groups.
-        micro_batch_tokens: :func:`node.batches.held_tokens` of one forward pass.
-        max_completion_tokens: what is longer is trained on up to here.
-        max_grad_norm: the gradient's L2 norm is scaled down to this.
-        warmup_steps: optimizer steps until the learning rate is reached, linearly.
-        normalise_std: divide a group's advantages by its rewards' standard deviation.
-        tis_cap: bound of a truncated importance weight.
-        stale: of :class:`node.losses.Stale`, for own tokens of earlier versions.
-        stale_cap: likewise.
-        prox: what own stale tokens take for the proximal policy: the one that the update begins
-            with (``"start"``), or :func:`node.losses.interpolated_prox` (``"versions"``).
+    ``prox`` holds each completion's proximal log-probs by its number, from the first pass on.
     """
 
-    loss: Literal["grpo", "dr_grpo", "gspo", "cispo"] = "grpo"
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    lr: float = 3e-4
-    betas: tuple[float, float] = (0.9, 0.99)
-    weight_decay: float = 0.0
-    epochs: int = 1
-    micro_batch_tokens: int = 8192
-    max_completion_tokens: int = 4096
-    max_grad_norm: float = 1.0
-    warmup_steps: int = 0
-    normalise_std: bool = True
-    tis_cap: float = 2.0
-    stale: Literal["mask_tokens", "mask_sequences", "clamp"] = "mask_tokens"
-    stale_cap: float = 5.0
-    prox: Literal["start", "versions"] = "start"
+    prox: dict[int, Tensor]
+    losses: list[Tensor] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
 
 
 class Learner:
@@ -121,8 +97,12 @@ class Learner:
                 config.weight_decay,
                 config.max_grad_norm,
                 config.warmup_steps,
+                config.optimizer,
             ),
         )
+        self._budget = TokenBudget(config.micro_batch_tokens)
+        checkpointing = config.gradient_checkpointing
+        self._forward = Recomputing(policy.model).forward if checkpointing else nullcontext
 
     def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
         """Train on all of the groups together.
@@ -130,19 +110,17 @@ class Learner:
         Groups of equal rewards have no gradient and are not forwarded; their tokens count in the
         loss's denominator all the same. Where no group is informative no step is made. A step
         whose loss or gradient is not finite is refused, and the weights stay as they are.
+        Micro-batches are made smaller where memory runs out (:class:`NodeError` where they cannot).
         """
         rows, counts, useful = self._rows(groups)
         if not rows:
             return UpdateStats(lr=self._optimizer.lr)
-        config, policy = self._config, self._policy
-        batches = self.batches(rows)
-        tally = Tally()
-        prox: list[Tensor] = []
+        tally, prox, halved = Tally(), dict[int, Tensor](), self._budget.halved
         lr, steps, refused = self._optimizer.lr, 0, 0
         first: tuple[float, float] | None = None
-        for _ in range(config.epochs):
-            losses = [self._backward(i, b, prox, counts, tally) for i, b in enumerate(batches)]
-            loss, norm = torch.stack([torch.stack(losses).sum(), self._optimizer.clip()]).tolist()
+        for _ in range(self._config.epochs):
+            total = self._pass(rows, counts, prox, tally)
+            loss, norm = torch.stack([total, self._optimizer.clip()]).tolist()
             first = first or (loss, norm)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 self._optimizer.discard()
@@ -151,7 +129,7 @@ class Learner:
                 break
             lr = self._optimizer.lr
             self._optimizer.step()
-            policy.version += 1
+            self._policy.version += 1
             steps += 1
         assert first is not None
         outside = [g.rewards for g in groups if not g.own and informative(g.rewards)]
@@ -163,11 +141,12 @@ class Learner:
             lr=lr,
             skipped=steps == 0,
             refused=refused,
+            halved=self._budget.halved - halved,
         )
 
     def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
         """Every completion once, with those that share its prompt where that costs less."""
-        sharing, budget = self._sharing, self._config.micro_batch_tokens
+        sharing, budget = self._sharing, self._budget.tokens
         pad_id, device = self._policy.pad_id, self._policy.device
         if sharing is None:
             parts = [part for row in rows for part in row.parts()]
@@ -186,7 +165,7 @@ class Learner:
 
     def _rows(self, groups: Sequence[TrainingGroup]) -> tuple[list[Row], Counts, int]:
         rows: list[Row] = []
-        tokens = completions = useful = 0
+        tokens = completions = useful = first = 0
         for group in groups:
             room = self._policy.context_length - len(group.prompt_ids)
             cap = max(0, min(self._config.max_completion_tokens, room))
@@ -201,27 +180,52 @@ class Learner:
             columns = zip(done, advantages, values, strict=True)
             if kept := [each for each in columns if any(each[0].trained)]:
                 kept_done, kept_advantages, kept_values = zip(*kept, strict=True)
-                row = Row(group.prompt_ids, kept_done, kept_advantages, group.own, kept_values)
+                row = Row(
+                    group.prompt_ids, kept_done, kept_advantages, group.own, kept_values, first
+                )
                 rows.append(row)
+                first += len(kept)
         return rows, Counts(tokens, completions, self._config.max_completion_tokens), useful
 
-    def _backward(
-        self, index: int, batch: MicroBatch, prox: list[Tensor], counts: Counts, tally: Tally
+    def _pass(
+        self, rows: Sequence[Row], counts: Counts, prox: dict[int, Tensor], tally: Tally
     ) -> Tensor:
-        """Add one micro-batch's gradient; the first epoch's log-probs become ``prox``."""
-        distribution = distributions(self._policy.model, batch, self._temperature)
+        """Add the gradient of all rows, from the beginning again whenever memory runs out.
+
+        Returns:
+            The loss, a scalar.
+        """
+        while True:
+            done = _Pass(dict(prox))
+            for batch in self.batches(rows):
+                if ran_out(partial(self._backward, batch, counts, done)):
+                    break
+            else:
+                prox.update(done.prox)
+                tally.add(done.tally)
+                return torch.stack(done.losses).sum()
+            self._optimizer.discard()
+            self._budget.halve(batch)
+
+    def _backward(self, batch: MicroBatch, counts: Counts, done: _Pass) -> None:
+        """Add one micro-batch's gradient; the first pass's log-probs become ``prox``."""
+        with self._forward():
+            distribution = distributions(self._policy.model, batch, self._temperature)
         cur = token_logprobs(distribution, batch)
-        if index == len(prox):
+        if batch.numbers[0] in done.prox:
+            lines = [done.prox[number][: cur.shape[1]] for number in batch.numbers]
+            frozen = pad_sequence(lines, batch_first=True)
+        else:
             entropies = token_entropies(distribution, batch)
-            tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
-            prox.append(self._prox(cur.detach(), batch))
-        frozen = prox[index]
+            done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
+            frozen = self._prox(cur.detach(), batch)
+            done.prox.update(zip(batch.numbers, frozen, strict=True))
         weights = self._weights(frozen, batch)
         terms = Terms(cur, frozen, batch.advantages, batch.mask, weights)
         loss = self._loss(terms, counts, self._clip)
         self._optimizer.backward(loss)
-        tally.add_bounded(cur.detach() - frozen, self._clip, weights, batch)
-        return loss.detach()
+        done.tally.add_bounded(cur.detach() - frozen, self._clip, weights, batch)
+        done.losses.append(loss.detach())
 
     def _prox(self, cur: Tensor, batch: MicroBatch) -> Tensor:
         """Proximal log-probs ``[C, T]``; ``cur`` are the policy's as the update begins."""

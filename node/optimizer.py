@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+
+from node.errors import ConfigError
+
+Kind = Literal["adamw", "adamw8bit"]
 
 HALF_LOSS_SCALE = 1024.0
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    """AdamW (arXiv:1711.05101) behind a linear warm-up of ``warmup_steps`` steps."""
+    """AdamW (arXiv:1711.05101) behind a linear warm-up of ``warmup_steps`` steps.
+
+    Its two moments are float32, or of eight bits in blocks (``"adamw8bit"``, arXiv:2110.02861).
+    """
 
     lr: float
     betas: tuple[float, float]
     weight_decay: float
     max_grad_norm: float
     warmup_steps: int
+    kind: Kind = "adamw"
 
 
 class Optimizer:
@@ -30,24 +38,26 @@ class Optimizer:
 
     Weights in half precision get a float32 master copy: a step of 1e-6 is smaller than their
     rounding and would be lost. float16 gradients are scaled up on their way through the model.
+
+    Args:
+        parameters: of the whole model; those that require no gradient are left as they are.
+
+    Raises:
+        ConfigError: the library of ``config.kind`` is not installed.
     """
 
     def __init__(self, parameters: Iterable[Parameter], config: OptimizerConfig) -> None:
+        parameters = list(parameters)
         self._weights = [p for p in parameters if p.requires_grad]
         self._config = config
-        self._copied = any(p.dtype != torch.float32 for p in self._weights)
+        # Of weights in float32, trained beside frozen ones in half precision, no copy is made.
+        self._copied = any(p.dtype != torch.float32 for p in parameters)
         self._masters: list[Tensor] = (
             [p.detach().float() for p in self._weights] if self._copied else list(self._weights)
         )
-        half = any(p.dtype == torch.float16 for p in self._weights)
+        half = any(p.dtype == torch.float16 for p in parameters)
         self._scale = HALF_LOSS_SCALE if half else 1.0
-        self._adam = torch.optim.AdamW(
-            self._masters,
-            lr=config.lr,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-            fused=self._weights[0].device.type in ("cpu", "cuda"),
-        )
+        self._adam = _adam(self._masters, config)
         self.steps = 0
 
     @property
@@ -86,17 +96,59 @@ class Optimizer:
 
     def discard(self) -> None:
         """Forget the gradient; the weights stay."""
-        self._adam.zero_grad(set_to_none=True)
+        for each in (*self._masters, *self._weights):
+            each.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the model's own weights; tensors are the live ones, as torch's are."""
         masters = [m.detach() for m in self._masters] if self._copied else []
-        return {"adam": self._adam.state_dict(), "masters": masters, "steps": self.steps}
+        return {
+            "kind": self._config.kind,
+            "adam": self._adam.state_dict(),
+            "masters": masters,
+            "steps": self.steps,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`; the model's weights must be of the same moment."""
+        """Go on from :meth:`state_dict`; the model's weights must be of the same moment.
+
+        Raises:
+            ConfigError: the state is of another kind.
+        """
+        begun = state.get("kind", "adamw")
+        if begun != self._config.kind:
+            raise ConfigError(
+                "learner.optimizer",
+                self._config.kind,
+                f"The checkpoints here were written with {begun!r}: set it to that, or begin anew "
+                "in another folder with node.run_dir.",
+            )
         self._adam.load_state_dict(deepcopy(state["adam"]))
         with torch.no_grad():
             for master, saved in zip(self._masters, state["masters"], strict=self._copied):
                 master.copy_(saved)
         self.steps = int(state["steps"])
+
+
+def _adam(masters: list[Tensor], config: OptimizerConfig) -> torch.optim.Optimizer:
+    if config.kind == "adamw8bit":
+        try:
+            from bitsandbytes.optim import AdamW8bit
+        except ImportError as error:
+            raise ConfigError(
+                "learner.optimizer",
+                config.kind,
+                f"bitsandbytes cannot be loaded ({error}): install swarm-node[adamw8bit], or set "
+                "learner.optimizer = 'adamw'.",
+            ) from error
+        eight_bit: torch.optim.Optimizer = AdamW8bit(
+            masters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+        )
+        return eight_bit
+    return torch.optim.AdamW(
+        masters,
+        lr=config.lr,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        fused=masters[0].device.type in ("cpu", "cuda"),
+    )

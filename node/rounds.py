@@ -243,6 +243,8 @@ class Rounds:
         update = self._source.beside(lambda: self._learner.update(groups))
         if update.refused:
             self._counters.add("steps_refused", update.refused)
+        if update.halved:
+            self._counters.add("micro_batch_halved", update.halved)
         if update.engine_gap > WIDE_GAP:
             self._counters.add("engine_gaps")
             log.warning(

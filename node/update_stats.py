@@ -41,6 +41,7 @@ class UpdateStats:
         lr: of the last step.
         skipped: no optimizer step was made.
         refused: steps refused because loss or gradient was not finite.
+        halved: how often micro-batches were made smaller because memory ran out.
     """
 
     loss: float = 0.0
@@ -62,6 +63,7 @@ class UpdateStats:
     lr: float = 0.0
     skipped: bool = True
     refused: int = 0
+    halved: int = 0
 
 
 class Tally:
@@ -73,6 +75,14 @@ class Tally:
         self._bounded: list[Tensor] = []
         self._ratios: list[Tensor] = []
         self._ages: list[Tensor] = []
+
+    def add(self, other: Tally) -> None:
+        """Take what another has summed."""
+        self._sums += other._sums
+        self._ratio_max += other._ratio_max
+        self._bounded += other._bounded
+        self._ratios += other._ratios
+        self._ages += other._ages
 
     def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch, version: int) -> None:
         """Take a micro-batch's log-probs ``[C, T]`` and the policy's version before a step."""
@@ -118,6 +128,7 @@ class Tally:
         lr: float,
         skipped: bool,
         refused: int,
+        halved: int,
     ) -> UpdateStats:
         """Read the sums.
 
@@ -148,6 +159,7 @@ class Tally:
             lr=lr,
             skipped=skipped,
             refused=refused,
+            halved=halved,
         )
 
 

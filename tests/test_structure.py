@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "swarm": 1, "node": 2}
-LATE = {"hivemind", "libp2p", "vllm"}
+LATE = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm"}
 HEAVY = {"torch", "transformers", "vllm", "hivemind", "numpy"}
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from node.engines.engine import Sampling
 from node.engines.transformers_engine import TransformersEngine
 from node.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGroup
+from node.logprobs import distributions, token_logprobs
 from node.policy import Policy
 from tests.support import lone_logprobs, random_policy
 
@@ -365,6 +366,23 @@ def test_steps_smaller_than_half_precision_can_show_are_not_lost():
     drift = (weights(policy) - before).abs().mean()
     assert 3e-4 < drift < 4e-3
     assert learner.state_dict()["optimizer"]["masters"][0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logprobs_under_half_precision_weights_are_float32_and_close_to_full_precision(dtype):
+    found = []
+    for policy in (random_policy(dtype=dtype, spread=0.1), random_policy(spread=0.1)):
+        learner = Learner(policy, CONFIG)
+        (batch,) = learner.batches(learner._rows(MIXED)[0])
+        with torch.no_grad():
+            distribution = distributions(policy.model, batch, 0.7)
+        assert distribution.dtype == torch.float32
+        torch.testing.assert_close(
+            distribution.exp().sum(-1), torch.ones(len(distribution)), atol=1e-5, rtol=0
+        )
+        found.append(token_logprobs(distribution, batch)[batch.mask])
+    half, full = found
+    assert (half - full).abs().max() < 0.05
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+import torch
+
+from node.errors import ConfigError
+from node.learner import Learner
+from tests.node.test_learner import CONFIG, MIXED, weights
+from tests.support import random_policy
+
+EIGHT_BIT = dataclasses.replace(CONFIG, optimizer="adamw8bit")
+
+
+def moments(learner: Learner) -> list[torch.Tensor]:
+    states = learner.state_dict()["optimizer"]["adam"]["state"].values()
+    return [t for state in states for t in state.values() if torch.is_tensor(t) and t.numel() > 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_moments_of_eight_bits_take_nearly_the_same_steps(dtype):
+    pytest.importorskip("bitsandbytes")
+    start = weights(random_policy(dtype=dtype))
+    steps, sizes = [], []
+    for config in (CONFIG, EIGHT_BIT):
+        policy = random_policy(dtype=dtype)
+        learner = Learner(policy, config)
+        for _ in range(4):
+            learner.update(MIXED)
+        steps.append(weights(policy) - start)
+        sizes.append(sum(t.nbytes for t in moments(learner)))
+    assert torch.cosine_similarity(*steps, dim=0) > 0.9
+    assert sizes[1] < sizes[0] / 3
+
+
+def test_moments_of_eight_bits_go_on_from_a_checkpoint(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    policy, other = random_policy(), random_policy()
+    learner = Learner(policy, EIGHT_BIT)
+    learner.update(MIXED)
+    torch.save(learner.state_dict(), tmp_path / "learner.pt")
+    other.model.load_state_dict(policy.model.state_dict())
+    restored = Learner(other, EIGHT_BIT)
+    restored.load_state_dict(torch.load(tmp_path / "learner.pt", weights_only=True))
+    learner.update(MIXED)
+    restored.update(MIXED)
+    assert torch.equal(weights(policy), weights(other))
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_by_the_key():
+    state = Learner(random_policy(), CONFIG).state_dict()
+    state["optimizer"]["kind"] = "adamw8bit"
+    with pytest.raises(ConfigError, match=r"learner.optimizer: 'adamw'.*'adamw8bit'"):
+        Learner(random_policy(), CONFIG).load_state_dict(state)
+
+
+def test_without_the_library_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
+    with pytest.raises(ConfigError, match=r"learner.optimizer: 'adamw8bit'.*swarm-node\[adamw8bit"):
+        Learner(random_policy(), EIGHT_BIT)
