@@ -135,7 +135,8 @@ class MixtureSection(Section):
     select: Literal["uniform", "auto"] = key(
         "auto",
         'How many external groups an update takes, among those whose rewards differ: "uniform" '
-        'takes "external" of them; "auto" fills the update up to "informative".',
+        'takes "external" of them; "auto" fills the update up to "informative", and takes less '
+        "where their authors do worse on them than this policy would.",
     )
     informative: int = key(
         12,
