@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from node.config_section import Numbers, Section, key
+from node.config_section import Numbers, Section, Texts, key
 
 
 class PolicySection(Section):
@@ -26,6 +26,20 @@ class PolicySection(Section):
         "auto",
         '"auto" takes a GPU when there is one; or "cpu", "cuda", "cuda:1", "mps".',
         pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
+    )
+    lora_rank: int = key(
+        0,
+        "Above 0, train low-rank adapters of this rank (LoRA) and leave the weights as they are: "
+        "far less memory (needs the extra: swarm-node[lora]). They want a higher learner.lr, such "
+        "as 1e-5. 0: train all weights.",
+        ge=0,
+        le=1024,
+    )
+    lora_alpha: int = key(32, "What the adapters add is scaled by lora_alpha / lora_rank.", ge=1)
+    lora_targets: Texts = key(
+        (),
+        'Linear layers that get an adapter, by the end of their names: ["q_proj", "v_proj"]. '
+        "None: all of the decoder.",
     )
 
 

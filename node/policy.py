@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch.nn import Embedding
@@ -16,7 +17,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from node.errors import NodeError
+from node.errors import ConfigError, NodeError
+
+if TYPE_CHECKING:
+    from node.lora import Adapter
 
 # Their bars and messages would run through every table and panel that a node draws: what they have
 # to say goes where the root logger sends it.
@@ -45,11 +49,17 @@ class PolicyConfig:
         model: ``"tiny"`` or ``"tiny-wide"`` (shipped), a folder, or a hub id.
         dtype: of the weights that generate and are trained; the optimizer keeps float32 masters.
         device: ``"auto"`` picks CUDA where there is one, else the CPU; or any torch device name.
+        lora_rank: above 0, a :class:`node.lora.Adapter` of this rank is trained, and nothing else.
+        lora_alpha: likewise its ``alpha``.
+        lora_targets: likewise its ``targets``.
     """
 
     model: str = "tiny"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "auto"
+    lora_rank: int = 0
+    lora_alpha: int = 32
+    lora_targets: tuple[str, ...] = ()
 
 
 class Policy:
@@ -58,6 +68,7 @@ class Policy:
     Attributes:
         model: in evaluation mode always (dropout would make log-probs incomparable).
         tokenizer: the model's own.
+        adapter: what is trained of the model; None where all of it is.
         name: free-form, for people to read.
         version: optimizer steps so far; the learner increments it.
         encoding: 32-byte digest of tokenizer, chat template and prompt format. Equal digests
@@ -71,9 +82,14 @@ class Policy:
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str,
+        adapter: Adapter | None = None,
     ) -> None:
         self.model = model
+        self.adapter = adapter
         self.model.train(False)
         self.tokenizer = tokenizer
         self.name = name
@@ -91,11 +107,15 @@ class Policy:
         self._prefix = opening[:1] if bos is not None and opening[:1] == [bos] else []
 
     @classmethod
-    def load(cls, config: PolicyConfig) -> Policy:
+    def load(cls, config: PolicyConfig, adapter: Path | None = None) -> Policy:
         """Load model and tokenizer.
+
+        Args:
+            adapter: folder that :meth:`save_adapter` has written, to go on with.
 
         Raises:
             PolicyError: nothing loadable under ``config.model``, or no such device.
+            ConfigError: the model cannot have the adapter, or peft is not installed.
         """
         source = _source(config.model)
         device = _device(config.device)
@@ -113,7 +133,8 @@ class Policy:
                 "Name a folder made by save_pretrained, a hub id of a causal language model, "
                 "or 'tiny'.",
             ) from error
-        return cls(model.to(device), tokenizer, config.model)
+        adapted = _adapter(model, config, adapter) if config.lora_rank else None
+        return cls(model.to(device), tokenizer, config.model, adapted)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a prompt: one user turn of the chat template where the tokenizer has one, else
@@ -168,9 +189,24 @@ class Policy:
         ids = torch.full((PROBE_ROWS, PROBE_TOKENS), self.pad_id, device=self.device)
         self.model(input_ids=ids)
 
+    def merged(self) -> Policy:
+        """The policy as it is now with plain weights: itself where there is no adapter, else one
+        that shares with it what the adapter leaves alone."""
+        if self.adapter is None:
+            return self
+        merged = copy.copy(self)
+        merged.model, merged.adapter = self.adapter.merged(), None
+        return merged
+
     def save(self, folder: Path) -> None:
         """Write model and tokenizer in the layout that ``transformers`` and vLLM load."""
-        self.model.save_pretrained(folder)
+        self.merged().model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write what was trained of the model, with the tokenizer, in peft's layout."""
+        assert self.adapter is not None
+        self.adapter.save(folder)
         self.tokenizer.save_pretrained(folder)
 
     def _encode(self, text: str) -> list[int]:
@@ -211,6 +247,24 @@ def _device(name: str) -> torch.device:
             f"{name!r} ({str(error).splitlines()[0]})",
             "Set it to 'auto' or 'cpu'.",
         ) from error
+
+
+def _adapter(model: PreTrainedModel, config: PolicyConfig, folder: Path | None) -> Adapter:
+    try:
+        from node.lora import Adapter
+    except ImportError as error:
+        raise ConfigError(
+            "policy.lora_rank",
+            config.lora_rank,
+            f"peft cannot be loaded ({error}): install swarm-node[lora], or set it to 0.",
+        ) from error
+    return Adapter(
+        model,
+        rank=config.lora_rank,
+        alpha=config.lora_alpha,
+        targets=config.lora_targets,
+        folder=folder,
+    )
 
 
 def _stop_ids(

@@ -20,11 +20,31 @@ LEARNER = "learner.pt"
 ENGINE = "engine.pt"
 
 
+def saved_policy(config: PolicyConfig, loaded: Loaded) -> Policy:
+    """The policy of a checkpoint, whose adapter is put into the model that it was begun with.
+
+    Raises:
+        PolicyError: it cannot be loaded.
+        ConfigError: the run was begun with another model, type of weights or adapter.
+    """
+    begun = loaded.state
+    _check_same("policy.model", config.model, begun["model"])
+    _check_same("policy.dtype", config.dtype, begun["dtype"])
+    _check_same("policy.lora_rank", config.lora_rank, begun.get("lora_rank", 0))
+    if config.lora_rank:
+        _check_same("policy.lora_alpha", config.lora_alpha, begun["lora_alpha"])
+        _check_same("policy.lora_targets", list(config.lora_targets), begun["lora_targets"])
+        return Policy.load(config, loaded.path)
+    policy = Policy.load(replace(config, model=str(loaded.path)))
+    policy.name = config.model
+    return policy
+
+
 class Progress:
     """Saves and restores the moment between two rounds.
 
-    A checkpoint's folder is a model that ``transformers`` and vLLM load, with the optimizer and
-    the random states beside it.
+    A checkpoint's folder is a model that ``transformers`` and vLLM load, or the adapter where that
+    is all that is trained, with the optimizer and the random states beside it.
 
     Attributes:
         round: rounds done.
@@ -43,15 +63,9 @@ class Progress:
 
         Raises:
             PolicyError: it cannot be loaded.
-            ConfigError: the run was begun with another model or type of weights.
+            ConfigError: see :func:`saved_policy`.
         """
-        if not self._loaded:
-            return Policy.load(config)
-        _check_same("policy.model", config.model, self._loaded.state["model"])
-        _check_same("policy.dtype", config.dtype, self._loaded.state["dtype"])
-        policy = Policy.load(replace(config, model=str(self._loaded.path)))
-        policy.name = config.model
-        return policy
+        return saved_policy(config, self._loaded) if self._loaded else Policy.load(config)
 
     def restore(self, trainer: Trainer, pool: Pool) -> None:
         """Put everything else back to the same moment; updates made after it are struck off."""
@@ -72,7 +86,8 @@ class Progress:
         """
 
         def write(folder: Path) -> None:
-            trainer.policy.save(folder)
+            policy = trainer.policy
+            (policy.save_adapter if policy.adapter else policy.save)(folder)
             torch.save(trainer.learner.state_dict(), folder / LEARNER)
             torch.save(trainer.engine.state_dict(), folder / ENGINE)
 
@@ -82,15 +97,17 @@ class Progress:
             "model": trainer.policy.name,
             "dtype": str(trainer.policy.model.dtype).removeprefix("torch."),
             "sampler": trainer.sampler.state_dict(),
+            **(trainer.policy.adapter.settings if trainer.policy.adapter else {}),
         }
         self._checkpoints.save(number, write, state)
         self._journal.backup()
         self.round = number
 
 
-def _check_same(key: str, now: str, begun: str) -> None:
+def _check_same(key: str, now: Any, begun: Any) -> None:
     """A model's folder may have moved; its name stays."""
-    if now != begun and not (Path(now).is_absolute() and Path(now).name == Path(begun).name):
+    moved = isinstance(now, str) and Path(now).is_absolute() and Path(now).name == Path(begun).name
+    if now != begun and not moved:
         raise ConfigError(
             key,
             now,

@@ -13,6 +13,7 @@ from node.engines.engine import Sampling
 from node.engines.open import open_engine
 from node.errors import NodeError
 from node.evaluation import Evaluation, Evaluator, HeldOut, heldout_tasks
+from node.exporting import checkpoint_policy, newest
 from node.pinning import checked_manifest
 from node.policy import Policy, PolicyConfig
 from node.run_folder import RunFolder
@@ -43,7 +44,7 @@ class Score:
 def evaluate(
     config: Config,
     folder: RunFolder,
-    model: str,
+    model: str | None,
     *,
     tasks: int,
     samples: int,
@@ -52,7 +53,7 @@ def evaluate(
     """Sample and score ``model`` on the first ``tasks`` held-out tasks of the folder's swarm.
 
     Args:
-        model: a folder, a hub id or a shipped model's name.
+        model: a folder, a hub id or a shipped model's name; None for the newest checkpoint.
         samples: completions a task.
         progress: told how many tasks are done.
 
@@ -64,7 +65,7 @@ def evaluate(
     with Verifier(manifest.catalogue, config.tasks.files, outside=False) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
-        policy = Policy.load(PolicyConfig(model, config.policy.dtype, config.policy.device))
+        policy = _policy(config, folder, model)
         engine = open_engine(config, policy, Counters())
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
         chosen = heldout_tasks(levels, tasks)
@@ -75,6 +76,13 @@ def evaluate(
             progress(start + len(part))
         engine.close()
     return Evaluation(chosen, tuple(row for part in parts for row in part.rewards))
+
+
+def _policy(config: Config, folder: RunFolder, model: str | None) -> Policy:
+    wanted = PolicyConfig(**dict(config.policy))
+    if model is None:
+        return checkpoint_policy(wanted, newest(folder))
+    return Policy.load(PolicyConfig(model, wanted.dtype, wanted.device))
 
 
 def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:

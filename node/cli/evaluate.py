@@ -42,7 +42,7 @@ def command(
         raise UsageError("--k", ks[-1], f"Sample at least as many: --samples {ks[-1]}.")
     node = open_node(config, overrides_of(assignments))
     name = model or _newest(node.folder)
-    evaluation = _with_progress(node, name, tasks, samples)
+    evaluation = _with_progress(node, model, tasks, samples)
     from node.scoring import Score, by_family
 
     total = Score.of(evaluation, ks)
@@ -63,7 +63,7 @@ def _newest(folder: Any) -> str:
     return str(loaded.path)
 
 
-def _with_progress(node: Any, model: str, tasks: int, samples: int) -> Any:
+def _with_progress(node: Any, model: str | None, tasks: int, samples: int) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

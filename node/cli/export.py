@@ -12,6 +12,9 @@ from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, pr
 
 def command(
     out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Write the LoRA adapter alone, in peft's layout.")
+    ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -20,7 +23,7 @@ def command(
     from node.exporting import export
 
     node = open_node(config)
-    loaded = export(node.config, node.folder, out)
+    loaded = export(node.config, node.folder, out, adapter=adapter)
     for note in loaded.notes:
         typer.echo(note, err=True)
     if json:

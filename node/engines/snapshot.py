@@ -81,7 +81,7 @@ class Snapshot:
         path, draft = self.folder / WEIGHTS, self.folder / f"{WEIGHTS}.draft"
         try:
             metadata = {"format": "pt", "version": str(policy.version)}
-            save_file(self._tensors(policy.model), draft, metadata)
+            save_file(self._tensors(policy.merged().model), draft, metadata)
             draft.rename(path)
         except (OSError, SafetensorError) as error:
             draft.unlink(missing_ok=True)

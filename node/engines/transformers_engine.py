@@ -19,7 +19,8 @@ class TransformersEngine:
     """Samples with any ``transformers`` causal model, on the device that its weights are on.
 
     A prompt is read once for all of its completions, and rows that have finished leave the batch.
-    The learner's in-place updates are seen by the next call.
+    The learner's in-place updates are seen by the next call. Adapters are merged for as long as
+    it lasts.
 
     Args:
         policy: whose weights are sampled from.
@@ -67,7 +68,7 @@ class TransformersEngine:
     ) -> list[list[Sample]]:
         room = [self._policy.context_length - len(prompt) for prompt in prompts for _ in range(n)]
         caps = [min(sampling.max_new_tokens, each) for each in room]
-        decoding = Decoding(self._policy, prompts, [n] * len(prompts), caps)
+        decoding = Decoding(self._policy.merged(), prompts, [n] * len(prompts), caps)
         while decoding.live:
             decoding.step(sampling, self._random)
         rows = zip(decoding.ids.tolist(), decoding.logprobs.tolist(), caps, strict=True)

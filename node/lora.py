@@ -1,0 +1,123 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685): few weights are trained beside frozen ones.
+
+A linear layer's weight is ``W + alpha / rank * B A``; ``W`` stays as it was loaded, ``A`` and
+``B`` are float32 whatever ``W`` is. All other parts of a node get a model whose weights are that
+sum, and know of no adapter.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import peft
+import torch
+from peft.tuners.lora import Linear
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor
+from torch.nn import Parameter
+from transformers import PreTrainedModel
+
+from node.errors import ConfigError
+
+SEED = 0
+"""Of the first ``A``: nodes and runs begin alike. ``B`` begins with zeros."""
+
+
+class Adapter:
+    """The low-rank updates of a model, put into it in place.
+
+    Args:
+        model: its own weights are frozen from now on.
+        rank: of a layer's update.
+        alpha: scales the update.
+        targets: ends of the names of the linear layers that get one; none: all but the head.
+        folder: of a saved adapter to go on with; left out, the model begins as it is.
+
+    Attributes:
+        settings: keys and values of the configuration that a checkpoint has to agree with.
+
+    Raises:
+        ConfigError: there are no such layers, or they can have no update.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        rank: int,
+        alpha: int,
+        targets: Sequence[str] = (),
+        folder: Path | None = None,
+    ) -> None:
+        self._model = model
+        self.settings = {
+            "lora_rank": rank,
+            "lora_alpha": alpha,
+            "lora_targets": list(targets),
+        }
+        try:
+            if folder is None:
+                self._peft = _begin(model, rank, alpha, targets)
+            else:
+                self._peft = peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
+        except ValueError as error:
+            raise _refused(targets, str(error).splitlines()[0]) from error
+        embeddings = {id(p) for p in model.get_input_embeddings().parameters()}
+        for name, module in model.named_modules():
+            if isinstance(module, BaseTunerLayer):
+                if not isinstance(module, Linear):
+                    raise _refused(targets, f"{name} is not a linear layer")
+                if id(module.get_base_layer().weight) in embeddings:
+                    raise _refused(targets, f"{name} shares its weight with the embeddings")
+
+    def merged(self) -> PreTrainedModel:
+        """A model of the same class without adapters, whose weights are the sums.
+
+        What has no update is shared with the trained model, what has one is new; nothing of the
+        trained model changes.
+        """
+        kept: tuple[Any, ...] = (self._model.config, *self._model.parameters())
+        shared: dict[int, Any] = {id(x): x for x in chain(kept, self._model.buffers())}
+        for layer in self._model.modules():
+            if isinstance(layer, Linear):
+                base = layer.get_base_layer()
+                shared[id(base.weight)] = Parameter(_sum(layer), requires_grad=False)
+                shared[id(layer)] = copy.deepcopy(base, shared)
+        return copy.deepcopy(self._model, shared)
+
+    def save(self, folder: Path) -> None:
+        """Write it as peft, ``transformers`` and vLLM load adapters."""
+        self._peft.save_pretrained(str(folder), save_embedding_layers=False)
+
+
+@torch.no_grad()
+def _sum(layer: Linear) -> Tensor:
+    """The layer's weight with its update, rounded once, to the weight's own type."""
+    weight = layer.get_base_layer().weight
+    (name,) = layer.active_adapters
+    return cast(Tensor, (weight + layer.get_delta_weight(name)).to(weight.dtype))
+
+
+def _begin(model: PreTrainedModel, rank: int, alpha: int, targets: Sequence[str]) -> Any:
+    settings = peft.LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=list(targets) or "all-linear",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return peft.get_peft_model(model, settings)
+
+
+def _refused(targets: Sequence[str], reason: str) -> ConfigError:
+    return ConfigError(
+        "policy.lora_targets",
+        list(targets),
+        f"{reason.rstrip('.')}. Name linear layers of the decoder, such as 'q_proj' and 'v_proj', "
+        "or none for all of them.",
+    )
