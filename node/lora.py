@@ -11,7 +11,7 @@ import copy
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import peft
 import torch
@@ -97,9 +97,10 @@ class Adapter:
 @torch.no_grad()
 def _sum(layer: Linear) -> Tensor:
     """The layer's weight with its update, rounded once, to the weight's own type."""
-    weight = layer.get_base_layer().weight
+    weight: Any = layer.get_base_layer().weight
     (name,) = layer.active_adapters
-    return cast(Tensor, (weight + layer.get_delta_weight(name)).to(weight.dtype))
+    total: Tensor = (weight + layer.get_delta_weight(name)).to(weight.dtype)
+    return total
 
 
 def _begin(model: PreTrainedModel, rank: int, alpha: int, targets: Sequence[str]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ class Optimizer:
 def _adam(masters: list[Tensor], config: OptimizerConfig) -> torch.optim.Optimizer:
     if config.kind == "adamw8bit":
         try:
-            from bitsandbytes.optim import AdamW8bit
+            library: Any = importlib.import_module("bitsandbytes.optim")
         except ImportError as error:
             raise ConfigError(
                 "learner.optimizer",
@@ -141,7 +142,7 @@ def _adam(masters: list[Tensor], config: OptimizerConfig) -> torch.optim.Optimiz
                 f"bitsandbytes cannot be loaded ({error}): install swarm-node[adamw8bit], or set "
                 "learner.optimizer = 'adamw'.",
             ) from error
-        eight_bit: torch.optim.Optimizer = AdamW8bit(
+        eight_bit: torch.optim.Optimizer = library.AdamW8bit(
             masters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
         )
         return eight_bit
