@@ -8,7 +8,8 @@ all equal teaches nothing, and most own groups of a weak policy are of that kind
 is groups that are not. So an update is filled up to a fixed number of informative groups, own ones
 first, as dynamic sampling does by generating more (DAPO, arXiv 2503.14476, section 3.2). Where
 peers do worse on what they share than this policy would, both what is taken and what it spares the
-node are scaled down, until the node lives on its own experience.
+node are scaled down, until the node lives on its own experience. Where the pool holds far more than
+there is room for, the draw is among the newest: what peers wrote long ago is no measure of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from typing import Literal
 
 from swarm.lead import PeersLead
 from swarm.pooled_group import Candidate
+
+NEWEST = 4
+"""Groups that ``auto`` draws each one from, so that no author's last frame fills an update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,14 @@ class Mixture:
         draw = random.Random(f"mixture/{self._seed}/{turn}")
         chosen: list[Candidate] = []
         for _, equals in groupby(useful, key=lambda c: c.uses):
-            tier, room = list(equals), self.wanted(informative) - len(chosen)
+            room = self.wanted(informative) - len(chosen)
+            tier = self._newest(list(equals), NEWEST * room)
             chosen += draw.sample(tier, min(room, len(tier)))
         return chosen
+
+    def _newest(self, candidates: list[Candidate], count: int) -> list[Candidate]:
+        """As many of them as ``auto`` draws from, in the order of keys."""
+        if self._config.select == "uniform" or len(candidates) <= count:
+            return candidates
+        newest = sorted(candidates, key=lambda c: (-c.received, c.key))[:count]
+        return sorted(newest, key=lambda c: c.key)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from swarm.lead import PeersLead
 from swarm.mixture import Mixture, MixtureConfig
 from swarm.pooled_group import informative
-from tests.swarm.experience_parts import pooled
+from tests.swarm.experience_parts import START, pooled
 
 rewards = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=5)
 pools = st.lists(rewards, max_size=12).map(
@@ -116,3 +116,13 @@ def test_groups_count_alike_however_they_are_spread_over_updates():
     twice.observe(0.2, 4)
     twice.observe(0.2, 6)
     assert once.value == pytest.approx(twice.value)
+
+
+def test_from_a_rich_pool_the_default_draws_among_the_newest_groups_only():
+    candidates = [pooled(i, (0.0, 1.0), received=START + i).candidate for i in range(40)]
+    mixture = Mixture(MixtureConfig(6, "auto", 3), 1)
+    drawn = {c.key.number for turn in range(60) for c in mixture.choose(candidates, turn, 0)}
+    assert drawn == set(range(28, 40))
+    published = Mixture(MixtureConfig(3, "uniform"), 1)
+    drawn = {c.key.number for turn in range(60) for c in published.choose(candidates, turn, 0)}
+    assert min(drawn) < 5
