@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.common import DebugOption, JsonOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 app = typer.Typer(
     help="Measure what sharing experience is worth, on this machine.", no_args_is_help=True
@@ -91,12 +94,7 @@ def sapo(
     root = run_dir or Path("experiment-run") / ("quick" if quick else "sapo")
     plan = Plan(settings, arms, tuple(range(seeds)), workers)
     summaries = run(plan, root, Console(stderr=True))
-    if json:
-        typer.echo((root / "results.json").read_text())
-        return
-    console = Console()
-    console.print(table(settings, summaries))
-    console.print(f"the whole table is {root / 'table.md'}, the chart {root / 'chart.png'}")
+    _tell(root, table(settings, summaries), json)
 
 
 @app.command(
@@ -157,9 +155,16 @@ def regimes(
         tuple(map(find, dict.fromkeys(names))) if names else tuple(REGIMES.values()),
     )
     summaries = run_regimes(plan, run_dir, Console(stderr=True))
+    _tell(run_dir, table(plan, summaries), json)
+
+
+def _tell(root: Path, table: Table, json: bool) -> None:
+    """Print what came out of an experiment."""
+    from rich.console import Console
+
     if json:
-        typer.echo((run_dir / "results.json").read_text())
+        typer.echo((root / "results.json").read_text())
         return
     console = Console()
-    console.print(table(plan, summaries))
-    console.print(f"the tables are in {run_dir / 'table.md'}, the chart is {run_dir / 'chart.png'}")
+    console.print(table)
+    console.print(f"the tables are in {root / 'table.md'}, the chart is {root / 'chart.png'}")

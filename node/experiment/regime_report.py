@@ -12,9 +12,8 @@ from rich.table import Table
 
 from node.experiment import chart
 from node.experiment.arms import AUTO
-from node.experiment.folder import ExperimentFolder
 from node.experiment.measures import Summary
-from node.experiment.run import Plan, read, work
+from node.experiment.run import Plan, done, read
 from node.experiment.tables import markdown_rows, show
 from node.experiment.verdict import FLOOR, RegimeSummary, Verdict, summarise_regime
 from node.files import write_atomic
@@ -25,15 +24,9 @@ HURTS = " !"
 def run_regimes(plan: Plan, root: Path, console: Console) -> tuple[RegimeSummary, ...]:
     """Do what is missing in ``root``, then write results, tables and chart there.
 
-    Args:
-        console: shows how far it is.
-
-    Raises:
-        NodeError: the folder holds another experiment, or a worker died.
+    See :func:`node.experiment.run.done`.
     """
-    folder = ExperimentFolder(root)
-    folder.open(plan.settings)
-    work(plan, folder, console)
+    folder = done(plan, root, console)
     recordings = [read(plan, folder, regime) for regime in plan.regimes]
     summaries = tuple(
         summarise_regime(regime, plan.settings.nodes, plan.arms, runs)

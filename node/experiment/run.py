@@ -58,7 +58,12 @@ class Plan:
 
 
 def run(plan: Plan, root: Path, console: Console) -> tuple[Summary, ...]:
-    """Do what is missing in ``root``, then write results, table and chart there.
+    """Do what is missing in ``root``, see :func:`done`; write results, table and chart there."""
+    return report(plan, done(plan, root, console))
+
+
+def done(plan: Plan, root: Path, console: Console) -> ExperimentFolder:
+    """The folder with every run of the plan in it: those that were missing are done.
 
     Args:
         console: shows how far it is.
@@ -68,12 +73,6 @@ def run(plan: Plan, root: Path, console: Console) -> tuple[Summary, ...]:
     """
     folder = ExperimentFolder(root)
     folder.open(plan.settings)
-    work(plan, folder, console)
-    return report(plan, folder)
-
-
-def work(plan: Plan, folder: ExperimentFolder, console: Console) -> None:
-    """Make the missing base policies, then do the missing runs."""
     missing = folder.missing(plan.runs)
     size = plan.workers or cores()
     jobs = [
@@ -83,6 +82,7 @@ def work(plan: Plan, folder: ExperimentFolder, console: Console) -> None:
         if plan.settings.makes_bases:
             _do(crew, progress, "base policies", _bases(plan, folder, missing), rounds=1)
         _do(crew, progress, "rounds", jobs, rounds=plan.settings.rounds)
+    return folder
 
 
 def report(plan: Plan, folder: ExperimentFolder) -> tuple[Summary, ...]:
