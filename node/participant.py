@@ -21,11 +21,10 @@ from node.tasks.curriculum import served_levels
 from node.tasks.verifier import Verifier
 from node.tasks.verifier_pool import VerifierPool
 from node.threads import choose, fastest
-from node.trainer import Trainer
+from node.trainer import Trainer, open_pool
 from swarm.clock import Clock, SystemClock
 from swarm.counters import Counters
 from swarm.journal import open_or_restore
-from swarm.pool import Pool
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +64,7 @@ class Participant(Opened):
         threads = choose(config.node.threads, share=2 if overlaps else 1)
         journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
-        pool = Pool(
-            journal,
-            config.mixture.pool_groups,
-            config.mixture.max_age,
-            clock,
-            self.counters,
-            max_uses=config.mixture.max_uses,
-        )
+        pool = open_pool(config.mixture, journal, clock, self.counters)
         self.membership = stack.enter_context(
             Membership(config, self.folder, journal, pool, self.counters)
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from node.config import Config
+from node.config_sections import MixtureSection
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sampling, StreamingEngine
 from node.engines.open import open_engine, open_streaming_engine
@@ -213,3 +214,15 @@ def public_name(name: str) -> str:
     """A model's name as peers see it: of a folder only the last part, in printable ASCII."""
     last = Path(name).name if Path(name).is_absolute() else name
     return "".join(c if " " <= c <= "~" else "?" for c in last)[:MODEL_CHARACTERS] or "model"
+
+
+def open_pool(config: MixtureSection, journal: Journal, clock: Clock, counters: Counters) -> Pool:
+    """The pool that a node's configuration asks for."""
+    return Pool(
+        journal,
+        config.pool_groups,
+        config.max_age,
+        clock,
+        counters,
+        max_uses=config.max_uses,
+    )

@@ -32,7 +32,7 @@ from node.policy import Policy, PolicyConfig
 from node.rounds import Outcome, Rules
 from node.tasks.curriculum import served_levels
 from node.tasks.local_judge import LocalJudge
-from node.trainer import Trainer
+from node.trainer import Trainer, open_pool
 from protocol.frame import open_frame
 from protocol.manifest import Manifest, open_manifest
 from swarm.accounts import Accounts
@@ -43,7 +43,6 @@ from swarm.counters import Counters
 from swarm.journal import MEMORY, Journal
 from swarm.memory_transport import MemoryNetwork, MemoryTransport
 from swarm.outbox import Outbox
-from swarm.pool import Pool
 
 REMEMBERED_FRAMES = 256
 """Opened once for all nodes: those of some rounds."""
@@ -103,14 +102,7 @@ class SimulatedNode:
         clock, role = around.clock, around.roles[number]
         rules = SHARES_ALL if role.useless else around.run.arm.rules
         self._journal = journal = Journal(MEMORY, clock)
-        pool = Pool(
-            journal,
-            config.mixture.pool_groups,
-            config.mixture.max_age,
-            clock,
-            self.counters,
-            max_uses=config.mixture.max_uses,
-        )
+        pool = open_pool(config.mixture, journal, clock, self.counters)
         outbox = Outbox(journal, self.counters)
         policy = around.policy(number)
         trainer = Trainer(
