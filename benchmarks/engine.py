@@ -8,13 +8,13 @@ other in turns; the ratio is the median over the turns. Run it as
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 from options import arguments
+from output import show
 
 from node import threads
 
@@ -85,11 +85,7 @@ def main() -> None:
         "engine_tokens_per_s": round(tokens / median(fast for _, fast in turns)),
         "ratio": round(median(slow / fast for slow, fast in turns), 2),
     }
-    if options.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:24}{value}")
+    show(result, as_json=options.json)
 
 
 if __name__ == "__main__":

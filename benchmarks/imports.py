@@ -7,12 +7,13 @@ a bare interpreter's start in the same turn.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
+
+from output import show
 
 ROOT = Path(__file__).resolve().parents[1]
 TURNS = 7
@@ -45,11 +46,7 @@ def main() -> None:
         f"import_{name}_s": round(median(t[name] - bare for bare, t in turns), 3)
         for name in packages
     }
-    if options.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:24}{value}")
+    show(result, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ as ``python benchmarks/overlap.py [--model tiny] [--json]``.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from options import arguments
+from output import show
 
 from node import threads
 
@@ -64,11 +64,7 @@ def main() -> None:
     threads.choose(options.threads)
     with ExitStack() as stack:
         result = summary(measure(options, stack))
-    if options.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:22}{value}")
+    show(result, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ in a process with one CPU thread, take turns, and nothing is learned. Run it as
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from options import parser
+from output import show
 
 from node import threads
 
@@ -76,11 +76,7 @@ def main() -> None:
     result = {f"{name}_tokens_s": round(median(t[name] for t in turns)) for name in turns[0]}
     gain = median(t["partial"] / t["waiting"] for t in turns)
     result["partial_over_waiting"] = round(gain, 2)
-    if options.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:22}{value}")
+    show(result, as_json=options.json)
 
 
 if __name__ == "__main__":

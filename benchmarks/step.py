@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from options import arguments
+from output import show
 
 from node import threads
 
@@ -127,11 +127,7 @@ def main() -> None:
     threads.choose(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         result = summary(measure(options, Path(folder)))
-    if options.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:34}{value}")
+    show(result, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ environment that ``make vllm`` makes: ``.venv-vllm/bin/python benchmarks/vllm_en
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import Any
 
 from bare import seconds
 from options import arguments
+from output import show
 
 from node.engines.host import VLLM_ENVIRONMENT
 
@@ -166,11 +166,7 @@ def main() -> None:
     for kind in engines:
         gaps = largest_gaps(policy, kind, prompts * 2, options.turns)
         result[f"largest_gap_{kind}"] = milliseconds(gaps)
-    if options.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:32}{value}")
+    show(result, as_json=options.json)
 
 
 if __name__ == "__main__":
