@@ -13,6 +13,7 @@ from typing import Any
 
 from node_step import NEVER, SignalVerifier
 
+from node.config import Config
 from node.draws import Draws
 from node.engines.engine import Sampling
 from node.engines.engine_process import EngineProcess
@@ -110,6 +111,7 @@ class Beside(Opened):
             seed=0,
             threads=options.threads,
             counters=counters,
+            patience=Config().engine.patience,
             options={"tensor_parallel": 1, "gpu_memory": 0.5} if options.engine == "vllm" else {},
         )
         stack.callback(self._engine.close)

@@ -60,11 +60,18 @@ def bare_vllm(policy: Any, prompts: list[list[int]], options: argparse.Namespace
 
 
 def process(policy: Any, kind: str, threads: int) -> Any:
+    from node.config import Config
     from node.engines.engine_process import EngineProcess
     from swarm.counters import Counters
 
     return EngineProcess(
-        policy, kind=kind, seed=0, threads=threads, counters=Counters(), options=OPTIONS
+        policy,
+        kind=kind,
+        seed=0,
+        threads=threads,
+        counters=Counters(),
+        patience=Config().engine.patience,
+        options=OPTIONS,
     )
 
 

@@ -103,6 +103,15 @@ class EngineSection(Section):
         gt=0,
         le=1,
     )
+    patience: float = key(
+        300.0,
+        "An engine's process that has something to do and says nothing for so long is killed, and "
+        "another one goes on. A step, the reading of the longest prompts and a change of weights "
+        "must each fit in. A start may always take half an hour.",
+        unit="seconds",
+        ge=5,
+        le=86_400,
+    )
 
 
 class TasksSection(Section):

@@ -17,6 +17,7 @@ from typing import Any
 from node.channel import ChannelError
 from node.child_process import import_path, in_words, spawn
 from node.engines.backend import BackendSettings
+from node.engines.silence import PULSE_SECONDS, Silence
 
 log = logging.getLogger(__name__)
 
@@ -28,34 +29,39 @@ END_SECONDS = 5.0
 class EngineChild:
     """Starts the process at once and does not wait for it.
 
-    Two threads take in whatever it says, so that it never waits to be read. Messages may be sent
-    from any thread.
+    Two threads take in whatever it says, so that it never waits to be read. Another one kills it
+    when it hangs, which ends every wait for it. Messages may be sent from any thread.
 
     Args:
         settings: of its back-end.
         variables: of its environment, beside this process's.
+        patience: seconds that it may be silent for while it owes an answer; see
+            :class:`node.engines.silence.Silence`.
         module: what to run; see :mod:`node.engines.host`.
-
-    Attributes:
-        ready: whether its back-end has been opened; the owner sets it.
-        failure: its own account of why it ends; the owner sets it.
     """
 
     def __init__(
-        self, settings: BackendSettings, variables: Mapping[str, str], module: str = MODULE
+        self,
+        settings: BackendSettings,
+        variables: Mapping[str, str],
+        patience: float,
+        module: str = MODULE,
     ) -> None:
         inherited = {**os.environ, **variables, "PYTHONPATH": import_path()}
         self._process, self._channel = spawn(module, inherited)
         self._inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._silence = Silence(patience)
+        self._hung = False
+        self._ending = threading.Event()
+        self._failure = ""
         self._listeners = [
             threading.Thread(target=work, daemon=True) for work in (self._receive, self._overhear)
         ]
-        for listener in self._listeners:
-            listener.start()
-        self.ready = False
-        self.failure = ""
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        for thread in (*self._listeners, self._watcher):
+            thread.start()
         self.send(asdict(settings))
 
     @property
@@ -63,9 +69,15 @@ class EngineChild:
         """Process id."""
         return self._process.pid
 
+    @property
+    def ready(self) -> bool:
+        """Whether its back-end has been opened."""
+        return self._silence.ready
+
     def send(self, message: dict[str, Any]) -> None:
         """Send a message; one that the process does not live to read is dropped, as its end is
         told by :meth:`next`."""
+        self._silence.send()
         try:
             with self._sending:
                 self._channel.send(message)
@@ -73,7 +85,7 @@ class EngineChild:
             log.debug("not sent: %s", error)
 
     def next(self, seconds: float | None) -> dict[str, Any] | None:
-        """The next message, None where the process has ended.
+        """What was ``written`` or ``halted`` next, None where the process has ended.
 
         Raises:
             queue.Empty: there was none for ``seconds``.
@@ -82,16 +94,26 @@ class EngineChild:
 
     def end(self) -> str:
         """End the process where it still runs; how it ended, with its last words."""
+        self._ending.set()
+        self._watcher.join()
         self._channel.close()
         status = self._wait(END_SECONDS)
-        with contextlib.suppress(ProcessLookupError):  # nothing of its group is left
-            os.killpg(self.pid, signal.SIGKILL)
+        self._kill()
         if status is None:
-            status = self._process.wait()
+            status = self._wait(END_SECONDS)
         for listener in self._listeners:
             listener.join(END_SECONDS)
-        words = self.failure or (self._lines[-1] if self._lines else "it left no message")
-        return f"{in_words(status)}: {words}"
+        how = "killed in vain" if status is None else in_words(status)
+        return f"{how}: {self._words()}"
+
+    def _words(self) -> str:
+        if self._hung:
+            return f"it hung, silent for {self._silence.seconds:.0f} seconds"
+        return self._failure or (self._lines[-1] if self._lines else "it left no message")
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # nothing of its group is left
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _wait(self, seconds: float) -> int | None:
         try:
@@ -102,9 +124,23 @@ class EngineChild:
     def _receive(self) -> None:
         while True:
             try:
-                self._inbox.put(self._channel.receive())
+                message = self._channel.receive()
             except ChannelError:
                 self._inbox.put(None)
+                return
+            self._silence.hear(message)
+            self._failure = message.get("failed", self._failure)
+            if "written" in message or "halted" in message:
+                self._inbox.put(message)
+
+    def _watch(self) -> None:
+        while not self._ending.wait(PULSE_SECONDS):
+            self._silence.tick(PULSE_SECONDS)
+            if self._silence.too_long:
+                self._hung = True
+                self._kill()
+                # One that is stuck in its driver outlives the signal; nobody waits for it.
+                self._channel.close()
                 return
 
     def _overhear(self) -> None:

@@ -32,9 +32,9 @@ class EngineProcess:
     """A :class:`node.engines.engine.StreamingEngine` that samples in another process.
 
     The process is started by the first submission, from a snapshot of the policy as it is then.
-    The owner keeps every trajectory and what is known of its tokens. When the process dies,
-    another one goes on from there: nothing is lost and nothing is written twice. When that one
-    dies as well, the call that notices says so, and the engine is closed.
+    The owner keeps every trajectory and what is known of its tokens. When the process dies, or
+    hangs and is killed, another one goes on from there: nothing is lost and nothing is written
+    twice. When that one dies as well, the call that notices says so, and the engine is closed.
 
     A resumed run draws anew, as the order of draws depends on when submissions arrive.
     :meth:`update` may be called from another thread, all else from one.
@@ -45,6 +45,7 @@ class EngineProcess:
         seed: of the draws, with the policy's version at the start.
         threads: CPU threads of the process.
         counters: ``engine_restarts`` go here.
+        patience: seconds that the process may be silent for while it has something to do.
         max_rows: completions written side by side.
         options: for this kind of back-end alone.
         variables: of the process's environment, beside this one's.
@@ -60,6 +61,7 @@ class EngineProcess:
         seed: int,
         threads: int,
         counters: Counters,
+        patience: float,
         max_rows: int = MAX_ROWS,
         options: dict[str, Any] | None = None,
         variables: dict[str, str] | None = None,
@@ -70,6 +72,7 @@ class EngineProcess:
         self._kind = kind
         self._seed = seed
         self._counters = counters
+        self._patience = patience
         self._max_rows = max_rows
         self._options = options or {}
         self._variables = {**environment(threads), **(variables or {})}
@@ -195,7 +198,9 @@ class EngineProcess:
                     self._policy, as_checkpoint=self._kind != "transformers", place=self._place
                 )
             self._starts += 1
-            self._child = EngineChild(self._settings(self._snapshot), self._variables, self._module)
+            self._child = EngineChild(
+                self._settings(self._snapshot), self._variables, self._patience, self._module
+            )
 
     def _settings(self, snapshot: Snapshot) -> BackendSettings:
         policy = self._policy
@@ -241,16 +246,10 @@ class EngineProcess:
             return
 
     def _handle(self, message: dict[str, Any]) -> None:
-        assert self._child is not None
-        if "written" in message:
-            for each in message["written"]:
-                self._write(Written(*each))
-        elif "halted" in message:
+        if "halted" in message:
             self._halted = message["halted"]
-        elif "failed" in message:
-            self._child.failure = message["failed"]
-        else:
-            self._child.ready = True
+        for each in message.get("written", ()):
+            self._write(Written(*each))
 
     def _write(self, written: Written) -> None:
         pending = self._pending.get(written.number)
@@ -280,8 +279,8 @@ class EngineProcess:
                 "the engine died twice" if child.ready else "the engine does not start",
                 how,
                 "All that it said is in node.log with monitor.log_level = 'debug'. If memory ran "
-                "out, choose a smaller model or a lower engine.gpu_memory. The run goes on from "
-                "its last checkpoint.",
+                "out, choose a smaller model or a lower engine.gpu_memory; if it was slow and did "
+                "not hang, raise engine.patience. The run goes on from its last checkpoint.",
             )
         self._counters.add("engine_restarts")
         log.warning("the engine died (%s): another one goes on", how)

@@ -2,7 +2,9 @@
 
 It reads messages from the socket that is its standard input and ends with it. The first one holds
 the settings of its back-end; afterwards come ``jobs``, ``update`` and ``halt``. It answers with
-``ready`` once, with what was ``written``, with ``halted``, and with ``failed`` before it dies.
+``ready`` once, with what was ``written``, with ``halted``, and with ``failed`` before it dies. It
+says now and then that it is ``alive`` while it works, and that it is ``idle`` before it waits, with
+the number of messages that it has handled.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import queue
 import shutil
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import astuple
@@ -18,6 +21,7 @@ from typing import Any
 
 from node.channel import Channel, ChannelError, take_over_stdin
 from node.engines.backend import Backend, BackendSettings, Job, Written
+from node.engines.silence import PULSE_SECONDS
 
 Open = Callable[[BackendSettings], Backend]
 FAILED = 1
@@ -75,10 +79,20 @@ def serve(backends: dict[str, Open]) -> None:
 
 
 def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: Backend) -> None:
+    handled = 1  # the settings
+    told = time.monotonic()
     while True:
-        while not (backend.busy and inbox.empty()):
+        if inbox.empty() and backend.busy:
+            _report(channel, backend.step())
+        else:
+            if inbox.empty():
+                channel.send({"idle": handled})
             _handle(inbox.get(), backend, channel)
-        _report(channel, backend.step())
+            handled += 1
+        # From this loop and no thread of its own: what hangs here is to be missed.
+        if time.monotonic() - told >= PULSE_SECONDS:
+            channel.send({"alive": True})
+            told = time.monotonic()
 
 
 def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None:

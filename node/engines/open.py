@@ -55,6 +55,7 @@ def open_streaming_engine(
             seed=config.node.seed + number,
             threads=threads,
             counters=counters,
+            patience=config.engine.patience,
             options=options,
             variables=variables,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ class Counting:
 
     def __init__(self, settings: BackendSettings) -> None:
         self._dies_at = settings.options.get("dies_at", 0)
+        self._hangs_at = settings.options.get("hangs_at", 0)
         self._slow = settings.options.get("slow", 0.0)
         self._jobs: dict[int, list[int]] = {}
         self._steps = 0
@@ -35,6 +37,8 @@ class Counting:
         if self._steps == self._dies_at:
             print("no more memory, sorry", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._steps == self._hangs_at:
+            threading.Event().wait()
         time.sleep(self._slow)
         written = []
         for number, state in list(self._jobs.items()):
@@ -64,5 +68,11 @@ def too_large(settings: BackendSettings) -> Counting:
     raise AssertionError
 
 
+def stuck(settings: BackendSettings) -> Counting:
+    threading.Event().wait()
+    raise AssertionError
+
+
 if __name__ == "__main__":
-    serve({"counting": Counting, "unloadable": unloadable, "too large": too_large})
+    kinds = {"unloadable": unloadable, "too large": too_large, "stuck": stuck}
+    serve({"counting": Counting, **kinds})

@@ -27,6 +27,7 @@ def engines(tmp_path, monkeypatch) -> list[EngineProcess]:
             seed=number,
             threads=1,
             counters=Counters(),
+            patience=2.0,
             options={"slow": 0.02},
             place=tmp_path,
             module="strange_engine",
@@ -81,10 +82,11 @@ def test_what_is_left_on_halting_comes_in_the_order_it_was_submitted(fleet):
     assert set(polled(fleet, 4)) == set(keys)
 
 
-def test_one_of_them_dies_and_nothing_is_lost(fleet, engines):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_of_them_dies_or_hangs_and_nothing_is_lost(fleet, engines, how):
     fleet.generate([(1,), (2,)], 1, SAMPLING)
     fleet.submit([Trajectory(key, (1,) * (key + 1)) for key in range(6)], Sampling())
-    os.kill(engines[1].pid, signal.SIGKILL)
+    os.kill(engines[1].pid, how)
     assert set(polled(fleet, 6)) == set(range(6))
 
 

@@ -25,6 +25,7 @@ from tests.support import lone_logprobs, random_policy
 
 GREEDY = Sampling(max_new_tokens=24, greedy=True)
 PATIENCE = 240.0
+HASTY = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +46,9 @@ def strange(tmp_path, monkeypatch) -> Iterator:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     engines = []
 
-    def start(kind: str, **options) -> EngineProcess:
-        engine = opened(
-            random_policy(), tmp_path, kind=kind, options=options, module="strange_engine"
-        )
+    def start(kind: str, patience: float = PATIENCE, **options) -> EngineProcess:
+        settings = {"patience": patience, "options": options, "module": "strange_engine"}
+        engine = opened(random_policy(), tmp_path, kind=kind, **settings)
         engines.append(engine)
         return engine
 
@@ -59,6 +59,7 @@ def strange(tmp_path, monkeypatch) -> Iterator:
 
 def opened(policy: Policy, place: Path, **settings) -> EngineProcess:
     settings = {"seed": 0, "threads": 1, "counters": Counters(), "place": place, **settings}
+    settings.setdefault("patience", PATIENCE)
     return EngineProcess(policy, **settings)
 
 
@@ -210,14 +211,17 @@ def test_a_key_that_is_taken_is_refused_until_its_trajectory_has_finished(engine
     assert list(finished(engine, 1)) == [0]
 
 
-def test_killed_in_mid_sentence_another_process_goes_on_and_nothing_is_lost_or_doubled(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_killed_or_hung_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(
+    tmp_path, how
+):
     counters = Counters()
     policy = random_policy()
     policy.stop_ids = (-1,)
-    engine = opened(policy, tmp_path, kind="transformers", counters=counters)
+    engine = opened(policy, tmp_path, kind="transformers", counters=counters, patience=5.0)
     sampling = Sampling(max_new_tokens=300, greedy=True)
     under_way(engine, [Trajectory(key, (5, 6, key)) for key in range(3)], sampling, 40)
-    os.kill(engine.pid, signal.SIGKILL)
+    os.kill(engine.pid, how)
     samples = finished(engine, 3)
     policy.model.generation_config.eos_token_id = None
     for key in range(3):
@@ -242,14 +246,48 @@ def test_the_second_death_ends_the_run_with_the_last_words(strange, caplog):
         engine.submit([Trajectory(0, (5, 6, 7))], GREEDY)
 
 
-def test_a_process_that_dies_while_it_halts_has_halted(strange):
-    engine = strange("counting", slow=0.05)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
+    engine = strange("counting", HASTY, slow=0.05)
     under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
-    os.kill(engine.pid, signal.SIGKILL)
+    os.kill(engine.pid, how)
     ((key, begun),) = engine.halt()
     assert key == 0
     assert begun.ids == tuple(range(5, 5 + len(begun.ids)))
     assert engine.poll(0.0) == []
+
+
+def test_the_second_time_that_it_hangs_ends_the_run_with_how_long_it_was_silent(strange, caplog):
+    engine = strange("counting", HASTY, hangs_at=5)
+    with pytest.raises(NodeError, match=r"died twice.*hung, silent for 2 s.*engine\.patience"):
+        engine.generate([(5, 6, 7)], 1, GREEDY)
+    assert "SIGKILL: it hung, silent for 2 seconds): another one goes on" in caplog.text
+
+
+def test_a_hung_process_takes_no_message_and_holds_nobody_up(strange):
+    engine = strange("counting", HASTY)
+    engine.generate([(1, 2)], 1, GREEDY)
+    os.kill(engine.pid, signal.SIGSTOP)
+    groups = engine.generate([(1,) * 500] * 1000, 1, Sampling(max_new_tokens=1))
+    assert [sample.ids for (sample,) in groups] == [((500 + 1) % 90 + 1,)] * 1000
+    assert engine._counters.snapshot() == {"engine_restarts": 1}
+
+
+def test_a_slow_process_is_left_alone_and_so_is_one_with_nothing_to_do(strange):
+    engine = strange("counting", HASTY, slow=0.8)
+    engine.generate([(1, 2)], 1, Sampling(max_new_tokens=3))
+    os.kill(engine.pid, signal.SIGSTOP)
+    assert engine.poll(1.5 * HASTY) == []
+    os.kill(engine.pid, signal.SIGCONT)
+    engine.generate([(1, 2)], 1, Sampling(max_new_tokens=1))
+    assert engine._counters.snapshot() == {}
+
+
+def test_a_process_that_hangs_in_its_start_is_not_tried_again(strange, monkeypatch):
+    monkeypatch.setattr("node.engines.silence.START_SECONDS", HASTY)
+    engine = strange("stuck", HASTY)
+    with pytest.raises(NodeError, match=r"does not start: .*it hung, silent for 2 seconds"):
+        engine.generate([(1, 2)], 1, GREEDY)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +344,8 @@ def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path)
         "from node.engines.engine_process import EngineProcess;"
         "from swarm.counters import Counters;"
         "engine = EngineProcess(random_policy(), kind='counting', seed=0, threads=1,"
-        " counters=Counters(), place=pathlib.Path(sys.argv[1]), module='strange_engine',"
+        " counters=Counters(), patience=60.0, place=pathlib.Path(sys.argv[1]),"
+        " module='strange_engine',"
         " options={'slow': 0.05});"
         "engine.submit([Trajectory(0, (1, 2))], Sampling(max_new_tokens=400));"
         "print(engine.pid, flush=True); time.sleep(60)"
