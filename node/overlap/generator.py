@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, Future
 from typing import TypeVar
 
 from node.engines.engine import Begun, Sample, Sampling, StreamingEngine, Trajectory
+from node.errors import NodeError
 from node.evaluation import fitting
 from node.experience import OwnGroup
 from node.generation import Generator
@@ -18,6 +19,7 @@ from node.overlap.window import Window
 from node.policy import Policy
 from node.stopwatch import Stopwatch
 from swarm.counters import Counters
+from swarm.journal_errors import JournalError
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +111,10 @@ class OverlappingGenerator:
         return groups
 
     def beside(self, work: Callable[[], T]) -> T:
-        """Do ``work`` on a thread of its own, and go on with what was begun meanwhile."""
+        """Do ``work`` on a thread of its own, and go on with what was begun meanwhile.
+
+        Where both fail, the error that ends the run is raised from the other one, which is logged.
+        """
         result: Future[T] = Future()
 
         def run() -> None:
@@ -122,10 +127,15 @@ class OverlappingGenerator:
         try:
             while not result.done():
                 self._look(LOOK_SECONDS)
-        except Exception:
+        except Exception as error:
             # Nobody else may write the weights as long as this work does.
-            wait([result])
-            raise
+            failed = result.exception()
+            if not isinstance(failed, Exception):
+                raise
+            fatal = isinstance(failed, NodeError | JournalError)
+            first, other = (failed, error) if fatal else (error, failed)
+            log.error("both generation and the update failed: %s", other, exc_info=other)
+            raise first from other
         return result.result()
 
     def close(self) -> None:

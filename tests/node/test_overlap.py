@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.transformers_engine import TransformersEngine
+from node.errors import NodeError
 from node.overlap.shelf import Shelf
 from node.rounds import Outcome
 from node.stopwatch import Stopwatch
@@ -206,6 +207,37 @@ def test_a_failed_update_is_raised_and_the_next_round_goes_on(journal) -> None:
     with pytest.raises(ZeroDivisionError):
         source.beside(lambda: 1 // 0)
     assert len(source.generate(3, Stopwatch())) == 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "update", "raised"),
+    [
+        (OSError("engine"), ValueError("update"), "engine"),
+        (NodeError("engine", None, ""), ValueError("update"), "engine"),
+        (OSError("engine"), NodeError("update", None, ""), "update"),
+    ],
+)
+def test_when_generation_and_the_update_both_fail_both_are_told(
+    journal, engine, update, raised, caplog
+) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    failed = threading.Event()
+
+    def poll(seconds: float) -> None:
+        failed.set()
+        raise engine
+
+    def work() -> None:
+        assert failed.wait(20)
+        raise update
+
+    made.engine.poll = poll
+    with pytest.raises((OSError, NodeError), match=raised) as caught:
+        source.beside(work)
+    told = {"engine": (engine, update), "update": (update, engine)}[raised]
+    assert (caught.value, caught.value.__cause__) == told
+    assert f"both generation and the update failed: {told[1]}" in caplog.text
 
 
 def test_a_stopped_node_goes_on_with_what_it_had_begun(journal) -> None:
