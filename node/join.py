@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 from contextlib import ExitStack
 
 import typer
 
 from node.config import Config
+from node.launch import Launch
 from node.monitor.sinks import open_sinks
 from node.participant import Participant
+from node.ranks import Ranks
 from node.run_folder import RunFolder
 from node.run_options import RunOptions
 from node.running import announce, stopping
+from node.sharded_learner import follow
 from node.status import StatusFile
 
 
 def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     """Join and train; Ctrl-C and SIGTERM end it after the round, with a checkpoint.
 
+    Where torchrun has started several processes, this is the one of rank 0.
+
     Raises:
+        ConfigError: several processes cannot do what the config asks for.
         NodeError: this node cannot start or cannot go on; what it learned is in the last
             checkpoint.
     """
+    if launch := Launch.read():
+        launch.check(config)
     with stopping() as stop, folder.locked(), ExitStack() as stack:
-        node = stack.enter_context(Participant(config, folder))
+        ranks = stack.enter_context(Ranks(launch)) if launch else None
+        node = stack.enter_context(Participant(config, folder, ranks=ranks))
         stack.enter_context(stop.working())
         announce(node.membership, options)
         for note in node.notes:
@@ -36,3 +47,16 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         node.rounds.run(config.schedule.rounds, stop)
     done = f"{node.rounds.round} rounds are done; the same command goes on from there"
     typer.echo(done, err=options.json)
+
+
+def help_learn(launch: Launch) -> None:
+    """Be a rank other than 0 until rank 0 ends, whom alone a signal stops.
+
+    Raises:
+        NodeError: the ranks cannot go on together.
+    """
+    logging.basicConfig(format=f"rank {launch.rank}: %(message)s")
+    with Ranks(launch) as ranks:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        follow(ranks)

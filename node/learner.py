@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from node.advantages import group_advantages, informative
 from node.batches import MicroBatch, Row, TrainingCompletion, TrainingGroup, micro_batches
@@ -31,7 +32,6 @@ from node.losses import (
 )
 from node.optimizer import Optimizer, OptimizerConfig
 from node.out_of_memory import TokenBudget, ran_out
-from node.policy import Policy
 from node.recomputing import Recomputing
 from node.sharing import Sharing, fits
 from node.update_stats import Tally, UpdateStats
@@ -44,7 +44,7 @@ Correction = Literal["none", "tis", "tapered"]
 
 
 @dataclass(slots=True)
-class _Pass:
+class Pass:
     """What one pass over an update's groups has gathered.
 
     ``prox`` holds each completion's proximal log-probs by its number, from the first pass on.
@@ -53,6 +53,16 @@ class _Pass:
     prox: dict[int, Tensor]
     losses: list[Tensor] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
+
+
+class Trained(Protocol):
+    """What a learner needs of a :class:`node.policy.Policy`."""
+
+    model: PreTrainedModel
+    device: torch.device
+    pad_id: int
+    context_length: int
+    version: int
 
 
 class Learner:
@@ -73,7 +83,7 @@ class Learner:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Trained,
         config: LearnerConfig,
         *,
         temperature: float = 1.0,
@@ -149,9 +159,9 @@ class Learner:
         sharing, budget = self._sharing, self._budget.tokens
         pad_id, device = self._policy.pad_id, self._policy.device
         if sharing is None:
-            parts = [part for row in rows for part in row.parts()]
+            parts = self._mine([part for row in rows for part in row.parts()])
             return tuple(micro_batches(parts, budget, pad_id, device))
-        parts = [part for row in rows for part in sharing.rows(row, budget)]
+        parts = self._mine([part for row in rows for part in sharing.rows(row, budget)])
         return tuple(micro_batches(parts, budget, pad_id, device, sharing.mask_weight))
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,6 +172,10 @@ class Learner:
         """Go on from :meth:`state_dict`, taken at the same moment as the policy's weights."""
         self._optimizer.load_state_dict(state["optimizer"])
         self._policy.version = int(state["version"])
+
+    def _mine(self, parts: list[Row]) -> list[Row]:
+        """Those of an update's rows that are read here; alone, all."""
+        return parts
 
     def _rows(self, groups: Sequence[TrainingGroup]) -> tuple[list[Row], Counts, int]:
         rows: list[Row] = []
@@ -196,7 +210,7 @@ class Learner:
             The loss, a scalar.
         """
         while True:
-            done = _Pass(dict(prox))
+            done = Pass(dict(prox))
             for batch in self.batches(rows):
                 if ran_out(partial(self._backward, batch, counts, done)):
                     break
@@ -207,7 +221,7 @@ class Learner:
             self._optimizer.discard()
             self._budget.halve(batch)
 
-    def _backward(self, batch: MicroBatch, counts: Counts, done: _Pass) -> None:
+    def _backward(self, batch: MicroBatch, counts: Counts, done: Pass) -> None:
         """Add one micro-batch's gradient; the first pass's log-probs become ``prox``."""
         with self._forward():
             distribution = distributions(self._policy.model, batch, self._temperature)

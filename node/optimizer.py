@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from node.errors import ConfigError
@@ -81,7 +82,8 @@ class Optimizer:
 
     def clip(self) -> Tensor:
         """Scale the gradient down to ``max_grad_norm``; returns its norm before that, a scalar."""
-        return torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def step(self) -> None:
         """Move the weights and forget the gradient."""

@@ -14,6 +14,7 @@ from node.opened import Opened
 from node.overlap.generator import JUDGES
 from node.policy import Policy, PolicyConfig
 from node.progress import Progress
+from node.ranks import Ranks
 from node.recorder import Recorder
 from node.rounds import Rounds
 from node.run_folder import RunFolder
@@ -34,6 +35,7 @@ class Participant(Opened):
 
     Args:
         clock: what draws and the pool go by; the network always keeps real time.
+        ranks: processes that help this one's learner.
 
     A context manager: entering opens every part and joins the swarm, leaving closes them. The
     caller holds the run folder's lock for as long.
@@ -51,9 +53,16 @@ class Participant(Opened):
     policy: Policy
     recorder: Recorder
 
-    def __init__(self, config: Config, folder: RunFolder, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        clock: Clock | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.config = config
         self.folder = folder
+        self._ranks = ranks
         self._clock = clock or SystemClock()
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
@@ -91,6 +100,7 @@ class Participant(Opened):
             pool=pool,
             clock=clock,
             counters=self.counters,
+            ranks=self._ranks,
         )
         stack.callback(trainer.close)
         progress.restore(trainer, pool)

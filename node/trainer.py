@@ -21,12 +21,14 @@ from node.engines.engine import RolloutEngine, Sampling, StreamingEngine
 from node.engines.open import open_engine, open_streaming_engine
 from node.evaluation import Evaluator, Scorer, heldout_tasks
 from node.generation import Generator
-from node.learner import Learner, LearnerConfig
+from node.learner import LearnerConfig
 from node.overlap.generator import JUDGES, OverlappingGenerator
 from node.overlap.shelf import Shelf
 from node.overlap.window import Window
 from node.policy import Policy
+from node.ranks import Ranks
 from node.rounds import GroupSource, Outcome, Rounds, RoundSettings, Rules
+from node.sharded_learner import Settings, open_learner
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from protocol.manifest import Manifest
 from protocol.rollout import Group
@@ -50,6 +52,7 @@ class Trainer:
         manifest: the swarm's.
         levels: what the verifier can serve here.
         engine: what completions come from; left out, what the config asks for.
+        ranks: processes that the learner is divided over; left out, it works alone.
 
     Attributes:
         policy, engine, learner, sampler: what a checkpoint is made of.
@@ -69,6 +72,7 @@ class Trainer:
         clock: Clock,
         counters: Counters,
         engine: RolloutEngine | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self._config = config
         self._verifier = verifier
@@ -89,12 +93,15 @@ class Trainer:
         self.engine: RolloutEngine = (
             engine or self._streaming or open_engine(config, policy, counters)
         )
-        self.learner = Learner(
+        self.learner = open_learner(
             policy,
-            LearnerConfig(**dict(config.learner)),
-            temperature=config.engine.temperature,
-            correction=config.mixture.correction,
-            decoupled=self._streaming is not None and config.schedule.max_staleness > 0,
+            Settings(
+                LearnerConfig(**dict(config.learner)),
+                temperature=config.engine.temperature,
+                correction=config.mixture.correction,
+                decoupled=self._streaming is not None and config.schedule.max_staleness > 0,
+            ),
+            ranks,
         )
         self._sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
         self._draws = Draws(

@@ -84,6 +84,13 @@ class Tally:
         self._ratios += other._ratios
         self._ages += other._ages
 
+    def on(self, device: str) -> Tally:
+        """The same sums on another device."""
+        moved = Tally()
+        for name, tensors in vars(self).items():
+            setattr(moved, name, [tensor.to(device) for tensor in tensors])
+        return moved
+
     def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch, version: int) -> None:
         """Take a micro-batch's log-probs ``[C, T]`` and the policy's version before a step."""
         known = batch.mask & batch.known

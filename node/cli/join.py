@@ -37,7 +37,15 @@ def command(
 
     Without a config it makes a node in ./swarm-run. Without peers it trains alone until found.
     """
+    from node.launch import Launch
     from node.run_options import RunOptions
+
+    launch = Launch.read()
+    if launch and launch.rank:
+        from node.join import help_learn
+
+        help_learn(launch)
+        return
 
     overrides = overrides_of(assignments, peers, mix, rounds)
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)

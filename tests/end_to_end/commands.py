@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +39,24 @@ _OUR_LINE = re.compile(r"[\d-]{10} [\d:,]{12} (INFO|WARNING|ERROR) (node|swarm|p
 
 
 class Command:
-    """One ``swarm-node`` process that works in ``folder``, in or below which its node is."""
+    """One ``swarm-node`` process that works in ``folder``, in or below which its node is.
+
+    ``under`` is what Python runs to start it, as ``-m torch.distributed.run``.
+    """
 
     def __init__(
-        self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        under: Sequence[str] = (),
     ) -> None:
         self.left: list[str] = []
         self.run = RunFolder(folder / "swarm-run")
         # not in the folder, whose disk may be full
         self._streams = [tempfile.NamedTemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "node.cli.main", *arguments],
+            [sys.executable, *under, "-m", "node.cli.main", *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._streams[0],
