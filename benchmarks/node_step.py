@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bare import BareTrainer, bare_generate, seconds
+from layouts import padded, rows_of
 
-from node.advantages import group_advantages
-from node.batches import MicroBatch, Row, micro_batches
+from node.batches import MicroBatch
 from node.draws import Draws
 from node.engines.engine import Sampling
 from node.engines.transformers_engine import TransformersEngine
@@ -90,23 +90,15 @@ class NodeStep:
     def bare_training(self) -> float:
         """Seconds of forward, backward and optimizer on the round just done, laid out as the
         learner does."""
-        return self._train(self._learner.batches(self._rows()))
+        return self._train(self._learner.batches(rows_of(self._groups)))
 
     def bare_padded_training(self) -> float:
         """The same with a padded row for every completion, prompt included."""
-        parts = [part for row in self._rows() for part in row.parts()]
-        batches = micro_batches(parts, NEVER, self._policy.pad_id, self._policy.device)
-        return self._train(tuple(batches))
+        return self._train(padded(rows_of(self._groups), self._policy))
 
     def close(self) -> None:
         """Stop the verifier's process."""
         self._stack.close()
-
-    def _rows(self) -> list[Row]:
-        return [
-            Row(g.prompt_ids, g.completions, group_advantages(g.rewards, True), own=True)
-            for g in self._groups
-        ]
 
     def _train(self, batches: Sequence[MicroBatch]) -> float:
         return seconds(lambda: self._bare.step(batches))

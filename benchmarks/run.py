@@ -12,6 +12,8 @@ BENCHMARKS = (
     ["engine.py"],
     ["engine.py", "--model", "tiny-wide"],
     ["step.py"],
+    ["learner.py"],
+    ["learner.py", "--tokens", "4"],
     ["overlap.py"],
     ["partial.py", "--prompts", "2", "--completions", "4", "--staleness", "4"],
     ["latency.py"],

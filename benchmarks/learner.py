@@ -1,0 +1,124 @@
+"""Tokens a second of a learner's update, against the least that training on them can cost.
+
+``learner_over_bare`` compares whole updates, advantages, layout, corrections, clipping and
+statistics included, with forward, backward and AdamW on the same tensors in the same layout. All
+groups have a signal; every other one is an outside one, and the corrections are those of a node
+under ``schedule.mode = "overlap"``, which computes the most. Tokens are those trained on.
+
+``padded_over_layout`` is the time of that bare training with a padded row for every completion,
+prompt included, over its time in the layout that the learner chose: 1 where it chose padded rows.
+``padded_over_packed`` is the same for groups that share their prompts whatever that costs, so that
+a choice that was wrong shows.
+
+All four take turns. Run it as ``python benchmarks/learner.py [--model tiny] [--tokens 4]
+[--prompt-tokens 64] [--completions 8] [--json]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from options import parser
+from output import show
+
+from node import threads
+
+WARM_UP = 2
+UPDATES = 4
+"""In a row, each turn."""
+RATE = 1e-6
+"""Of learning: of no consequence for the time, and the tokens stay what the policy writes."""
+
+
+def groups_of(policy: Any, options: argparse.Namespace) -> list[Any]:
+    """Groups that the policy has just written, each with rewards that differ."""
+    from node.batches import TrainingCompletion, TrainingGroup
+    from node.engines.engine import Sampling
+    from node.engines.transformers_engine import TransformersEngine
+
+    length = options.prompt_tokens
+    text = policy.encode_prompt(" ".join(str(n) for n in range(10, 90))) * length
+    prompts = [text[n : n + length] for n in range(options.prompts)]
+    sampling = Sampling(max_new_tokens=options.tokens)
+    samples = TransformersEngine(policy, seed=0).generate(prompts, options.completions, sampling)
+    rewards = tuple(float(n % 2) for n in range(options.completions))
+    groups = []
+    for number, (prompt, written) in enumerate(zip(prompts, samples, strict=True)):
+        own = number % 2 == 0
+        completions = tuple(
+            TrainingCompletion(s.ids, (True,) * len(s.ids), s.logprobs, s.versions if own else None)
+            for s in written
+        )
+        groups.append(TrainingGroup(tuple(prompt), completions, rewards, own))
+    return groups
+
+
+def contenders(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], dict[str, int]]:
+    """The update and the three bare trainings; and how many rows the learner laid out."""
+    from bare import BareTrainer
+    from layouts import packed, padded, rows_of
+
+    from node.learner import Learner, LearnerConfig
+    from node.policy import Policy, PolicyConfig
+
+    policy = Policy.load(PolicyConfig(options.model, device="cpu"))
+    policy.stop_ids = (-1,)
+    policy.context_length = max(policy.context_length, options.prompt_tokens + options.tokens)
+    policy.model.config.max_position_embeddings = policy.context_length
+    groups = groups_of(policy, options)
+    config = LearnerConfig(lr=RATE)
+    learner = Learner(policy, config, correction="tapered", decoupled=True)
+    rows, budget, bare = rows_of(groups), config.micro_batch_tokens, BareTrainer(policy.model)
+    layouts = {
+        "layout": learner.batches(rows),
+        "padded": padded(rows, policy, budget),
+        "packed": packed(rows, policy, budget),
+    }
+    works: dict[str, Callable[[], Any]] = {"learner": lambda: learner.update(groups)}
+    for name, batches in layouts.items():
+        works[name] = lambda batches=batches: bare.step(batches)
+    shape = {
+        "micro_batches": len(layouts["layout"]),
+        "rows": sum(len(batch.input_ids) for batch in layouts["layout"]),
+    }
+    return works, shape
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--prompt-tokens", type=int, default=16, help="in each prompt")
+    options = arguments.parse_args()
+    threads.choose(options.threads)
+    from bare import seconds
+
+    works, shape = contenders(options)
+    turns = []
+    for _ in range(WARM_UP + options.turns):
+        turn = dict.fromkeys(works, 0.0)
+        for _ in range(UPDATES):
+            for name, work in works.items():
+                turn[name] += seconds(work) / UPDATES
+        turns.append(turn)
+    turns = turns[WARM_UP:]
+    completions = options.prompts * options.completions
+    tokens = completions * options.tokens
+    result = {
+        "model": options.model,
+        "prompt_tokens": options.prompt_tokens,
+        "tokens": options.tokens,
+        "completions": completions,
+        **shape,
+        "learner_tokens_per_s": round(tokens / median(t["learner"] for t in turns)),
+        "bare_tokens_per_s": round(tokens / median(t["layout"] for t in turns)),
+        "learner_over_bare": round(median(t["layout"] / t["learner"] for t in turns), 2),
+        "padded_over_layout": round(median(t["padded"] / t["layout"] for t in turns), 2),
+        "padded_over_packed": round(median(t["padded"] / t["packed"] for t in turns), 2),
+    }
+    show(result, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()
