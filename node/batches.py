@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -69,6 +73,7 @@ class Row:
         values: what each completion adds to the policy's expected reward, times its probability;
             empty where that is not asked for.
         first: number of its first completion among all of the update.
+        length: tokens read.
     """
 
     prompt_ids: tuple[int, ...]
@@ -77,16 +82,16 @@ class Row:
     own: bool
     values: tuple[float, ...] = ()
     first: int = 0
+    length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        inner = sum(len(c.ids) for c in self.completions) - len(self.completions)
+        object.__setattr__(self, "length", len(self.prompt_ids) + inner)
 
     @property
     def shared(self) -> bool:
         """Whether a mask has to keep completions apart."""
         return len(self.completions) > 1
-
-    @property
-    def length(self) -> int:
-        """Tokens read."""
-        return len(self.prompt_ids) + sum(len(c.ids) - 1 for c in self.completions)
 
     def part(self, begin: int, end: int) -> Row:
         """The row with these of its completions."""
@@ -181,32 +186,28 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
     shared = rows[0].shared
     first = min(len(row.prompt_ids) for row in rows) - 1
     kept = max(row.length for row in rows) - first
-    ids, positions, segments, sources = [], [], [], []
-    for number, row in enumerate(rows):
-        placed = _Placed(row)
-        ids.append(placed.ids)
-        positions.append(placed.positions)
-        segments.append(placed.segments)
-        sources += [[number * kept + p - first for p in line] for line in placed.predictors]
+    length = kept + first
     done = [c for row in rows for c in row.completions]
-    mask = _padded([c.trained for c in done], False)
-    scored, inverse = torch.unique(_padded(sources, 0)[mask], return_inverse=True)
+    width = max(len(c.ids) for c in done)
+    mask = _padded([c.trained for c in done], width, False, np.bool_)
+    predictors = torch.from_numpy(_predictors(rows, width, kept) - first)
+    scored, inverse = torch.unique(predictors[mask], return_inverse=True)
     advantages = [a for row in rows for a in row.advantages]
     values = [v for row in rows for v in row.values or (0.0,) * len(row.completions)]
     own = [[row.own] for row in rows for _ in row.completions]
-    mu = _padded([c.behaviour or (0.0,) * len(c.ids) for c in done], 0.0)
-    versions = _padded([c.versions or (-1,) * len(c.ids) for c in done], -1)
+    ids = [_read(row) for row in rows]
+    positions, segments = zip(*map(_placed, rows), strict=True) if shared else ((), ())
     return MicroBatch(
-        input_ids=_padded(ids, pad_id).to(device),
-        position_ids=_padded(positions, 0).to(device) if shared else None,
-        segments=_padded(segments, 0).to(device) if shared else None,
+        input_ids=_padded(ids, length, pad_id, np.int64).to(device),
+        position_ids=_padded(positions, length, 0, np.int64).to(device) if shared else None,
+        segments=_padded(segments, length, 0, np.int64).to(device) if shared else None,
         kept=kept,
         scored=scored.to(device),
         source=torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, inverse).to(device),
-        targets=(_padded([c.ids for c in done], 0) * mask).to(device),
+        targets=(_padded([c.ids for c in done], width, 0, np.int64) * mask).to(device),
         mask=mask.to(device),
-        behaviour=mu.to(device, torch.float32),
-        versions=versions.to(device),
+        behaviour=_padded([c.behaviour or () for c in done], width, 0.0, np.float32).to(device),
+        versions=_padded([c.versions or () for c in done], width, -1, np.int64).to(device),
         known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
         own=torch.tensor(own, device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
@@ -215,23 +216,40 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
     )
 
 
-class _Placed:
-    """A row's tokens one behind the other, and for each completion where its tokens come from."""
-
-    def __init__(self, row: Row) -> None:
-        prompt = len(row.prompt_ids)
-        self.ids = [*row.prompt_ids]
-        self.positions = [*range(prompt)]
-        self.segments = [0] * prompt
-        self.predictors: list[list[int]] = []
-        for number, completion in enumerate(row.completions, 1):
-            begin, inner = len(self.ids), len(completion.ids) - 1
-            self.predictors.append([prompt - 1, *range(begin, begin + inner)])
-            self.ids += completion.ids[:-1]
-            self.positions += range(prompt, prompt + inner)
-            self.segments += [number] * inner
+def _read(row: Row) -> list[int]:
+    """The row's tokens one behind the other."""
+    return [*row.prompt_ids, *chain.from_iterable(c.ids[:-1] for c in row.completions)]
 
 
-def _padded(lines: Sequence[Sequence[float]], fill: float) -> Tensor:
-    width = max(map(len, lines))
-    return torch.tensor([[*line, *[fill] * (width - len(line))] for line in lines])
+def _placed(row: Row) -> tuple[list[int], list[int]]:
+    """The position of each token of the row, and its segment."""
+    prompt = len(row.prompt_ids)
+    positions, segments = [*range(prompt)], [0] * prompt
+    for number, completion in enumerate(row.completions, 1):
+        inner = len(completion.ids) - 1
+        positions += range(prompt, prompt + inner)
+        segments += [number] * inner
+    return positions, segments
+
+
+def _predictors(rows: Sequence[Row], width: int, length: int) -> NDArray[np.int64]:
+    """For each of ``width`` tokens of all completions the place, counted through rows of
+    ``length``, that predicts it: the prompt's end for the first one, then the token before."""
+    ends, begins = [], []
+    for number, row in enumerate(rows):
+        begin = number * length + len(row.prompt_ids)
+        ends += [begin - 1] * len(row.completions)
+        for completion in row.completions:
+            begins.append(begin)
+            begin += len(completion.ids) - 1
+    places = np.add.outer(np.array(begins, np.int64), np.arange(-1, width - 1))
+    places[:, 0] = ends
+    return places
+
+
+def _padded(lines: Sequence[Sequence[float]], width: int, fill: float, dtype: type) -> Tensor:
+    # Line by line, as torch.tensor takes several times as long over nested sequences.
+    padded: NDArray[Any] = np.full((len(lines), width), fill, dtype)
+    for target, line in zip(padded, lines, strict=True):
+        target[: len(line)] = line
+    return torch.from_numpy(padded)

@@ -47,7 +47,8 @@ Correction = Literal["none", "tis", "tapered"]
 class Pass:
     """What one pass over an update's groups has gathered.
 
-    ``prox`` holds each completion's proximal log-probs by its number, from the first pass on.
+    ``prox`` holds each completion's proximal log-probs by its number, from the first pass on;
+    nothing where there is no second.
     """
 
     prox: dict[int, Tensor]
@@ -233,7 +234,8 @@ class Learner:
             entropies = token_entropies(distribution, batch)
             done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
             frozen = self._prox(cur.detach(), batch)
-            done.prox.update(zip(batch.numbers, frozen, strict=True))
+            if self._config.epochs > 1:
+                done.prox.update(zip(batch.numbers, frozen, strict=True))
         weights = self._weights(frozen, batch)
         terms = Terms(cur, frozen, batch.advantages, batch.mask, weights)
         loss = self._loss(terms, counts, self._clip)

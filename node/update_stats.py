@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from node.batches import MicroBatch
 from node.losses import Clip
 
 UNKNOWN = -1
-MOST_SORTED = 1 << 20
+QUANTILES = (0.01, 0.5, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,6 @@ class Tally:
 
     def __init__(self) -> None:
         self._sums: list[Tensor] = []
-        self._ratio_max: list[Tensor] = []
         self._bounded: list[Tensor] = []
         self._ratios: list[Tensor] = []
         self._ages: list[Tensor] = []
@@ -79,7 +81,6 @@ class Tally:
     def add(self, other: Tally) -> None:
         """Take what another has summed."""
         self._sums += other._sums
-        self._ratio_max += other._ratio_max
         self._bounded += other._bounded
         self._ratios += other._ratios
         self._ages += other._ages
@@ -98,17 +99,13 @@ class Tally:
         age = torch.where(own & (batch.versions >= 0), version - batch.versions, UNKNOWN)
         own &= (age == 0) | (batch.versions < 0)
         gap = torch.where(known, cur - batch.behaviour, 0.0)
-        ratio = gap.exp()
-        self._ratio_max.append(ratio.where(known, 0.0).amax())
-        self._ratios.append(ratio.where(known, UNKNOWN).flatten())
+        self._ratios.append(gap.exp().where(known, UNKNOWN).flatten())
         self._ages.append(age.flatten())
         self._sums.append(
             torch.stack(
                 [
                     batch.mask.sum(),
                     torch.where(batch.mask, entropy, 0.0).sum(),
-                    known.sum(),
-                    torch.where(known, ratio, 0.0).sum(),
                     own.sum(),
                     torch.where(own, gap.abs(), 0.0).sum(),
                     (torch.where(batch.mask, cur, 0.0).sum(-1).exp() * batch.values).sum(),
@@ -142,22 +139,22 @@ class Tally:
         Args:
             earned: mean rewards of outside groups.
         """
-        tokens, entropy, known, ratio, own, gap, expected = torch.stack(self._sums).sum(0).tolist()
+        tokens, entropy, own, gap, expected = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
-        low, median, high = _quantiles(torch.cat(self._ratios)) if known else (1.0, 1.0, 1.0)
-        ages = torch.cat(self._ages)
+        ratios = _known(self._ratios)
+        low, median, high = np.quantile(ratios, QUANTILES) if len(ratios) else (1.0,) * 3
         return UpdateStats(
             loss=loss,
             grad_norm=grad_norm,
             entropy=entropy / tokens,
             clip_fraction=clipped / looked_at,
-            ratio_mean=ratio / known if known else 1.0,
-            ratio_max=float(torch.stack(self._ratio_max).max()) if known else 1.0,
-            ratio_low=low,
-            ratio_median=median,
-            ratio_high=high,
+            ratio_mean=float(ratios.mean(dtype=np.float64)) if len(ratios) else 1.0,
+            ratio_max=float(ratios.max()) if len(ratios) else 1.0,
+            ratio_low=float(low),
+            ratio_median=float(median),
+            ratio_high=float(high),
             masked_fraction=masked / looked_at,
-            staleness=tuple(torch.bincount(ages[ages >= 0]).tolist()),
+            staleness=tuple(np.bincount(_known(self._ages)).tolist()),
             engine_gap=gap / own if own else 0.0,
             tokens_trained=int(tokens),
             groups_informative=groups_informative,
@@ -170,9 +167,8 @@ class Tally:
         )
 
 
-def _quantiles(ratios: Tensor) -> list[float]:
-    """Quantiles 0.01, 0.5 and 0.99 of known ratios, of every n-th where there are many."""
-    ratios = ratios[ratios != UNKNOWN]
-    few = ratios[:: 1 + len(ratios) // MOST_SORTED].double()
-    levels = torch.tensor([0.01, 0.5, 0.99], dtype=few.dtype, device=few.device)
-    return list(few.quantile(levels).tolist())
+def _known(values: Sequence[Tensor]) -> NDArray[Any]:
+    """All of the values that are known."""
+    together: NDArray[Any] = torch.cat(list(values)).cpu().numpy()
+    known: NDArray[Any] = together[together != UNKNOWN]
+    return known
