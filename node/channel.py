@@ -36,8 +36,8 @@ class Channel:
         body = msgpack.packb(message)
         if len(body) > MAX_MESSAGE_BYTES:
             raise ValueError(f"a message of {len(body)} bytes: at most {MAX_MESSAGE_BYTES}")
-        self._end.settimeout(seconds)
         try:
+            self._end.settimeout(seconds)
             self._end.sendall(_LENGTH.pack(len(body)) + body)
         except TimeoutError:
             raise
@@ -73,11 +73,9 @@ class Channel:
     def _exactly(self, size: int, deadline: float | None) -> bytes:
         data = bytearray()
         while len(data) < size:
-            if deadline is not None:
-                self._end.settimeout(max(deadline - time.monotonic(), 1e-3))
-            else:
-                self._end.settimeout(None)
+            left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
             try:
+                self._end.settimeout(left)
                 chunk = self._end.recv(min(size - len(data), 1 << 20))
             except TimeoutError:
                 raise

@@ -27,7 +27,7 @@ def engines(tmp_path, monkeypatch) -> list[EngineProcess]:
             seed=number,
             threads=1,
             counters=Counters(),
-            patience=2.0,
+            patience=3.0,
             options={"slow": 0.02},
             place=tmp_path,
             module="strange_engine",

@@ -25,7 +25,7 @@ from tests.support import lone_logprobs, random_policy
 
 GREEDY = Sampling(max_new_tokens=24, greedy=True)
 PATIENCE = 240.0
-HASTY = 2.0
+HASTY = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -259,9 +259,9 @@ def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
 
 def test_the_second_time_that_it_hangs_ends_the_run_with_how_long_it_was_silent(strange, caplog):
     engine = strange("counting", HASTY, hangs_at=5)
-    with pytest.raises(NodeError, match=r"died twice.*hung, silent for 2 s.*engine\.patience"):
+    with pytest.raises(NodeError, match=r"died twice.*hung, silent for 3 s.*engine\.patience"):
         engine.generate([(5, 6, 7)], 1, GREEDY)
-    assert "SIGKILL: it hung, silent for 2 seconds): another one goes on" in caplog.text
+    assert "SIGKILL: it hung, silent for 3 seconds): another one goes on" in caplog.text
 
 
 def test_a_hung_process_takes_no_message_and_holds_nobody_up(strange):
@@ -273,20 +273,16 @@ def test_a_hung_process_takes_no_message_and_holds_nobody_up(strange):
     assert engine._counters.snapshot() == {"engine_restarts": 1}
 
 
-def test_a_slow_process_is_left_alone_and_so_is_one_with_nothing_to_do(strange):
-    engine = strange("counting", HASTY, slow=0.8)
-    engine.generate([(1, 2)], 1, Sampling(max_new_tokens=3))
-    os.kill(engine.pid, signal.SIGSTOP)
-    assert engine.poll(1.5 * HASTY) == []
-    os.kill(engine.pid, signal.SIGCONT)
-    engine.generate([(1, 2)], 1, Sampling(max_new_tokens=1))
+def test_a_slow_process_is_left_alone(strange):
+    engine = strange("counting", HASTY, slow=0.25 * HASTY)
+    engine.generate([(1, 2)], 1, Sampling(max_new_tokens=6))
     assert engine._counters.snapshot() == {}
 
 
 def test_a_process_that_hangs_in_its_start_is_not_tried_again(strange, monkeypatch):
     monkeypatch.setattr("node.engines.silence.START_SECONDS", HASTY)
     engine = strange("stuck", HASTY)
-    with pytest.raises(NodeError, match=r"does not start: .*it hung, silent for 2 seconds"):
+    with pytest.raises(NodeError, match=r"does not start: .*it hung, silent for 3 seconds"):
         engine.generate([(1, 2)], 1, GREEDY)
 
 
