@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from node.config import Config
 from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
 from node.engines.open import open_streaming_engine
 from node.errors import NodeError
-from node.policy import Policy
+from node.learner import Learner, LearnerConfig
+from node.policy import Policy, PolicyConfig
 from protocol.rollout import Finish
 from swarm.counters import Counters
+from tests.node.test_learner import MIXED
 from tests.support import character_tokenizer, lone_logprobs
 
 pytestmark = pytest.mark.vllm
@@ -48,6 +51,14 @@ def policy_of(version: int, *, tied: bool, spread: float = 0.3) -> Policy:
     torch.manual_seed(version)
     policy = Policy(Qwen3ForCausalLM(config), tokenizer, f"version {version}")
     policy.version = version
+    policy.stop_ids = ()
+    return policy
+
+
+def adapted(folder: Path, *, tied: bool) -> Policy:
+    """The policy of version 0 behind untrained adapters."""
+    policy_of(0, tied=tied, spread=0.1).save(folder)
+    policy = Policy.load(PolicyConfig(str(folder), device="cpu", lora_rank=4))
     policy.stop_ids = ()
     return policy
 
@@ -108,6 +119,24 @@ def test_greedy_completions_equal_transformers_from_the_start_and_after_every_up
     assert len(set(completions)) == 4
 
 
+def test_what_trained_adapters_make_is_written_from_the_start_and_after_every_update(
+    engine, tied, tmp_path
+):
+    greedy = Sampling(max_new_tokens=32, greedy=True)
+    policy = adapted(tmp_path, tied=tied)
+    learner = Learner(policy, LearnerConfig(lr=3e-2))
+    completions = []
+    for version in range(4):
+        engine.update(policy)
+        samples = engine.generate(PROMPTS, 1, greedy)
+        for prompt, (sample,) in zip(PROMPTS, samples, strict=True):
+            assert sample.ids == generated(policy.merged(), prompt, 32)
+            assert set(sample.versions) == {version}
+        completions.append(samples[0][0].ids)
+        assert not learner.update(MIXED).skipped
+    assert len(set(completions)) == 4
+
+
 def test_an_update_with_requests_on_their_way_loses_none_and_every_token_knows_its_weights(
     engine, tied
 ):
@@ -157,8 +186,9 @@ def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
     assert sample.finish is Finish.LENGTH
 
 
-def test_a_killed_vllm_is_started_again_and_nothing_is_lost():
-    policy = policy_of(3, tied=True, spread=0.1)
+def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(tmp_path):
+    policy = adapted(tmp_path, tied=True)
+    assert not Learner(policy, LearnerConfig(lr=3e-2)).update(MIXED).skipped
     policy.stop_ids = tuple(range(8))
     counters = Counters()
     engine = open_streaming_engine(CONFIG, policy, counters, threads=1)
