@@ -16,7 +16,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from node.advantages import group_advantages, informative
-from node.batches import MicroBatch, Row, TrainingCompletion, TrainingGroup, micro_batches
+from node.batches import (
+    MicroBatch,
+    Row,
+    TrainingCompletion,
+    TrainingGroup,
+    held_tokens,
+    micro_batches,
+)
 from node.learner_config import LearnerConfig
 from node.logprobs import distributions, token_entropies, token_logprobs
 from node.losses import (
@@ -162,7 +169,8 @@ class Learner:
         if sharing is None:
             parts = self._mine([part for row in rows for part in row.parts()])
             return tuple(micro_batches(parts, budget, pad_id, device))
-        parts = self._mine([part for row in rows for part in sharing.rows(row, budget)])
+        room = self._room([held_tokens(1, row, sharing.mask_weight) for row in rows])
+        parts = self._mine([part for row in rows for part in sharing.rows(row, room)])
         return tuple(micro_batches(parts, budget, pad_id, device, sharing.mask_weight))
 
     def state_dict(self) -> dict[str, Any]:
@@ -173,6 +181,10 @@ class Learner:
         """Go on from :meth:`state_dict`, taken at the same moment as the policy's weights."""
         self._optimizer.load_state_dict(state["optimizer"])
         self._policy.version = int(state["version"])
+
+    def _room(self, held: Sequence[float]) -> float:
+        """The most that a row may hold uncut, where an update's rows hold so much."""
+        return self._budget.tokens
 
     def _mine(self, parts: list[Row]) -> list[Row]:
         """Those of an update's rows that are read here; alone, all."""

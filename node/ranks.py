@@ -86,7 +86,7 @@ class Ranks:
     ) -> None:
         if self._failed:
             # What is still on its way would be waited for, and the other ranks wait for this one.
-            atexit.register(_end_at_once)
+            atexit.register(_end_at_once, getattr(error, "exit_code", 1))
             return
         if self.leads:
             try:
@@ -194,7 +194,7 @@ class Ranks:
             return mine
 
 
-def _end_at_once() -> None:
+def _end_at_once(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(status)

@@ -25,6 +25,8 @@ from node.sharded_model import Outline, Replica, sharded
 from node.update_stats import Tally, UpdateStats
 
 BEGIN = "begin"
+MOST_SHARES = 1.5
+"""Of an even division over the ranks, in one row; less would cut rows that differ by little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +105,12 @@ class ShardedLearner(Learner):
             if self._whole:
                 self._whole.version = self._policy.version
 
+    def _room(self, held: Sequence[float]) -> float:
+        """Rows much larger than a rank's share are cut, so that no rank is left without any."""
+        return min(super()._room(held), MOST_SHARES * sum(held) / self._ranks.world)
+
     def _mine(self, parts: list[Row]) -> list[Row]:
-        """The longest first, each to the rank that has the fewest tokens."""
-        tokens, mine = [0] * self._ranks.world, []
-        for part in sorted(parts, key=lambda part: part.length, reverse=True):
-            rank = tokens.index(min(tokens))
-            tokens[rank] += part.length
-            if rank == self._ranks.rank:
-                mine.append(part)
-        return mine
+        return dealt(parts, self._ranks.world)[self._ranks.rank]
 
     def _pass(
         self, rows: Sequence[Row], counts: Counts, prox: dict[int, Tensor], tally: Tally
@@ -205,6 +204,17 @@ def follow(ranks: Ranks) -> None:
             learner = ShardedLearner(ranks, *order.arguments)
         else:
             getattr(learner, order.name)(*order.arguments)
+
+
+def dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
+    """Rows for each rank: the longest first, each to the rank that has the fewest tokens."""
+    tokens: list[int] = [0] * ranks
+    hands: list[list[Row]] = [[] for _ in range(ranks)]
+    for row in sorted(rows, key=lambda row: row.length, reverse=True):
+        rank = tokens.index(min(tokens))
+        tokens[rank] += row.length
+        hands[rank].append(row)
+    return hands
 
 
 def _without_data(value: Any) -> Any:

@@ -71,7 +71,7 @@ class Sharing:
         pairs = length * length if row.shared else length * length / 2
         return length * self.matrices + pairs * self.pair
 
-    def rows(self, row: Row, token_budget: int) -> list[Row]:
+    def rows(self, row: Row, token_budget: float) -> list[Row]:
         """The row, or parts of it where they cost less or where it is beyond the budget."""
         if not row.shared:
             return [row]

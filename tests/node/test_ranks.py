@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils._pytree import tree_flatten
 
+from node.batches import Row, TrainingCompletion
 from node.config import Config
 from node.errors import ConfigError
 from node.launch import Launch
+from node.sharded_learner import dealt
 from tests.node.ranks_work import CASES
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +92,18 @@ def test_a_checkpoint_of_some_ranks_is_gone_on_with_by_others(
     assert through["version"] == alone["version"]
     if name == "one pass":
         torch.testing.assert_close(through["weights"], alone["weights"], atol=5e-5, rtol=1e-4)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 5))
+def test_every_row_is_dealt_once_and_no_rank_has_much_more_than_another(
+    lengths: list[int], ranks: int
+) -> None:
+    done = TrainingCompletion((5,), (True,))
+    rows = [Row((7,) * n, (done,), (1.0,), True, first=i) for i, n in enumerate(lengths)]
+    hands = dealt(rows, ranks)
+    assert sorted(row.first for hand in hands for row in hand) == list(range(len(rows)))
+    tokens = [sum(row.length for row in hand) for hand in hands]
+    assert max(tokens) - min(tokens) <= max(lengths, default=0)
 
 
 def test_memory_that_runs_out_on_one_rank_ends_all_with_the_key_that_helps(
