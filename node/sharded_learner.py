@@ -225,6 +225,7 @@ def _without_data(value: Any) -> Any:
 def _too_small(batch: MicroBatch) -> NodeError:
     return NodeError(
         "memory runs out in a micro-batch, and several ranks cannot cut it on their way",
-        f"{batch.input_ids.numel()} tokens",
-        "Lower learner.micro_batch_tokens, or set learner.gradient_checkpointing = true.",
+        f"{len(batch.mask)} completions, {batch.input_ids.numel()} tokens",
+        "Lower learner.micro_batch_tokens, or where it is a single completion "
+        "learner.max_completion_tokens, or set learner.gradient_checkpointing = true.",
     )
