@@ -1,4 +1,4 @@
-"""A back-end over ``transformers``: one batch, laid out anew whenever that is worth it."""
+"""A back-end over ``transformers``: one batch that jobs join and leave."""
 
 from __future__ import annotations
 
@@ -12,33 +12,31 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from node.engines.backend import BackendSettings, Job, Written
-from node.engines.decoding import Decoding
+from node.engines.decoding import Decoding, Piece
 from node.engines.engine import Sampling
 from node.engines.snapshot import load_into
 from node.policy import Policy
-from protocol.rollout import Finish
 
-REPORT_EVERY = 32
-"""Steps between two reports of what goes on; more of it would be lost with the process."""
 JOIN_SHARE = 0.25
-"""Jobs wait until they are this share of those that are left in the batch. Each time they are let
-in, all of the batch is read once more."""
+"""Jobs wait until they are this share of those that are in the batch: each time some are let in,
+the cache is copied."""
 
 
 @dataclass(slots=True)
 class _Row:
-    """A job in the batch, and how many of its tokens were reported."""
+    """A job in the batch, and what it was added there."""
 
     job: Job
-    reported: int = 0
+    ids: list[int]
 
 
 class ContinuousDecoding:
-    """Jobs run in batches of equal sampling; jobs with the same ids are read once for all.
+    """Jobs are written in a batch of equal sampling; those with the same ids are read once for all.
 
-    When enough others wait, or the weights change, the batch is cut between two steps: what it
-    has written becomes part of its jobs' ids, and the next batch begins with them. Reading them
-    again costs one forward pass over short texts, and leaves no cache of earlier weights behind.
+    When the weights change the batch is cut between two steps: what it has written becomes part of
+    its jobs' ids, and the next batch begins with them. Reading them again costs one forward pass
+    over short texts, and leaves no cache of earlier weights behind. Models with a cache that rows
+    cannot join are cut in the same way when enough jobs wait.
 
     Args:
         policy: whose model is sampled from; its weights are replaced by :meth:`update`.
@@ -52,6 +50,7 @@ class ContinuousDecoding:
         self._random.manual_seed(settings.seed)
         self._waiting: deque[Job] = deque()
         self._rows: dict[int, _Row] = {}
+        self._joined = 0
         self._decoding: Decoding | None = None
         self._sampling = Sampling()
         policy.version = load_into(policy.model, self._folder)
@@ -84,27 +83,17 @@ class ContinuousDecoding:
     @torch.inference_mode()
     def step(self) -> list[Written]:
         """See :class:`node.engines.backend.Backend`."""
-        written = self._cut() if self._worth_a_cut() else []
-        if self._decoding is None:
-            if not self._waiting:
-                return written
-            self._begin()
-        decoding = self._decoding
-        assert decoding is not None
-        decoding.step(self._sampling, self._random)
-        if decoding.left < len(self._rows):
-            going = decoding.going()
-            written += self._report([number for number in self._rows if number not in going])
-        elif decoding.sampled % REPORT_EVERY == 0:
-            written += self._report(list(self._rows))
-        if not decoding.live:
-            self._decoding = None
+        written = self._admit()
+        if self._decoding:
+            written += self._written(self._decoding.step())
+            if not self._decoding.left:
+                self._decoding = None
         return written
 
+    @torch.inference_mode()
     def update(self) -> list[Written]:
         """See :class:`node.engines.backend.Backend`."""
-        with torch.inference_mode():
-            written = self._cut()
+        written = self._cut()
         self._policy.version = load_into(self._policy.model, self._folder)
         return written
 
@@ -115,64 +104,64 @@ class ContinuousDecoding:
         self._waiting.clear()
         return written
 
-    def _worth_a_cut(self) -> bool:
+    def _admit(self) -> list[Written]:
+        """Let jobs that wait into the batch, or begin another one, where that is worth it."""
+        written: list[Written] = []
         going = len(self._rows)
         room = min(len(self._waiting), self._max_rows - going)
-        return self._decoding is not None and room > 0 and room >= JOIN_SHARE * going
+        if room <= 0 or room < JOIN_SHARE * going:
+            return written
+        if self._decoding and not self._decoding.open:
+            written = self._cut()
+        if self._decoding is None:
+            first = self._waiting[0]
+            self._sampling = Sampling(first.temperature, greedy=first.greedy)
+            self._decoding = Decoding(self._policy, self._sampling, self._random)
+            self._joined = 0
+        if alike := self._take():
+            jobs = [job for same in alike.values() for job in same]
+            counts = [len(same) for same in alike.values()]
+            pieces = self._decoding.join(list(alike), counts, [job.room for job in jobs])
+            written += self._written(pieces)
+            for number, job in enumerate(jobs, self._joined):
+                self._rows[number] = _Row(job, [])
+            self._joined += len(jobs)
+        return written
 
-    def _begin(self) -> None:
-        """Take from the front of the queue what fits into a batch."""
-        first = self._waiting[0]
-        self._sampling = Sampling(first.temperature, greedy=first.greedy)
+    def _take(self) -> dict[tuple[int, ...], list[Job]]:
+        """From the front of the queue what is sampled alike and fits into the batch, by ids."""
         alike: dict[tuple[int, ...], list[Job]] = {}
-        taken = 0
-        while self._waiting and taken < self._max_rows:
+        sampling = (self._sampling.temperature, self._sampling.greedy)
+        for _ in range(min(len(self._waiting), self._max_rows - len(self._rows))):
             job = self._waiting[0]
-            if (job.temperature, job.greedy) != (first.temperature, first.greedy):
+            if (job.temperature, job.greedy) != sampling:
                 break
             alike.setdefault(job.ids, []).append(self._waiting.popleft())
-            taken += 1
-        jobs = [job for same in alike.values() for job in same]
-        self._rows = {number: _Row(job) for number, job in enumerate(jobs)}
-        counts = [len(same) for same in alike.values()]
-        self._decoding = Decoding(self._policy, list(alike), counts, [job.room for job in jobs])
+        return alike
 
     def _cut(self) -> list[Written]:
         """End the batch; what goes on in it waits, before all others and with what it has."""
-        decoding = self._decoding
-        if decoding is None:
+        if self._decoding is None:
             return []
-        written = self._report(list(self._rows))
-        left = []
-        for number, row in self._rows.items():
-            added = decoding.ids[number, : decoding.sampled].tolist()
-            left.append(
-                replace(row.job, ids=(*row.job.ids, *added), room=row.job.room - len(added))
-            )
-        self._waiting.extendleft(reversed(left))
+        written = self._written(self._decoding.flush())
+        self._waiting.extendleft(
+            replace(row.job, ids=(*row.job.ids, *row.ids), room=row.job.room - len(row.ids))
+            for row in reversed(self._rows.values())
+        )
         self._rows, self._decoding = {}, None
         return written
 
-    def _report(self, numbers: list[int]) -> list[Written]:
-        """What some rows have that was not reported; rows that have ended are let go."""
-        decoding = self._decoding
-        assert decoding is not None
-        decoding.save()
+    def _written(self, pieces: Sequence[Piece]) -> list[Written]:
+        """Pieces by the numbers of their jobs; rows that have ended are let go."""
         written = []
-        for number in numbers:
-            row = self._rows[number]
-            columns = slice(row.reported, min(decoding.sampled, row.job.room))
-            ids = decoding.ids[number, columns].tolist()
-            ends = [at for at, token in enumerate(ids) if token in self._policy.stop_ids]
-            length = ends[0] + 1 if ends else len(ids)
-            finish = Finish.STOP if ends else None
-            if not ends and columns.stop == row.job.room:
-                finish = Finish.LENGTH
-            logprobs = decoding.logprobs[number, columns].tolist()[:length]
-            row.reported += length
+        for piece in pieces:
+            row = self._rows[piece.row]
+            row.ids += piece.ids
             written.append(
-                Written(row.job.number, ids[:length], logprobs, self._policy.version, finish)
+                Written(
+                    row.job.number, piece.ids, piece.logprobs, self._policy.version, piece.finish
+                )
             )
-            if finish is not None:
-                del self._rows[number]
-        return written
+            if piece.finish is not None:
+                del self._rows[piece.row]
+        return [each for each in written if each.ids]

@@ -1,168 +1,319 @@
-"""One batch of rows on its way from prompts to completions."""
+"""Rows on their way from prompts to completions; others join while they are written."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
+from node.engines.batch_rows import BatchRows
+from node.engines.draw import draw
 from node.engines.engine import Sampling
-from node.engines.fused_decoder import FusedDecoder, fits
-from node.engines.growing_cache import growing_cache
+from node.engines.fused_decoder import FusedDecoder, Past, fits
+from node.engines.growing_cache import Share, gathered, growing_cache, joinable
+from node.engines.ragged import alike
 from node.policy import Policy
+from protocol.rollout import Finish
 
 CHECK_EVERY_ON_GPU = 8
 COMPACT_BELOW = 0.75
+TELL_EVERY = 32
+"""Steps after which what goes on is told too; more of it would be lost with the process."""
+PREFILL_WORTH, DECODE_WORTH = 256, 4096
+"""Tokens of padding that are worth another forward pass, or one more attention in every layer."""
 HIDDEN = -1e4
 
 
-def draw(logits: Tensor, sampling: Sampling, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One token a row, and its log-prob under the distribution it was drawn from.
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a row was added since its last piece.
 
-    Inverts the cumulative distribution in float64: one random number a row, and no bias in large
-    vocabularies.
-
-    Args:
-        logits: ``[B, V]``.
-
-    Returns:
-        int64 ``[B, 1]`` and float32 ``[B, 1]``.
+    Attributes:
+        row: its number.
+        ids: sampled tokens, the one that ended it included.
+        logprobs: one a token, of the distribution it was drawn from.
+        finish: None while it goes on.
     """
-    logits = logits.float()
-    if sampling.temperature != 1.0:
-        logits = logits / sampling.temperature
-    distribution = logits.log_softmax(-1)
-    if sampling.greedy:
-        tokens = distribution.argmax(-1, keepdim=True)
-    else:
-        cumulative = distribution.exp().cumsum(-1, dtype=torch.float64)
-        point = torch.rand(
-            (len(logits), 1), generator=random, dtype=torch.float64, device=logits.device
-        )
-        tokens = torch.searchsorted(cumulative, point.mul_(cumulative[:, -1:]), right=True)
-        tokens.clamp_(max=logits.shape[-1] - 1)
-    return tokens, distribution.gather(-1, tokens)
+
+    row: int
+    ids: list[int]
+    logprobs: list[float]
+    finish: Finish | None
+
+
+@dataclass(slots=True)
+class _Cohort:
+    """Rows of similar length that share a cache.
+
+    Attributes:
+        size: how many; cohorts lie one behind the other in the batch.
+        hidden: ``[size, tokens]``, what is not a row's own; None where nothing is.
+    """
+
+    cache: DynamicCache
+    size: int
+    hidden: Tensor | None = None
+
+
+class _Part(NamedTuple):
+    """Rows that become part of a cohort.
+
+    Attributes:
+        lines: of the cache, that the rows begin with.
+        before: where the rows were in the batch; empty for newcomers.
+    """
+
+    cache: DynamicCache
+    lines: Tensor
+    rows: BatchRows
+    before: Tensor
 
 
 class Decoding:
     """Prompts are read once each, left-padded, and their cache is repeated for their rows.
 
     Args:
-        prompts: token ids.
-        rows: how many completions of each prompt; together they are the ``B`` rows, in order.
-        caps: for each of the ``B`` rows, the most tokens to sample.
+        policy: whose model is sampled from; its weights stay as they are meanwhile.
+        random: one number is drawn from it for every row and step.
 
     Attributes:
-        ids: int64 ``[B, cap]``, sampled tokens; what follows a row's end is meaningless.
-        logprobs: float32 ``[B, cap]``, of the sampled tokens.
-        sampled: tokens sampled so far in every row that is left.
         left: rows that had not ended when it was last looked at: at every step on a CPU, at
             every eighth elsewhere.
-        live: whether anything is left to sample.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        prompts: Sequence[Sequence[int]],
-        rows: Sequence[int],
-        caps: Sequence[int],
-    ) -> None:
-        device, longest, cap = policy.device, max(map(len, prompts)), max(caps)
+    def __init__(self, policy: Policy, sampling: Sampling, random: torch.Generator) -> None:
         self._policy = policy
-        self._check_every = 1 if device.type == "cpu" else CHECK_EVERY_ON_GPU
-        self._stop = torch.tensor(policy.stop_ids, device=device)
-        self._caps = torch.tensor(caps, device=device)
-        self._rows = torch.arange(len(caps), device=device)
-        self._finished = torch.zeros_like(self._rows, dtype=torch.bool)
-        self._cache = growing_cache(policy.model.config)
-        self._unsaved: list[tuple[Tensor, Tensor]] = []
-        self.sampled = 0
-        self.left = len(caps)
-        self.ids = self._rows.new_zeros((len(self._rows), cap))
-        self.logprobs = torch.zeros_like(self.ids, dtype=torch.float32)
-        self.live = True
-
-        pads = torch.tensor([[longest - len(prompt)] for prompt in prompts], device=device)
-        columns = torch.arange(longest + cap, device=device)
-        self._positions = (columns - pads).clamp_(0, policy.context_length - 1)
-        self._mask = (columns >= pads).long() if bool(pads.any()) else None
-        self._bias: Tensor | None = None
+        self._sampling = sampling
+        self._random = random
+        self._device = policy.device
+        self._on_cpu = policy.device.type == "cpu"
+        self._stop = torch.tensor(policy.stop_ids, device=self._device)
+        self._joinable = joinable(growing_cache(policy.model.config))
         self._fused: FusedDecoder | None = None
-        padded = [[policy.pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-        first = self._forward(torch.tensor(padded, device=device))
-        repeated = torch.arange(len(prompts), device=device).repeat_interleave(
-            torch.tensor(rows, device=device)
-        )
-        self._logits = first[repeated]
-        self._keep(repeated)
-        if fits(policy.model, self._cache):
-            self._fused = FusedDecoder(policy.model, self._cache, longest + cap)
+        self._rows: BatchRows | None = None
+        self._cohorts: list[_Cohort] = []
+        self._unsaved: list[tuple[Tensor, Tensor]] = []
+        self._joined = 0
+        self._steps = 0
+        self._told_at = 0
+        self._last = 0
+        self.left = 0
 
-    def step(self, sampling: Sampling, random: torch.Generator) -> None:
-        """Sample one token of every row that is still in the batch."""
-        tokens, logprobs = draw(self._logits, sampling, random)
+    @property
+    def open(self) -> bool:
+        """Whether others can join."""
+        return self._joinable or not self.left
+
+    def join(
+        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], caps: Sequence[int]
+    ) -> list[Piece]:
+        """Read prompts, and write their completions from the next step on.
+
+        Args:
+            prompts: token ids, none of them empty.
+            counts: how many completions of each prompt.
+            caps: for each completion, in order, the most tokens to sample.
+
+        Returns:
+            What the rows that are left were added and was not told.
+        """
+        pieces = self.flush()
+        newcomers = self._read(prompts, counts, caps)
+        self._joined += len(caps)
+        self._last = max(self._last, self._steps + max(caps))
+        self._arrange(newcomers)
+        return pieces
+
+    def step(self) -> list[Piece]:
+        """Sample one token of every row that is left; what is worth telling now."""
+        rows, pieces = self._rows, list[Piece]()
+        assert rows is not None
+        tokens, logprobs = draw(rows.logits, self._sampling, self._random)
         self._unsaved.append((tokens, logprobs))
-        self.sampled += 1
-        self._finished |= (tokens == self._stop).any(-1) | (self._caps == self.sampled)
-        if self.sampled == self.ids.shape[1]:
-            self.live, self.left = False, 0
-        elif self.sampled % self._check_every == 0:
-            tokens = self._drop_finished(tokens)
-        if self.live:
-            self._logits = self._forward(tokens)
-        else:
-            self.save()
+        self._steps += 1
+        rows.ended |= (tokens == self._stop).any(-1) | (rows.last == self._steps)
+        if self._on_cpu or self._steps % CHECK_EVERY_ON_GPU == 0 or self._steps == self._last:
+            left = len(rows) - int(rows.ended.sum())
+            if left < self.left:
+                pieces = self._tell(rows.ended & ~rows.told)
+                self.left = left
+            if not left:
+                self._rows, self._cohorts = None, []
+                return pieces
+            # They leave once they are worth a copy of the cache.
+            if left <= COMPACT_BELOW * len(rows):
+                tokens = tokens[self._arrange([])]
+        if self._steps - self._told_at == TELL_EVERY:
+            pieces += self.flush()
+        self._forward(tokens)
+        return pieces
 
-    def going(self) -> set[int]:
-        """Rows that have not ended."""
-        return set(self._rows[~self._finished].tolist()) if self.live else set()
-
-    def save(self) -> None:
-        """Bring ``ids`` and ``logprobs`` up to date, which otherwise happens at the end."""
-        if not self._unsaved:
-            return
-        tokens, logprobs = zip(*self._unsaved, strict=True)
-        columns = slice(self.sampled - len(tokens), self.sampled)
-        self.ids[self._rows, columns] = torch.cat(tokens, 1)
-        self.logprobs[self._rows, columns] = torch.cat(logprobs, 1)
+    def flush(self) -> list[Piece]:
+        """What the rows that are left were added and was not told."""
+        pieces = self._tell(~self._rows.told) if self._rows else []
         self._unsaved.clear()
+        self._told_at = self._steps
+        return pieces
 
-    def _forward(self, ids: Tensor) -> Tensor:
+    def _tell(self, which: Tensor) -> list[Piece]:
+        rows = self._rows
+        if rows is None or not self._unsaved:
+            return []
+        ids, logprobs = (torch.cat(each, 1) for each in zip(*self._unsaved, strict=True))
+        self._unsaved = [(ids, logprobs)]
+        rows.told = rows.ended.clone()
+        columns = [each[which].tolist() for each in (rows.number, rows.last, ids, logprobs)]
+        return [self._piece(*row) for row in zip(*columns, strict=True)]
+
+    def _piece(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> Piece:
+        """Cut off what was sampled after the end."""
+        finish = None
+        if last <= self._steps:
+            finish = Finish.LENGTH
+            del ids[last - self._told_at :]
+        ends = [at for at, token in enumerate(ids) if token in self._policy.stop_ids]
+        if ends:
+            finish = Finish.STOP
+            del ids[ends[0] + 1 :]
+        return Piece(row, ids, logprobs[: len(ids)], finish)
+
+    def _read(
+        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], caps: Sequence[int]
+    ) -> list[_Part]:
+        """Prompts of similar length are read together."""
+        begins = list(accumulate(counts, initial=0))
+        worth = PREFILL_WORTH if self._joinable else sys.maxsize
+        parts = []
+        for chosen in alike([len(prompt) for prompt in prompts], worth):
+            cache = growing_cache(self._policy.model.config)
+            logits, lengths = self._prefill([prompts[n] for n in chosen], cache)
+            lines = self._tensor([line for line, n in enumerate(chosen) for _ in range(counts[n])])
+            numbers = [number for n in chosen for number in range(begins[n], begins[n + 1])]
+            rows = BatchRows(
+                number=self._tensor(numbers) + self._joined,
+                last=self._tensor([caps[number] for number in numbers]) + self._steps,
+                position=lengths[lines],
+                ended=torch.zeros_like(lines, dtype=torch.bool),
+                told=torch.zeros_like(lines, dtype=torch.bool),
+                logits=logits[lines],
+            )
+            parts.append(_Part(cache, lines, rows, self._tensor([])))
+        return parts
+
+    def _prefill(
+        self, prompts: Sequence[Sequence[int]], cache: DynamicCache
+    ) -> tuple[Tensor, Tensor]:
+        """Logits ``[P, V]`` after the prompts, and their lengths."""
+        fill, longest = self._policy.pad_id, max(map(len, prompts))
+        ids = self._tensor([[fill] * (longest - len(each)) + list(each) for each in prompts])
+        lengths = self._tensor([len(each) for each in prompts])
+        positions = torch.arange(longest, device=self._device) - (longest - lengths)[:, None]
+        mask = (positions >= 0).long() if bool((positions < 0).any()) else None
+        return self._logits(ids, mask, positions.clamp_(0), cache), lengths
+
+    def _arrange(self, newcomers: Sequence[_Part]) -> Tensor:
+        """Let rows that have ended go, and newcomers in.
+
+        Returns:
+            Which rows stay, in their new order, newcomers left out.
+        """
+        parts = [*self._staying(), *newcomers]
+        if self._fused is None and fits(self._policy.model, parts[0].cache):
+            self._fused = FusedDecoder(self._policy.model)
+        worth = DECODE_WORTH if self._fused and self._on_cpu else sys.maxsize
+        lengths = [int(part.rows.position.max()) for part in parts]
+        together = alike(lengths, worth, [len(part.lines) for part in parts])
+        members = [[parts[n] for n in chosen] for chosen in together]
+        self._cohorts = [self._cohort(each) for each in members]
+        ordered = [part for each in members for part in each]
+        self._rows = BatchRows.of([part.rows for part in ordered])
+        self.left = len(self._rows) - int(self._rows.ended.sum())
+        self._look_ahead(self._rows)
+        kept = torch.cat([part.before for part in ordered])
+        self._unsaved = [(ids[kept], logprobs[kept]) for ids, logprobs in self._unsaved]
+        return kept
+
+    def _staying(self) -> list[_Part]:
+        """The rows that there are; those that have ended leave once they are worth a copy."""
+        parts: list[_Part] = []
+        begin = 0
+        for cohort in self._cohorts:
+            assert self._rows is not None
+            goes_on = ~self._rows.ended[begin : begin + cohort.size]
+            left = int(goes_on.sum())
+            if left <= COMPACT_BELOW * cohort.size:
+                lines = goes_on.nonzero().squeeze(-1)
+            else:
+                lines = torch.arange(cohort.size, device=self._device)
+            if left:
+                before = begin + lines
+                parts.append(_Part(cohort.cache, lines, self._rows[before], before))
+            begin += cohort.size
+        return parts
+
+    def _cohort(self, parts: Sequence[_Part]) -> _Cohort:
+        size = sum(len(part.lines) for part in parts)
+        for cohort in self._cohorts:
+            if len(parts) == 1 and parts[0].cache is cohort.cache and size == cohort.size:
+                return cohort
+        shares = []
+        for cache, lines, rows, _ in parts:
+            first = cache.get_seq_length() - int(rows.position.max())
+            shares.append(Share(cache, lines, first))
+        return _Cohort(gathered(shares), size)
+
+    def _look_ahead(self, rows: BatchRows) -> None:
+        """Prepare for as many steps as the rows can have."""
+        ahead = self._last - self._steps
+        places = torch.split(rows.position, [cohort.size for cohort in self._cohorts])
+        for cohort, position in zip(self._cohorts, places, strict=True):
+            length = cohort.cache.get_seq_length()
+            pads = (length - position)[:, None]
+            columns = torch.arange(length + ahead, device=self._device)
+            cohort.hidden = columns < pads if bool(pads.any()) else None
+        if self._fused:
+            pasts = [Past(c.cache, c.size, self._bias(c.hidden)) for c in self._cohorts]
+            self._fused.attach(pasts, int(rows.position.max()) + ahead)
+
+    def _bias(self, hidden: Tensor | None) -> Tensor | None:
+        if hidden is None:
+            return None
+        return hidden[:, None, None].to(self._policy.model.dtype) * HIDDEN
+
+    def _forward(self, tokens: Tensor) -> None:
+        """Read the tokens ``[B, 1]`` that were sampled."""
+        rows = self._rows
+        assert rows is not None
+        if self._fused:
+            rows.logits = self._fused.step(tokens, rows.position)
+        else:
+            (cohort,) = self._cohorts
+            seen = cohort.cache.get_seq_length() + 1
+            mask = None if cohort.hidden is None else (~cohort.hidden[:, :seen]).long()
+            # Rows that have ended go on until they leave, and may pass the end of the context.
+            positions = rows.position.clamp(max=self._policy.context_length - 1)[:, None]
+            rows.logits = self._logits(tokens, mask, positions, cohort.cache)
+        rows.position += 1
+
+    def _logits(
+        self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: DynamicCache
+    ) -> Tensor:
         """Logits ``[B, V]`` after the tokens ``[B, t]``."""
-        start = self._cache.get_seq_length()
-        seen = start + ids.shape[1]
-        if self._fused is not None:
-            bias = None if self._bias is None else self._bias[..., :seen]
-            return self._fused.step(ids, self._positions[:, start], bias)
         output: Any = self._policy.model(
             input_ids=ids,
-            attention_mask=None if self._mask is None else self._mask[:, :seen],
-            position_ids=self._positions[:, start:seen],
-            past_key_values=self._cache,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         )
         return cast(Tensor, output.logits[:, -1])
 
-    def _drop_finished(self, tokens: Tensor) -> Tensor:
-        """Let finished rows go once they are worth a copy of the cache."""
-        self.left = len(self._finished) - int(self._finished.sum())
-        self.live = self.left > 0
-        if not self.live or self.left > COMPACT_BELOW * len(self._finished):
-            return tokens
-        self.save()
-        stay = (~self._finished).nonzero().squeeze(-1)
-        self._rows, self._finished = self._rows[stay], self._finished[stay]
-        self._caps = self._caps[stay]
-        self._keep(stay)
-        return tokens[stay]
-
-    def _keep(self, rows: Tensor) -> None:
-        self._cache.reorder_cache(cast(torch.LongTensor, rows))
-        self._positions = self._positions[rows]
-        if self._mask is not None:
-            self._mask = self._mask[rows]
-            self._bias = (1.0 - self._mask[:, None, None].to(self._logits.dtype)) * HIDDEN
+    def _tensor(self, values: Sequence[Any]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -8,7 +8,8 @@ and grouped key-value heads are never repeated.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from node.engines.growing_cache import GrowingLayer
+from node.engines.growing_cache import GrowingLayer, joinable
 from node.sharing import STEADY_ROTATIONS
 
 ARCHITECTURES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -35,58 +36,87 @@ def fits(model: PreTrainedModel, cache: DynamicCache) -> bool:
     """
     return (
         type(model) in ARCHITECTURES
-        and all(type(layer) is GrowingLayer for layer in cache.layers)
+        and joinable(cache)
         and all(type(part) is nn.Linear for part in _projections(model))
         and model.config.hidden_act == "silu"
         and model.config.rope_parameters["rope_type"] in STEADY_ROTATIONS
     )
 
 
+class Past(NamedTuple):
+    """What some rows of a batch have seen.
+
+    Attributes:
+        cache: aligned on the right.
+        rows: how many; the pasts of a batch lie one behind the other.
+        bias: ``[rows, 1, 1, keys]``, added to attention scores, with as many keys as there will
+            ever be or more; None hides nothing.
+    """
+
+    cache: DynamicCache
+    rows: int
+    bias: Tensor | None
+
+
 class FusedDecoder:
-    """Decodes behind a cache that ``model.forward`` has filled.
+    """Decodes behind a cache that ``model.forward`` has filled, once that is attached.
 
     Args:
         model: one that :func:`fits`.
-        cache: keys and values so far, extended by every step.
-        length: positions that will be needed at most.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: DynamicCache, length: int) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         decoder: Any = model.model
-        self._layers = [
-            _Layer(layer, cast(GrowingLayer, past))
-            for layer, past in zip(decoder.layers, cache.layers, strict=True)
-        ]
+        self._layers = [_Layer(layer) for layer in decoder.layers]
         self._embeddings: Tensor = decoder.embed_tokens.weight
         self._head: Tensor = cast(Any, model).lm_head.weight
         self._norm, self._epsilon = decoder.norm.weight, decoder.norm.variance_epsilon
-        cos, sin = decoder.rotary_emb(
-            self._embeddings, torch.arange(length, device=model.device)[None]
-        )
-        half = sin.shape[-1] // 2
-        self._cos, self._sin = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
+        self._rotate = decoder.rotary_emb
+        self._cos = self._sin = self._embeddings[:0]
+        self._pasts: list[Past] = []
 
-    def step(self, tokens: Tensor, positions: Tensor, bias: Tensor | None) -> Tensor:
+    def attach(self, pasts: Sequence[Past], most: int) -> None:
+        """Go on behind these caches, which every step extends.
+
+        Args:
+            most: tokens of the longest row that there will ever be.
+        """
+        self._pasts = list(pasts)
+        for number, layer in enumerate(self._layers):
+            layer.pasts = [cast(GrowingLayer, past.cache.layers[number]) for past in pasts]
+        if most > len(self._cos):
+            positions = torch.arange(most, device=self._embeddings.device)
+            cos, sin = (each[0] for each in self._rotate(self._embeddings, positions[None]))
+            half = sin.shape[-1] // 2
+            self._cos, self._sin = cos, torch.cat((-sin[:, :half], sin[:, half:]), -1)
+
+    def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Logits ``[B, V]`` after one more token a row.
 
         Args:
             tokens: int64 ``[B, 1]``.
-            positions: int64 ``[B]``, or ``[1]`` where all rows are at the same one.
-            bias: ``[B, 1, 1, keys]``, added to the attention scores; None hides nothing.
+            positions: int64 ``[B]``.
         """
         hidden = embedding(tokens.squeeze(-1), self._embeddings)
         cos, sin = self._cos[positions, None], self._sin[positions, None]
+        looks = []
+        begin = 0
+        for cache, rows, bias in self._pasts:
+            seen = cache.get_seq_length() + 1
+            at = slice(begin, begin + rows)
+            looks.append((at, None if bias is None else bias[..., :seen]))
+            begin += rows
         for layer in self._layers:
-            hidden = layer.step(hidden, cos, sin, bias)
+            hidden = layer.step(hidden, cos, sin, looks)
         return linear(rms_norm(hidden, hidden.shape[-1:], self._norm, self._epsilon), self._head)
 
 
 class _Layer:
     """A decoder layer's weights and past, looked up once; the three projections are one matrix."""
 
-    def __init__(self, layer: Any, past: GrowingLayer) -> None:
+    def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self._past = past
+        self.pasts: list[GrowingLayer] = []
         self._size: int = attention.head_dim
         self._scale: float = attention.scaling
         self._groups: int = attention.num_key_value_groups
@@ -106,8 +136,11 @@ class _Layer:
             weights = [n.weight.expand(c, -1) for n, c in zip(norms, counts, strict=True) if n]
             self._head_norm, self._epsilon = torch.cat(weights), norms[0].variance_epsilon
 
-    def step(self, hidden: Tensor, cos: Tensor, sin: Tensor, bias: Tensor | None) -> Tensor:
-        """``[B, hidden]`` in and out; ``cos`` and ``sin`` are ``[B or 1, 1, D]``."""
+    def step(
+        self, hidden: Tensor, cos: Tensor, sin: Tensor, looks: Sequence[tuple[slice, Tensor | None]]
+    ) -> Tensor:
+        """``[B, hidden]`` in and out; ``cos`` and ``sin`` are ``[B, 1, D]``, ``looks`` are the rows
+        of each past and what is added to their scores."""
         rows, size = len(hidden), self._size
         x = linear(_normalised(hidden, self._before), self._qkv, self._qkv_bias)
         x = x.view(rows, -1, size)
@@ -115,10 +148,13 @@ class _Layer:
         if self._head_norm is not None:
             both = rms_norm(both, (size,), None, self._epsilon) * self._head_norm
         both = torch.addcmul(both * cos, both.roll(size // 2, -1), sin)
-        keys, values = self._past.update(both[:, self._heads :, None], value[:, :, None])
         query = both[:, : self._heads].reshape(rows, -1, self._groups, size)
-        mixed = _attend(query, keys, values, bias, self._scale).reshape(rows, -1)
-        hidden = _added(hidden, mixed, self._o)
+        mixed = []
+        for past, (at, bias) in zip(self.pasts, looks, strict=True):
+            keys, values = past.update(both[at, self._heads :, None], value[at, :, None])
+            mixed.append(_attend(query[at], keys, values, bias, self._scale))
+        looked = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+        hidden = _added(hidden, looked.reshape(rows, -1), self._o)
         x = _normalised(hidden, self._between)
         gate = linear(x, self._gate.weight, self._gate.bias)
         up = linear(x, self._up.weight, self._up.bias)

@@ -1,8 +1,10 @@
-"""A key-value cache that is written in place."""
+"""A key-value cache that is written in place, and whose rows leave and join."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -30,10 +32,11 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
         if self._room is None or end > self._room[0].shape[-2]:
-            self._room = (
-                self._roomier(self.keys, key_states, end),
-                self._roomier(self.values, value_states, end),
-            )
+            room = _room(key_states, end), _room(value_states, end)
+            if self.keys is not None and self.values is not None:
+                room[0][..., :start, :] = self.keys
+                room[1][..., :start, :] = self.values
+            self._room = room
             self.is_initialized = True
         keys, values = self._room
         keys[..., start:end, :] = key_states
@@ -41,22 +44,34 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.keys, self.values = keys[..., :end, :], values[..., :end, :]
         return self.keys, self.values
 
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Keep (or repeat) the given rows."""
-        super().reorder_cache(beam_idx)
-        self._room = None
-
-    @staticmethod
-    def _roomier(past: Tensor | None, new: Tensor, end: int) -> Tensor:
-        rows, heads, _, size = new.shape
-        room = torch.empty(
-            (rows, heads, end + max(SPARE_TOKENS, end // 2), size),
-            dtype=new.dtype,
-            device=new.device,
+    @classmethod
+    def of(
+        cls, parts: Sequence[tuple[GrowingLayer, Share]], rows: int, tokens: int
+    ) -> GrowingLayer:
+        """A layer of ``rows`` rows and ``tokens`` tokens of others, aligned on the right."""
+        layer = cls()
+        keys, values = (
+            _gathered([(getattr(part, name), share) for part, share in parts], rows, tokens)
+            for name in ("keys", "values")
         )
-        if past is not None:
-            room[..., : past.shape[-2], :] = past
-        return room
+        layer._room = keys, values
+        layer.keys, layer.values = keys[..., :tokens, :], values[..., :tokens, :]
+        layer.is_initialized = True
+        return layer
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Some rows of a cache.
+
+    Attributes:
+        rows: int64 ``[b]``, which ones; a row may be named several times.
+        first: their first token that is taken.
+    """
+
+    cache: DynamicCache
+    rows: Tensor
+    first: int
 
 
 def growing_cache(config: PreTrainedConfig) -> DynamicCache:
@@ -67,3 +82,49 @@ def growing_cache(config: PreTrainedConfig) -> DynamicCache:
     cache = DynamicCache(config=config)
     cache.layers = [GrowingLayer() if type(x) is DynamicLayer else x for x in cache.layers]
     return cache
+
+
+def joinable(cache: DynamicCache) -> bool:
+    """Whether rows of several such caches can be put into one."""
+    return bool(cache.layers) and all(type(layer) is GrowingLayer for layer in cache.layers)
+
+
+def gathered(shares: Sequence[Share]) -> DynamicCache:
+    """One cache of all the rows, one share behind the other and aligned on the right.
+
+    What shorter rows lack on the left is zero, and has to be hidden from attention. Where the
+    caches are not :func:`joinable` there can be only one share, of whole rows in their order.
+    """
+    first = shares[0].cache
+    if not joinable(first):
+        (share,) = shares
+        first.reorder_cache(cast(torch.LongTensor, share.rows))
+        return first
+    rows = sum(len(share.rows) for share in shares)
+    tokens = max(share.cache.get_seq_length() - share.first for share in shares)
+    whole = DynamicCache()
+    whole.layers = [
+        GrowingLayer.of(
+            [(cast(GrowingLayer, share.cache.layers[n]), share) for share in shares], rows, tokens
+        )
+        for n in range(len(first.layers))
+    ]
+    return whole
+
+
+def _gathered(parts: Sequence[tuple[Tensor, Share]], rows: int, tokens: int) -> Tensor:
+    whole = _room(parts[0][0], tokens, rows)
+    places = iter(torch.split(whole, [len(share.rows) for _, share in parts]))
+    for past, share in parts:
+        taken, place = past[..., share.first :, :], next(places)
+        begin = tokens - taken.shape[-2]
+        place[..., :begin, :] = 0.0
+        place[..., begin:tokens, :] = taken[share.rows]
+    return whole
+
+
+def _room(like: Tensor, tokens: int, rows: int | None = None) -> Tensor:
+    """Uninitialised, for so many tokens and some more."""
+    spare = max(SPARE_TOKENS, tokens // 2)
+    shape = (rows or len(like), like.shape[1], tokens + spare, like.shape[-1])
+    return torch.empty(shape, dtype=like.dtype, device=like.device)

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from node.engines.decoding import Decoding
+from node.engines.decoding import Decoding, Piece
 from node.engines.engine import Sample, Sampling
 from node.policy import Policy
-from protocol.rollout import Finish
 
 MAX_ROWS = 256
 
@@ -68,21 +67,24 @@ class TransformersEngine:
     ) -> list[list[Sample]]:
         room = [self._policy.context_length - len(prompt) for prompt in prompts for _ in range(n)]
         caps = [min(sampling.max_new_tokens, each) for each in room]
-        decoding = Decoding(self._policy.merged(), prompts, [n] * len(prompts), caps)
-        while decoding.live:
-            decoding.step(sampling, self._random)
-        rows = zip(decoding.ids.tolist(), decoding.logprobs.tolist(), caps, strict=True)
-        samples = [self._sample(*row) for row in rows]
+        decoding = Decoding(self._policy.merged(), sampling, self._random)
+        pieces = decoding.join(prompts, [n] * len(prompts), caps)
+        while decoding.left:
+            pieces += decoding.step()
+        rows: list[list[Piece]] = [[] for _ in caps]
+        for piece in pieces:
+            rows[piece.row].append(piece)
+        samples = [self._sample(row) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
-    def _sample(self, ids: list[int], logprobs: list[float], cap: int) -> Sample:
-        policy = self._policy
-        ends = [position for position, token in enumerate(ids[:cap]) if token in policy.stop_ids]
-        length = ends[0] + 1 if ends else cap
+    def _sample(self, pieces: Sequence[Piece]) -> Sample:
+        ids = tuple(token for piece in pieces for token in piece.ids)
+        finish = pieces[-1].finish
+        assert finish is not None
         return Sample(
-            ids=tuple(ids[:length]),
-            logprobs=tuple(logprobs[:length]),
-            versions=(policy.version,) * length,
-            finish=Finish.STOP if ends else Finish.LENGTH,
-            text=policy.decode(ids[:length]),
+            ids=ids,
+            logprobs=tuple(value for piece in pieces for value in piece.logprobs),
+            versions=(self._policy.version,) * len(ids),
+            finish=finish,
+            text=self._policy.decode(ids),
         )

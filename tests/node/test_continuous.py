@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import MistralConfig, MistralForCausalLM
 
+from node.engines import decoding
 from node.engines.backend import BackendSettings, Job
 from node.engines.continuous import ContinuousDecoding
 from node.engines.engine import Sampling
@@ -11,7 +14,7 @@ from node.engines.snapshot import Snapshot
 from node.engines.transformers_engine import TransformersEngine
 from node.policy import Policy
 from protocol.rollout import Finish
-from tests.support import lone_logprobs, random_policy
+from tests.support import character_tokenizer, lone_logprobs, random_policy
 
 CAP = 40
 PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8)]
@@ -86,12 +89,18 @@ ACTIONS = st.one_of(
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(actions=st.lists(ACTIONS, min_size=1, max_size=14), max_rows=st.integers(1, 6))
+@given(
+    actions=st.lists(ACTIONS, min_size=1, max_size=14),
+    max_rows=st.integers(1, 6),
+    worth=st.sampled_from([1, 60, 4096]),
+)
 def test_whatever_joins_or_interrupts_greedy_completions_stay_what_they_are(
-    tmp_path_factory, policy, expected, actions, max_rows
+    tmp_path_factory, monkeypatch, policy, expected, actions, max_rows, worth
 ):
+    monkeypatch.setattr(decoding, "PREFILL_WORTH", worth)
+    monkeypatch.setattr(decoding, "DECODE_WORTH", worth)
     writing = Writing(tmp_path_factory.mktemp("engine"), policy, max_rows)
     wanted: dict[int, tuple[int, ...]] = {}
     for action, which, begun in actions:
@@ -154,3 +163,46 @@ def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected
     assert set(writing.finish) == set(range(12))
     for number in range(0, 12, 3):
         assert tuple(writing.ids[number]) == expected[prompt]
+
+
+def test_a_job_that_joins_is_read_and_the_others_are_not_read_again(tmp_path):
+    policy = random_policy()
+    policy.stop_ids = ()
+    writing = Writing(tmp_path, policy)
+    read = []
+
+    def count(module, args, given):
+        read.append(given["input_ids"].numel())
+
+    writing.backend._policy.model.register_forward_pre_hook(count, with_kwargs=True)
+    for number, prompt in enumerate(PROMPTS):
+        writing.backend.submit([Job(number, prompt, CAP, 1.0, False)])
+        writing.steps(5)
+    writing.steps()
+    assert read == [len(prompt) for prompt in PROMPTS]
+    assert {len(ids) for ids in writing.ids.values()} == {CAP}
+
+
+def test_jobs_join_also_where_a_cache_cannot_take_them(tmp_path):
+    torch.manual_seed(1)
+    model = MistralForCausalLM(
+        MistralConfig(
+            vocab_size=98,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            initializer_range=0.4,
+            sliding_window=12,
+        )
+    )
+    policy = Policy(model, character_tokenizer(), "mistral")
+    greedy = Sampling(max_new_tokens=CAP, greedy=True)
+    alone = [TransformersEngine(policy, seed=0).generate([p], 1, greedy)[0][0] for p in PROMPTS]
+    writing = Writing(tmp_path, policy)
+    for number, prompt in enumerate(PROMPTS):
+        writing.backend.submit([Job(number, prompt, CAP, 1.0, True)])
+        writing.steps(5)
+    writing.steps()
+    assert [tuple(writing.ids[number]) for number in range(4)] == [each.ids for each in alone]

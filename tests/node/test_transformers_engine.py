@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
-from node.engines.decoding import draw
+from node.engines.draw import draw
 from node.engines.engine import Sampling
 from node.engines.fused_decoder import fits
 from node.engines.growing_cache import growing_cache
