@@ -54,6 +54,11 @@ class LearnerSection(Section):
         '"adamw" keeps two float32 numbers for every trained weight, "adamw8bit" two bytes (needs '
         "the extra: swarm-node[adamw8bit]).",
     )
+    offload: bool = key(
+        False,
+        "Keep the optimizer's numbers, gradients and float32 weights in main memory and step "
+        "there: a GPU holds the weights alone while the engine generates, and updates take longer.",
+    )
     lr: float = key(
         3e-4,
         "Learning rate of AdamW. The default suits the tiny models; take 1e-6 for models of half "

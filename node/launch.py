@@ -53,6 +53,9 @@ class Launch:
         if config.learner.optimizer != "adamw":
             remedy = f"Its state cannot be split over ranks: set it to 'adamw', {alone}"
             raise ConfigError("learner.optimizer", config.learner.optimizer, remedy)
+        if config.learner.offload:
+            remedy = f"What several ranks hold is split over their GPUs: set it to false, {alone}"
+            raise ConfigError("learner.offload", True, remedy)
         if config.policy.device not in ("auto", "cpu", "cuda"):
             remedy = f"Each rank takes the GPU of its number: set it to 'auto' or 'cuda', {alone}"
             raise ConfigError("policy.device", config.policy.device, remedy)

@@ -116,6 +116,7 @@ class Learner:
                 config.max_grad_norm,
                 config.warmup_steps,
                 config.optimizer,
+                config.offload,
             ),
         )
         self._budget = TokenBudget(config.micro_batch_tokens)
@@ -138,7 +139,7 @@ class Learner:
         first: tuple[float, float] | None = None
         for _ in range(self._config.epochs):
             total = self._pass(rows, counts, prox, tally)
-            loss, norm = torch.stack([total, self._optimizer.clip()]).tolist()
+            loss, norm = torch.stack([total, self._optimizer.clip().to(total)]).tolist()
             first = first or (loss, norm)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 self._optimizer.discard()

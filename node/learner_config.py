@@ -16,7 +16,8 @@ class LearnerConfig:
         loss: a function of :mod:`node.losses`.
         clip_low: the ratio's lower bound is ``1 - clip_low``.
         clip_high: its upper bound is ``1 + clip_high``.
-        optimizer: of :class:`node.optimizer.OptimizerConfig`.
+        optimizer: ``kind`` of :class:`node.optimizer.OptimizerConfig`.
+        offload: likewise.
         lr: AdamW's learning rate once warm.
         betas: AdamW's decay of the two moments.
         weight_decay: decoupled, times the learning rate a step.
@@ -39,6 +40,7 @@ class LearnerConfig:
     clip_low: float = 0.2
     clip_high: float = 0.28
     optimizer: Kind = "adamw"
+    offload: bool = False
     lr: float = 3e-4
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.0

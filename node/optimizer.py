@@ -25,6 +25,8 @@ class OptimizerConfig:
     """AdamW (arXiv:1711.05101) behind a linear warm-up of ``warmup_steps`` steps.
 
     Its two moments are float32, or of eight bits in blocks (``"adamw8bit"``, arXiv:2110.02861).
+    With ``offload`` they are in main memory, as are gradients and float32 weights, and the step is
+    made there (ZeRO-Offload, arXiv:2101.06840).
     """
 
     lr: float
@@ -33,13 +35,15 @@ class OptimizerConfig:
     max_grad_norm: float
     warmup_steps: int
     kind: Kind = "adamw"
+    offload: bool = False
 
 
 class Optimizer:
     """Steps a model's parameters.
 
-    Weights in half precision get a float32 master copy: a step of 1e-6 is smaller than their
-    rounding and would be lost. float16 gradients are scaled up on their way through the model.
+    Weights in half precision, and those that are stepped elsewhere, get a float32 master copy: a
+    step of 1e-6 is smaller than the rounding of the former and would be lost. float16 gradients
+    are scaled up on their way through the model.
 
     Args:
         parameters: of the whole model; those that require no gradient are left as they are.
@@ -53,9 +57,11 @@ class Optimizer:
         self._weights = [p for p in parameters if p.requires_grad]
         self._config = config
         # Of weights in float32, trained beside frozen ones in half precision, no copy is made.
-        self._copied = any(p.dtype != torch.float32 for p in parameters)
+        self._copied = config.offload or any(p.dtype != torch.float32 for p in parameters)
         self._masters: list[Tensor] = (
-            [p.detach().float() for p in self._weights] if self._copied else list(self._weights)
+            [self._moved(p.detach(), copy=config.offload) for p in self._weights]
+            if self._copied
+            else list(self._weights)
         )
         half = any(p.dtype == torch.float16 for p in parameters)
         self._scale = HALF_LOSS_SCALE if half else 1.0
@@ -76,7 +82,7 @@ class Optimizer:
         for master, weight in zip(self._masters, self._weights, strict=True):
             if weight.grad is None:
                 continue
-            gradient = weight.grad.float().div_(self._scale)
+            gradient = self._moved(weight.grad).div_(self._scale)
             master.grad = gradient if master.grad is None else master.grad.add_(gradient)
             weight.grad = None
 
@@ -127,10 +133,17 @@ class Optimizer:
                 "in another folder with node.run_dir.",
             )
         self._adam.load_state_dict(deepcopy(state["adam"]))
-        with torch.no_grad():
-            for master, saved in zip(self._masters, state["masters"], strict=self._copied):
-                master.copy_(saved)
+        if self._copied:
+            with torch.no_grad():
+                saved = state["masters"] or self._weights
+                for master, each in zip(self._masters, saved, strict=True):
+                    master.copy_(each)
         self.steps = int(state["steps"])
+
+    def _moved(self, tensor: Tensor, *, copy: bool = False) -> Tensor:
+        """In float32, where the step is made."""
+        place = "cpu" if self._config.offload else tensor.device
+        return tensor.to(place, torch.float32, copy=copy)
 
 
 def _adam(masters: list[Tensor], config: OptimizerConfig) -> torch.optim.Optimizer:

@@ -13,6 +13,8 @@ from tests.support import random_policy
 
 EIGHT_BIT = dataclasses.replace(CONFIG, optimizer="adamw8bit")
 
+OFFLOADED = dataclasses.replace(CONFIG, offload=True)
+
 
 def moments(learner: Learner) -> list[torch.Tensor]:
     states = learner.state_dict()["optimizer"]["adam"]["state"].values()
@@ -44,6 +46,33 @@ def test_moments_of_eight_bits_go_on_from_a_checkpoint(tmp_path):
     other.model.load_state_dict(policy.model.state_dict())
     restored = Learner(other, EIGHT_BIT)
     restored.load_state_dict(torch.load(tmp_path / "learner.pt", weights_only=True))
+    learner.update(MIXED)
+    restored.update(MIXED)
+    assert torch.equal(weights(policy), weights(other))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_steps_made_in_main_memory_are_the_same_steps(dtype):
+    steps = []
+    for config in (CONFIG, OFFLOADED):
+        policy = random_policy(dtype=dtype)
+        learner = Learner(policy, config)
+        for _ in range(3):
+            learner.update(MIXED)
+        assert all(p.grad is None for p in policy.model.parameters())
+        steps.append(weights(policy))
+    assert torch.equal(*steps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("before", [CONFIG, OFFLOADED], ids=["to main memory", "from main memory"])
+def test_a_run_goes_on_when_its_steps_move(dtype, before):
+    policy, other = random_policy(dtype=dtype), random_policy(seed=9, dtype=dtype)
+    learner = Learner(policy, before)
+    learner.update(MIXED)
+    other.model.load_state_dict(policy.model.state_dict())
+    restored = Learner(other, CONFIG if before is OFFLOADED else OFFLOADED)
+    restored.load_state_dict(learner.state_dict())
     learner.update(MIXED)
     restored.update(MIXED)
     assert torch.equal(weights(policy), weights(other))

@@ -119,6 +119,7 @@ def test_memory_that_runs_out_on_one_rank_ends_all_with_the_key_that_helps(
     [
         ("policy.lora_rank", 8),
         ("learner.optimizer", "adamw8bit"),
+        ("learner.offload", True),
         ("policy.device", "cuda:1"),
         ("policy.device", "mps"),
     ],
