@@ -19,6 +19,7 @@ from swarm.judge import Verdict
 log = logging.getLogger(__name__)
 
 SOLVED = 1.0 - 1e-6
+LONGER_CONTEXT = "Choose a model with a longer context, or other envs with tasks.weights."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
         raise NodeError(
             "every prompt is longer than the policy's context",
             f"{min(map(len, prompts))} tokens or more, context {policy.context_length}",
-            "Choose a model with a longer context, or other envs with tasks.weights.",
+            LONGER_CONTEXT,
         )
     return fits
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sample, Sampling
-from node.evaluation import Scorer, fitting
+from node.evaluation import LONGER_CONTEXT, Scorer, fitting
 from node.experience import OwnGroup, own_group
 from node.policy import Policy
 from node.stopwatch import Stopwatch
@@ -138,7 +138,15 @@ class Generator:
         fits = fitting(self._policy, encoded)
         if left_out := fits.count(False):
             self._counters.add("own_prompts_too_long", left_out)
-            log.warning("%d of %d prompts do not fit the context", left_out, len(draws))
+            log.warning(
+                "%d of %d prompts, of up to %d tokens, do not fit the policy's context of %d: they "
+                "are left out. %s",
+                left_out,
+                len(draws),
+                max(map(len, encoded)),
+                self._policy.context_length,
+                LONGER_CONTEXT,
+            )
         return list(compress(draws, fits)), list(compress(encoded, fits))
 
     def _draw(self, epoch: int, index: int) -> Draw:

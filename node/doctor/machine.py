@@ -13,7 +13,8 @@ from packaging.requirements import Requirement
 
 from node.config import Config
 from node.doctor.finding import Finding, fail, ok, warn
-from node.errors import NodeError
+from node.engines.vllm_version import check_vllm
+from node.errors import ConfigError, NodeError
 from node.run_folder import RunFolder
 from protocol.identity import Identity, KeyFileError
 
@@ -78,6 +79,16 @@ def check_device(device: str) -> Finding:
     return fail("device", f"{device}, but torch sees {count} GPUs", remedy)
 
 
+def check_engine(kind: str) -> Finding:
+    """Whether the library that samples is there."""
+    if kind == "vllm":
+        try:
+            check_vllm()
+        except ConfigError as error:
+            return fail("engine", f"{error.key} = {error.value}", error.remedy)
+    return ok("engine", kind)
+
+
 def check_key(folder: RunFolder) -> Finding:
     """Whether the identity is usable and private."""
     if not folder.identity.exists():
@@ -122,6 +133,7 @@ def check_machine(config: Config, folder: RunFolder) -> list[Finding]:
         *check_packages(),
         check_daemon(),
         check_device(config.policy.device),
+        check_engine(config.engine.kind),
         check_disk(folder),
         check_key(folder),
         check_clock(),

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 MODULE = "node.engines.host"
 LAST_LINES = 20
 END_SECONDS = 5.0
+ROUTINE = re.compile(r"\b(DEBUG|INFO)\b")
+"""Lines that do not tell why a process ended."""
+SLOW = "If it was slow and did not hang, raise engine.patience."
+MEMORY = "If memory ran out, choose a smaller policy.model or a lower engine.gpu_memory."
 
 
 class EngineChild:
@@ -56,6 +61,7 @@ class EngineChild:
         self._hung = False
         self._ending = threading.Event()
         self._failure = ""
+        self._remedied = False
         self._listeners = [
             threading.Thread(target=work, daemon=True) for work in (self._receive, self._overhear)
         ]
@@ -106,6 +112,13 @@ class EngineChild:
         how = "killed in vain" if status is None else in_words(status)
         return f"{how}: {self._words()}"
 
+    @property
+    def remedy(self) -> str:
+        """What may help, once it has ended; empty where its last words say it."""
+        if self._hung:
+            return SLOW
+        return "" if self._remedied else MEMORY
+
     def _words(self) -> str:
         if self._hung:
             return f"it hung, silent for {self._silence.seconds:.0f} seconds"
@@ -129,7 +142,8 @@ class EngineChild:
                 self._inbox.put(None)
                 return
             self._silence.hear(message)
-            self._failure = message.get("failed", self._failure)
+            if "failed" in message:
+                self._failure, self._remedied = message["failed"], message["remedy"]
             if "written" in message or "halted" in message:
                 self._inbox.put(message)
 
@@ -149,6 +163,7 @@ class EngineChild:
         with pipe:
             for line in pipe:
                 text = line.decode(errors="replace").strip()
-                if text:
+                if text and not ROUTINE.search(text):
                     self._lines.append(text)
+                if text:
                     log.debug("engine %d: %s", self.pid, text)

@@ -278,9 +278,8 @@ class EngineProcess:
             raise NodeError(
                 "the engine died twice" if child.ready else "the engine does not start",
                 how,
-                "All that it said is in node.log with monitor.log_level = 'debug'. If memory ran "
-                "out, choose a smaller model or a lower engine.gpu_memory; if it was slow and did "
-                "not hang, raise engine.patience. The run goes on from its last checkpoint.",
+                f"{child.remedy} All that it said is in node.log with monitor.log_level = 'debug'. "
+                "The run goes on from its last checkpoint.",
             )
         self._counters.add("engine_restarts")
         log.warning("the engine died (%s): another one goes on", how)

@@ -2,9 +2,9 @@
 
 It reads messages from the socket that is its standard input and ends with it. The first one holds
 the settings of its back-end; afterwards come ``jobs``, ``update`` and ``halt``. It answers with
-``ready`` once, with what was ``written``, with ``halted``, and with ``failed`` before it dies. It
-says now and then that it is ``alive`` while it works, and that it is ``idle`` before it waits, with
-the number of messages that it has handled.
+``ready`` once, with what was ``written``, with ``halted``, and before it dies with how it
+``failed`` and whether that names a ``remedy``. It says now and then that it is ``alive`` while it
+works, and that it is ``idle`` before it waits, with the number of messages that it has handled.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from node.channel import Channel, ChannelError, take_over_stdin
 from node.engines.backend import Backend, BackendSettings, Job, Written
 from node.engines.silence import PULSE_SECONDS
+from node.errors import NodeError
 
 Open = Callable[[BackendSettings], Backend]
 FAILED = 1
@@ -73,8 +74,10 @@ def serve(backends: dict[str, Open]) -> None:
         _leave(settings.folder)
     except BaseException as error:  # noqa: BLE001 - told to the owner, who goes on without
         traceback.print_exc()
-        words = " ".join(f"{type(error).__name__}: {error}".split())
-        channel.send({"failed": words[:FAILURE_CHARACTERS]})
+        told = isinstance(error, NodeError)
+        words = str(error) if told else f"{type(error).__name__}: {error}"
+        failed = " ".join(words.split())[:FAILURE_CHARACTERS]
+        channel.send({"failed": failed, "remedy": told})
         os._exit(FAILED)
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from transformers import AutoConfig
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from node.engines.backend import BackendSettings, Job, Written
 from node.engines.snapshot import opened
+from node.errors import NodeError
 from protocol.rollout import Finish
 
 REPORT_EVERY = 32
@@ -53,6 +55,7 @@ class VllmBackend:
 
         Raises:
             SnapshotError: its weights cannot be used.
+            NodeError: vLLM does not know such a model.
         """
         arguments = EngineArgs(
             model=settings.folder,
@@ -74,7 +77,17 @@ class VllmBackend:
             enforce_eager=settings.device == "cpu" and not _compiles(),
             disable_log_stats=True,
         )
-        return cls(LLMEngine.from_engine_args(arguments), settings)
+        try:
+            engine = LLMEngine.from_engine_args(arguments)
+        except ValidationError as error:
+            # The message goes on with the names of all that it does know.
+            reason = error.errors()[0]["msg"].split(" Supported architectures:")[0]
+            raise NodeError(
+                "vLLM does not take this policy",
+                reason.removeprefix("Value error, "),
+                "Choose another policy.model, or set engine.kind = 'transformers'.",
+            ) from error
+        return cls(engine, settings)
 
     @property
     def busy(self) -> bool:

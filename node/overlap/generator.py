@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from node.engines.engine import Begun, Sample, Sampling, StreamingEngine, Trajectory
 from node.errors import NodeError
-from node.evaluation import fitting
+from node.evaluation import LONGER_CONTEXT, fitting
 from node.experience import OwnGroup
 from node.generation import Generator
 from node.overlap.group import RunningGroup
@@ -209,7 +209,13 @@ class OverlappingGenerator:
 
     def _too_long(self, group: RunningGroup) -> None:
         self._counters.add("own_prompts_too_long")
-        log.warning("a prompt of %s does not fit the context", group.draw.env)
+        log.warning(
+            "a prompt of %s has %d tokens and the policy's context %d: it is left out. %s",
+            group.draw.env,
+            len(group.prompt_ids),
+            self._policy.context_length,
+            LONGER_CONTEXT,
+        )
         self._unfit.append(group.prompt_ids)
         self._lose(group)
         if len(self._unfit) >= self._window.size:

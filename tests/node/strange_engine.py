@@ -36,6 +36,7 @@ class Counting:
         self._steps += 1
         if self._steps == self._dies_at:
             print("no more memory, sorry", file=sys.stderr, flush=True)
+            print("INFO 11-21 a step was made", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         if self._steps == self._hangs_at:
             threading.Event().wait()

@@ -21,6 +21,7 @@ from node.doctor.machine import (
     check_daemon,
     check_device,
     check_disk,
+    check_engine,
     check_key,
     check_packages,
 )
@@ -71,6 +72,14 @@ def test_the_daemon_runs_here_and_a_missing_one_is_a_failure(
 def test_a_gpu_that_is_not_there_is_a_failure_and_no_gpu_is_none() -> None:
     assert check_device("auto").level == "ok"
     assert check_device("cuda:99").level == "fail"
+
+
+def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_engine("transformers").level == "ok"
+    monkeypatch.setattr("node.engines.vllm_version.PACKAGES", ("a-package-that-is-nowhere",))
+    finding = check_engine("vllm")
+    assert finding.level == "fail"
+    assert "make vllm" in finding.remedy
 
 
 def test_a_key_that_others_can_read_is_a_failure(folder: RunFolder) -> None:

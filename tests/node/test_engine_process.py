@@ -289,8 +289,8 @@ def test_a_process_that_hangs_in_its_start_is_not_tried_again(strange, monkeypat
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("unloadable", "NodeError: cannot load: .*Choose another model"),
-        ("too large", "SIGKILL: Killed: out of memory"),
+        ("unloadable", r"exit status 1: cannot load: \S*\. Choose another model\. All that"),
+        ("too large", "SIGKILL: Killed: out of memory. If memory ran out"),
         ("unknown", "KeyError: 'unknown'"),
     ],
 )
