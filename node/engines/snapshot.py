@@ -118,7 +118,7 @@ def opened(folder: Path) -> Iterator[tuple[int, Iterator[tuple[str, Tensor]]]]:
         raise SnapshotError(
             "the snapshot of the weights is missing or damaged",
             f"{path} ({error})",
-            "Start the node again; it goes on from its last checkpoint.",
+            "Start the node again.",
         ) from error
 
 
