@@ -122,7 +122,8 @@ class RolloutEngine(Protocol):
 class StreamingEngine(RolloutEngine, Protocol):
     """Writes single trajectories while its owner does something else.
 
-    None of its calls waits for a trajectory, except :meth:`poll` as long as it is told to.
+    None of its calls waits for a trajectory, except :meth:`poll` as long as it is told to. All of
+    them but :meth:`nudge` and :meth:`update` belong to one thread.
     """
 
     def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
@@ -136,8 +137,11 @@ class StreamingEngine(RolloutEngine, Protocol):
         """Keys and completions that have finished since the last call.
 
         Returns at once where there are any, else as soon as there are, and empty-handed after
-        ``seconds``. Whatever was begun elsewhere is part of its sample.
+        ``seconds`` or a :meth:`nudge`. Whatever was begun elsewhere is part of its sample.
         """
+
+    def nudge(self) -> None:
+        """Let a :meth:`poll` that waits, or else the next one, return; from any thread."""
 
     def halt(self) -> list[tuple[int, Begun]]:
         """Stop writing; what has not finished, in the order it was submitted.

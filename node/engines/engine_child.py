@@ -91,12 +91,17 @@ class EngineChild:
             log.debug("not sent: %s", error)
 
     def next(self, seconds: float | None) -> dict[str, Any] | None:
-        """What was ``written`` or ``halted`` next, None where the process has ended.
+        """What was ``written`` or ``halted`` next, None where the process has ended; nothing at
+        all after a :meth:`nudge`.
 
         Raises:
             queue.Empty: there was none for ``seconds``.
         """
         return self._inbox.get(timeout=seconds)
+
+    def nudge(self) -> None:
+        """Let :meth:`next` return."""
+        self._inbox.put({})
 
     def end(self) -> str:
         """End the process where it still runs; how it ended, with its last words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ class EngineFleet:
         self._engines = tuple(engines)
         self._policy = policy
         self._where: dict[int, int] = {}
+        self._nudged = threading.Event()
 
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
@@ -64,12 +66,16 @@ class EngineFleet:
         while True:
             finished = [each for engine in self._engines for each in engine.poll(0.0)]
             left = deadline - time.monotonic()
-            if finished or left <= 0:
+            if finished or left <= 0 or self._nudged.wait(min(LOOK_SECONDS, left)):
                 break
-            time.sleep(min(LOOK_SECONDS, left))
+        self._nudged.clear()
         for key, _ in finished:
             del self._where[key]
         return finished
+
+    def nudge(self) -> None:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        self._nudged.set()
 
     def halt(self) -> list[tuple[int, Begun]]:
         """See :class:`node.engines.engine.StreamingEngine`."""

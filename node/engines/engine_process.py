@@ -37,7 +37,7 @@ class EngineProcess:
     twice. When that one dies as well, the call that notices says so, and the engine is closed.
 
     A resumed run draws anew, as the order of draws depends on when submissions arrive.
-    :meth:`update` may be called from another thread, all else from one.
+    :meth:`update` and :meth:`nudge` may be called from another thread, all else from one.
 
     Args:
         policy: what to sample from first.
@@ -79,6 +79,7 @@ class EngineProcess:
         self._place = place
         self._module = module
         self._starting = threading.Lock()
+        self._nudged = threading.Event()
         self._snapshot: Snapshot | None = None
         self._child: EngineChild | None = None
         self._starts = 0
@@ -125,10 +126,19 @@ class EngineProcess:
         """See :class:`node.engines.engine.StreamingEngine`."""
         deadline = time.monotonic() + seconds
         self._receive(0.0)
-        while not self._finished and (left := deadline - time.monotonic()) > 0:
+        while not (self._finished or self._nudged.is_set()):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
             self._receive(left)
+        self._nudged.clear()
         finished, self._finished = self._finished, []
         return finished
+
+    def nudge(self) -> None:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        self._nudged.set()
+        if child := self._child:
+            child.nudge()
 
     def halt(self) -> list[tuple[int, Begun]]:
         """See :class:`node.engines.engine.StreamingEngine`."""
@@ -232,7 +242,7 @@ class EngineProcess:
     def _receive(self, seconds: float | None) -> None:
         """Take in the next message, waiting for it at most so long, and all that follow it."""
         if self._child is None:
-            time.sleep(seconds or 0.0)
+            self._nudged.wait(seconds or 0.0)
             return
         try:
             while True:

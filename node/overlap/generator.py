@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from node.engines.engine import Begun, Sample, Sampling, StreamingEngine, Trajectory
 from node.errors import NodeError
@@ -18,6 +17,7 @@ from node.overlap.shelf import Place, Shelf, Written
 from node.overlap.window import Window
 from node.policy import Policy
 from node.stopwatch import Stopwatch
+from node.work_thread import WorkThread
 from swarm.counters import Counters
 from swarm.journal_errors import JournalError
 
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.005
-"""Between two looks at a verdict or an update on its way, where the engine has nothing to say."""
+LOOK_SECONDS = 1.0
+"""Between two looks where nothing happens: whatever does happen interrupts the wait."""
 JUDGES = 2
 """A task that is slow to score holds one of them up and nobody else."""
 
@@ -74,6 +74,7 @@ class OverlappingGenerator:
         self._yields = yields
         self._counters = counters
         self._threads = threads
+        self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}
         self._unasked: list[RunningGroup] = []
         self._asked: list[tuple[list[RunningGroup], Future[list[str]]]] = []
@@ -111,19 +112,12 @@ class OverlappingGenerator:
         return groups
 
     def beside(self, work: Callable[[], T]) -> T:
-        """Do ``work`` on a thread of its own, and go on with what was begun meanwhile.
+        """Do ``work`` on the learner's thread, and go on with what was begun meanwhile.
 
         Where both fail, the error that ends the run is raised from the other one, which is logged.
         """
-        result: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                result.set_result(work())
-            except Exception as error:  # noqa: BLE001 - raised again where it is asked for
-                result.set_exception(error)
-
-        threading.Thread(target=run, name="learner", daemon=True).start()
+        result = self._learner.submit(work)
+        self._listen(result)
         try:
             while not result.done():
                 self._look(LOOK_SECONDS)
@@ -141,6 +135,7 @@ class OverlappingGenerator:
     def close(self) -> None:
         """Keep what is written of every group; the engine is left quiet."""
         self._halt()
+        self._learner.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _restore(self) -> None:
@@ -190,6 +185,7 @@ class OverlappingGenerator:
         if self._unasked:
             draws = [group.draw for group in self._unasked]
             asked = self._threads.submit(self._tasks.prompts, draws)
+            self._listen(asked)
             self._asked.append((self._unasked, asked))
             self._unasked = []
 
@@ -253,9 +249,9 @@ class OverlappingGenerator:
 
     def _judge(self, group: RunningGroup) -> None:
         samples = [group.samples[number] for number in range(self._group_size)]
-        self._judged[group.ticket] = self._threads.submit(
-            self._tasks.score, group.draw, group.prompt_ids, samples
-        )
+        verdict = self._threads.submit(self._tasks.score, group.draw, group.prompt_ids, samples)
+        self._listen(verdict)
+        self._judged[group.ticket] = verdict
 
     def _settle(self) -> None:
         for ticket in [ticket for ticket, verdict in self._judged.items() if verdict.done()]:
@@ -283,6 +279,10 @@ class OverlappingGenerator:
         self._shelf.write((place, Written(begun)) for place, begun in unfinished)
         halted = {place.ticket for place, _ in unfinished}
         self._waiting += [self._groups[ticket] for ticket in halted]
+
+    def _listen(self, work: Future[Any]) -> None:
+        """Look as soon as this is done."""
+        work.add_done_callback(lambda _: self._engine.nudge())
 
     def _key(self, place: Place) -> int:
         return place.ticket * self._group_size + place.number

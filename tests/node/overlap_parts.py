@@ -87,6 +87,9 @@ class VirtualEngine:
                 done.append((key, self._written(grown, length)))
         return done
 
+    def nudge(self) -> None:
+        """It never waits."""
+
     def halt(self) -> list[tuple[int, Begun]]:
         self._before("halt")
         left = [(key, trajectory.begun) for key, (trajectory, _) in self.running.items()]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,13 @@ def test_one_prompt_is_one_engines_and_the_work_is_shared(fleet, engines):
     assert [len(home) for home in homes] == [2, 2]
     assert polled(fleet, 32) == {t.key: counted(t.prompt) for t in everything}
     assert fleet.poll(0.0) == []
+
+
+def test_whoever_waits_for_it_can_be_called_back(fleet):
+    with ThreadPoolExecutor() as threads:
+        polled = threads.submit(fleet.poll, 3600.0)
+        fleet.nudge()
+        assert polled.result(240.0) == []
 
 
 def test_what_is_left_on_halting_comes_in_the_order_it_was_submitted(fleet):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,6 +133,17 @@ def test_trajectories_are_told_one_by_one_under_their_keys(engine):
     assert samples[11].ids == generated(policy, (9, 9), 3)
     assert samples[11].finish is Finish.LENGTH
     assert engine.poll(0.0) == []
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["without a process", "with one"])
+def test_whoever_waits_for_it_can_be_called_back(engine, begun):
+    if begun:
+        engine.submit([Trajectory(0, (1, 2))], Sampling(max_new_tokens=1))
+        assert finished(engine, 1)
+    with ThreadPoolExecutor() as threads:
+        polled = threads.submit(engine.poll, 3600.0)
+        engine.nudge()
+        assert polled.result(PATIENCE) == []
 
 
 def test_what_was_begun_elsewhere_is_gone_on_with_and_part_of_the_sample(engine):

@@ -49,6 +49,9 @@ class Deferred(TransformersEngine):
         samples = self.generate(prompts, GROUP, self._sampling)
         return list(zip([t.key for t in asked], chain(*samples), strict=True))
 
+    def nudge(self) -> None:
+        """It never waits."""
+
     def halt(self) -> list:
         return []
 
