@@ -89,7 +89,8 @@ class Backend(Protocol):
         """
 
     def update(self) -> list[Written]:
-        """Go on under the snapshot's weights; what was written under the earlier ones.
+        """Go on under the snapshot's weights, at once or some steps later; what was written under
+        the earlier ones.
 
         What is being written is read anew under the new weights, so that every token is drawn
         from, and its log-prob is of, what the new weights make of all that stands before it.

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import MistralConfig, MistralForCausalLM
 
-from node.engines import decoding
+from node.engines import continuous, decoding
 from node.engines.backend import BackendSettings, Job
 from node.engines.continuous import ContinuousDecoding
 from node.engines.engine import Sampling
@@ -206,3 +206,36 @@ def test_jobs_join_also_where_a_cache_cannot_take_them(tmp_path):
         writing.steps(5)
     writing.steps()
     assert [tuple(writing.ids[number]) for number in range(4)] == [each.ids for each in alone]
+
+
+def test_new_weights_wait_no_longer_than_reading_the_batch_again_would_take(tmp_path):
+    policies = [random_policy(seed=seed) for seed in range(2)]
+    for version, each in enumerate(policies):
+        each.version, each.stop_ids = version, ()
+    writing = Writing(tmp_path, policies[0])
+    rooms = [20, 23, 60, 60]
+    jobs = [Job(n, (5,) * 30, room, 1.0, False) for n, room in enumerate(rooms)]
+    writing.backend.submit(jobs)
+    writing.steps(20)
+    writing.update(policies[1])
+    writing.backend.submit([Job(4, (5,) * 30, 8, 1.0, False)])
+    writing.steps()
+    assert {len(set(writing.versions[n])) for n in (0, 1, 4)} == {1}, "nearly done, or not begun"
+    assert set(writing.versions[4]) == {1}
+    delay = int(continuous.READ_COST * 30)
+    for number in (2, 3):
+        assert writing.versions[number] == [0] * (20 + delay) + [1] * (40 - delay)
+
+
+def test_halting_brings_new_weights_that_wait(tmp_path):
+    policies = [random_policy(seed=seed) for seed in range(2)]
+    policies[1].version = 1
+    writing = Writing(tmp_path, policies[0])
+    writing.backend.submit([Job(0, (5,) * 30, 60, 1.0, False)])
+    writing.steps(8)
+    writing.update(policies[1])
+    writing.take(writing.backend.halt())
+    assert writing.versions[0] == [0] * 8
+    writing.backend.submit([Job(1, (5,) * 30, 4, 1.0, False)])
+    writing.steps()
+    assert set(writing.versions[1]) == {1}
