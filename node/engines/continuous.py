@@ -113,6 +113,8 @@ class ContinuousDecoding:
         """See :class:`node.engines.backend.Backend`."""
         written = self._cut()
         self._waiting.clear()
+        if self._policy.device.type == "cuda":
+            torch.cuda.empty_cache()  # a learner on the same GPU is another process's
         if self._update_in is not None:
             self._load_when_due()
         return written

@@ -36,6 +36,10 @@ VLLM_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
 }
+VLLM_CPU_ENVIRONMENT = {
+    # What is compiled in this way for a CPU cannot be loaded again, and is compiled at each start.
+    "VLLM_USE_AOT_COMPILE": "0",
+}
 
 
 def _transformers(settings: BackendSettings) -> Backend:
@@ -48,7 +52,8 @@ def _transformers(settings: BackendSettings) -> Backend:
 
 
 def _vllm(settings: BackendSettings) -> Backend:
-    for name, value in VLLM_ENVIRONMENT.items():
+    on_cpu = VLLM_CPU_ENVIRONMENT if settings.device == "cpu" else {}
+    for name, value in {**VLLM_ENVIRONMENT, **on_cpu}.items():
         os.environ.setdefault(name, value)
     from node.engines.vllm_backend import VllmBackend
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from pydantic import ValidationError
 from transformers import AutoConfig
-from vllm import EngineArgs, LLMEngine, SamplingParams
+from vllm import EngineArgs, LLMEngine, SamplingParams, envs
 from vllm.sampling_params import RequestOutputKind
 
 from node.engines.backend import BackendSettings, Job, Written
@@ -57,8 +58,11 @@ class VllmBackend:
             SnapshotError: its weights cannot be used.
             NodeError: vLLM does not know such a model.
         """
+        # What vLLM compiles it keeps by the model's path among others: a path that is this
+        # process's own would never be met again.
+        os.chdir(settings.folder)
         arguments = EngineArgs(
-            model=settings.folder,
+            model=os.curdir,
             load_format="dummy",
             skip_tokenizer_init=True,
             generation_config="vllm",
@@ -78,7 +82,7 @@ class VllmBackend:
             disable_log_stats=True,
         )
         try:
-            engine = LLMEngine.from_engine_args(arguments)
+            engine = _start(arguments)
         except ValidationError as error:
             # The message goes on with the names of all that it does know.
             reason = error.errors()[0]["msg"].split(" Supported architectures:")[0]
@@ -184,6 +188,14 @@ class SnapshotLoader:
             if hasattr(module, "cpu_linear") and module.weight.numel():
                 module.quant_method.process_weights_after_loading(module)
         return version
+
+
+def _start(arguments: EngineArgs) -> LLMEngine:
+    """Of several engines that start at a time the first one compiles, for all of them."""
+    cache = Path(envs.VLLM_CACHE_ROOT)
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / "swarm-node.lock"):
+        return LLMEngine.from_engine_args(arguments)
 
 
 def _cache_bytes(settings: BackendSettings) -> int | None:
