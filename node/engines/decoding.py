@@ -25,7 +25,7 @@ CHECK_EVERY_ON_GPU = 8
 COMPACT_BELOW = 0.75
 TELL_EVERY = 32
 """Steps after which what goes on is told too; more of it would be lost with the process."""
-PREFILL_WORTH, DECODE_WORTH = 256, 4096
+PREFILL_WORTH, DECODE_WORTH = 256, 1024
 """Tokens of padding that are worth another forward pass, or one more attention in every layer."""
 HIDDEN = -1e4
 
