@@ -56,6 +56,13 @@ class Config(Section):
         """
         return build({}, overrides)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether own groups are written while the policy learns."""
+        if self.schedule.mode == "auto":
+            return self.engine.kind == "vllm"
+        return self.schedule.mode == "overlap"
+
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Config:
         mixture = self.mixture
@@ -81,6 +88,13 @@ class Config(Section):
                 self.schedule.over_provision,
                 "What an update leaves must be young enough for the next: raise "
                 f"schedule.max_staleness to {math.ceil(self.schedule.over_provision)} or lower it.",
+            )
+        if self.schedule.over_provision and not self.overlaps:
+            raise ConfigError(
+                "schedule.over_provision",
+                self.schedule.over_provision,
+                "Groups are begun ahead of an update under schedule.mode = 'overlap' alone: set "
+                "that, or leave it at 0.",
             )
         for key in ("tensor_parallel", "data_parallel"):
             width = getattr(self.engine, key)

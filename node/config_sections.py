@@ -180,10 +180,11 @@ class MixtureSection(Section):
 class ScheduleSection(Section):
     """What happens when."""
 
-    mode: Literal["alternate", "overlap"] = key(
-        "alternate",
+    mode: Literal["auto", "alternate", "overlap"] = key(
+        "auto",
         '"alternate": generate, then update, in turn. "overlap": generate in a process of its own '
-        "while the policy learns.",
+        'while the policy learns. "auto": overlap with engine.kind = "vllm", alternate with '
+        '"transformers".',
     )
     max_staleness: int = key(
         1,

@@ -69,8 +69,7 @@ class Participant(Opened):
 
     def _open(self, stack: ExitStack) -> None:
         config, clock = self.config, self._clock
-        overlaps = config.schedule.mode == "overlap"
-        threads = choose(config.node.threads, share=2 if overlaps else 1)
+        threads = choose(config.node.threads, share=2 if config.overlaps else 1)
         journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
         pool = open_pool(config.mixture, journal, clock, self.counters)
@@ -80,7 +79,7 @@ class Participant(Opened):
         manifest = self.membership.manifest
         verifiers = [
             Verifier(manifest.catalogue, config.tasks.files, outside=False, counters=self.counters)
-            for _ in range(JUDGES if overlaps else 1)
+            for _ in range(JUDGES if config.overlaps else 1)
         ]
         verifier = stack.enter_context(VerifierPool(verifiers))
         levels = served_levels(manifest.catalogue, verifier.start())

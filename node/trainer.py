@@ -87,7 +87,7 @@ class Trainer:
             config.engine.group_size if config.tasks.curriculum == "thompson" else 0,
         )
         self._streaming: StreamingEngine | None = None
-        if config.schedule.mode == "overlap" and engine is None:
+        if config.overlaps and engine is None:
             threads = torch.get_num_threads()
             self._streaming = open_streaming_engine(config, policy, counters, threads)
         self.engine: RolloutEngine = (

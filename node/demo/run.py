@@ -65,7 +65,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
     """
     if settings.engine == "vllm":
         check_vllm()
-        console.print(f"{settings.nodes} nodes, each with a vLLM that takes a minute to start")
+        console.print(f"{settings.nodes} nodes, each with a vLLM that takes half a minute to start")
     started = time.monotonic()
     folder.mkdir(parents=True)
     threads = max(1, (os.cpu_count() or 1) // settings.nodes)

@@ -5,6 +5,7 @@ It reads environment variables while it is imported: :mod:`node.engines.host` se
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -191,11 +192,16 @@ class SnapshotLoader:
 
 
 def _start(arguments: EngineArgs) -> LLMEngine:
-    """Of several engines that start at a time the first one compiles, for all of them."""
-    cache = Path(envs.VLLM_CACHE_ROOT)
-    cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / "swarm-node.lock"):
+    """Where several engines start on a new model, the first one compiles it for all of them."""
+    shape = hashlib.sha256(Path(arguments.model, "config.json").read_bytes()).hexdigest()[:16]
+    known = Path(envs.VLLM_CACHE_ROOT) / f"swarm-node-{shape}"
+    if known.exists():
         return LLMEngine.from_engine_args(arguments)
+    known.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{known}.lock"):
+        engine = LLMEngine.from_engine_args(arguments)
+    known.touch()
+    return engine
 
 
 def _cache_bytes(settings: BackendSettings) -> int | None:

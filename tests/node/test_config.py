@@ -78,6 +78,7 @@ def test_the_configuration_page_is_up_to_date() -> None:
         ("schedule.mode=hurry", "schedule.mode", "'overlap'"),
         ("schedule.max_staleness=-1", "schedule.max_staleness", "greater than or equal to 0"),
         ("schedule.over_provision=1.5", "schedule.over_provision", "max_staleness to 2"),
+        ("schedule.over_provision=0.5", "schedule.over_provision", "schedule.mode = 'overlap'"),
         ("policy.device=gpu", "policy.device", "cuda"),
         ("tasks.weights={chain_sum = 0}", "tasks.weights", "positive weight"),
         ("tasks.weights.chain_sum=-1", "tasks.weights.chain_sum", "greater than or equal"),
@@ -162,3 +163,17 @@ def test_a_section_and_the_component_it_sets_up_have_the_same_keys_and_defaults(
     assert config.policy.model_dump() == defaults(PolicyConfig)
     mixture = config.mixture.model_dump(include={"external", "select", "informative"})
     assert mixture.items() <= defaults(MixtureConfig).items()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "overlaps"),
+    [
+        ("auto", "transformers", False),
+        ("auto", "vllm", True),
+        ("overlap", "transformers", True),
+        ("alternate", "vllm", False),
+    ],
+)
+def test_the_schedule_follows_the_engine_unless_it_is_named(mode, kind, overlaps):
+    config = Config.with_overrides({"schedule.mode": mode, "engine.kind": kind})
+    assert config.overlaps is overlaps
