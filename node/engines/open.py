@@ -65,16 +65,19 @@ def open_streaming_engine(
 
 
 def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
-    """For each engine the environment in which it sees the GPUs that are its own.
+    """For each engine the environment in which it sees the GPUs that are its own. One GPU is the
+    policy's, several are the first ones.
 
     Raises:
         ConfigError: there are too few.
     """
     count, width = config.engine.data_parallel, config.engine.tensor_parallel
-    if policy.device.type != "cuda" or count == 1:
+    if policy.device.type != "cuda" or config.engine.kind != "vllm" or width > count == 1:
         return [{}] * count
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     seen = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
+    if count == 1:
+        return [{"CUDA_VISIBLE_DEVICES": seen[policy.device.index or 0]}]
     if len(seen) < count * width:
         raise ConfigError(
             "engine.data_parallel",

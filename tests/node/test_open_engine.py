@@ -59,3 +59,13 @@ def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     with pytest.raises(ConfigError, match="it takes 4 GPUs, and there are 3"):
         devices(config, policy)
+
+
+@pytest.mark.parametrize(("named", "own"), [("", "1"), ("7,5,3,1", "5")])
+def test_a_single_vllm_sees_the_gpu_of_the_policy(monkeypatch, named, own):
+    policy = random_policy()
+    policy.device = torch.device("cuda:1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert devices(VLLM, policy) == [{"CUDA_VISIBLE_DEVICES": own}]
+    assert devices(Config(), policy) == [{}]
