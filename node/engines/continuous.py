@@ -114,7 +114,7 @@ class ContinuousDecoding:
         written = self._cut()
         self._waiting.clear()
         if self._policy.device.type == "cuda":
-            torch.cuda.empty_cache()  # a learner on the same GPU is another process's
+            torch.cuda.empty_cache()  # the learner is in another process, and needs the room
         if self._update_in is not None:
             self._load_when_due()
         return written

@@ -9,8 +9,7 @@ def alike(lengths: Sequence[int], worth: int, rows: Sequence[int] | None = None)
     """Which texts to pad to one length, as lists of their indices.
 
     Texts at most half as long as the longest are put apart from it where that saves ``worth``
-    tokens of padding. So there are few lists, and about a quarter of each is padding. One list is
-    in the order of the texts.
+    tokens of padding, so there are few lists. One list is in the order of the texts.
 
     Args:
         rows: how many rows each text has; left out, one.
