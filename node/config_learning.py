@@ -72,7 +72,8 @@ class LearnerSection(Section):
     micro_batch_tokens: int = key(
         8192,
         "Most tokens in one forward pass, padding and attention masks included. Where memory runs "
-        "out it is halved until the node starts again; the gradient stays the same.",
+        "out it is halved until the node starts again; the gradient stays the same. Several ranks "
+        "stop instead.",
         unit="tokens",
         ge=1,
     )
