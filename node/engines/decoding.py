@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from node.engines.engine import Sampling
 from node.engines.fused_decoder import FusedDecoder, Past, fits
 from node.engines.growing_cache import Share, gathered, growing_cache, joinable
 from node.engines.ragged import alike
+from node.engines.reading import logits_after, read
 from node.policy import Policy
 from protocol.rollout import Finish
 
@@ -186,13 +187,10 @@ class Decoding:
     def _read(
         self, prompts: Sequence[Sequence[int]], counts: Sequence[int], caps: Sequence[int]
     ) -> list[_Part]:
-        """Prompts of similar length are read together."""
         begins = list(accumulate(counts, initial=0))
         worth = PREFILL_WORTH if self._joinable else sys.maxsize
         parts = []
-        for chosen in alike([len(prompt) for prompt in prompts], worth):
-            cache = growing_cache(self._policy.model.config)
-            logits, lengths = self._prefill([prompts[n] for n in chosen], cache)
+        for chosen, cache, logits, lengths in read(self._policy, prompts, worth):
             lines = self._tensor([line for line, n in enumerate(chosen) for _ in range(counts[n])])
             numbers = [number for n in chosen for number in range(begins[n], begins[n + 1])]
             rows = BatchRows(
@@ -205,17 +203,6 @@ class Decoding:
             )
             parts.append(_Part(cache, lines, rows, self._tensor([])))
         return parts
-
-    def _prefill(
-        self, prompts: Sequence[Sequence[int]], cache: DynamicCache
-    ) -> tuple[Tensor, Tensor]:
-        """Logits ``[P, V]`` after the prompts, and their lengths."""
-        fill, longest = self._policy.pad_id, max(map(len, prompts))
-        ids = self._tensor([[fill] * (longest - len(each)) + list(each) for each in prompts])
-        lengths = self._tensor([len(each) for each in prompts])
-        positions = torch.arange(longest, device=self._device) - (longest - lengths)[:, None]
-        mask = (positions >= 0).long() if bool((positions < 0).any()) else None
-        return self._logits(ids, mask, positions.clamp_(0), cache), lengths
 
     def _arrange(self, newcomers: Sequence[_Part]) -> Tensor:
         """Let rows that have ended go, and newcomers in.
@@ -298,22 +285,8 @@ class Decoding:
             mask = None if cohort.hidden is None else (~cohort.hidden[:, :seen]).long()
             # Rows that have ended go on until they leave, and may pass the end of the context.
             positions = rows.position.clamp(max=self._policy.context_length - 1)[:, None]
-            rows.logits = self._logits(tokens, mask, positions, cohort.cache)
+            rows.logits = logits_after(self._policy, tokens, mask, positions, cohort.cache)
         rows.position += 1
-
-    def _logits(
-        self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: DynamicCache
-    ) -> Tensor:
-        """Logits ``[B, V]`` after the tokens ``[B, t]``."""
-        output: Any = self._policy.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return cast(Tensor, output.logits[:, -1])
 
     def _tensor(self, values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
