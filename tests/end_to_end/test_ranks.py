@@ -27,12 +27,18 @@ def rank(command: Command, number: int) -> psutil.Process:
     return found
 
 
+def first_update(command: Command) -> int | None:
+    """The round that updated the policy first."""
+    return next((each["round"] for each in command.records() if each["policy_step"]), None)
+
+
 def test_a_node_over_two_ranks_stops_with_a_rank_and_goes_on_from_its_checkpoint(
     tmp_path: Path,
 ) -> None:
     with closing(Command(tmp_path, "join", *QUICK, OFTEN, under=TORCHRUN)) as first:
         saved = Checkpoints(first.run.checkpoints)
-        first.until(saved.steps)
+        trained = first.until(lambda: first_update(first))
+        first.until(lambda: max(saved.steps(), default=0) >= trained)
         started = psutil.Process(first.process.pid).children(recursive=True)
         rank(first, 1).send_signal(signal.SIGKILL)
         assert first.wait() == 1
@@ -48,4 +54,4 @@ def test_a_node_over_two_ranks_stops_with_a_rank_and_goes_on_from_its_checkpoint
         assert second.records()[-1]["round"] == done + 1
     loaded = saved.load_latest()
     assert loaded is not None and loaded.state["round"] == done + 1
-    assert loaded.state["policy_step"] > 0
+    assert loaded.state["policy_step"] > 0, "both ranks have learned, and the second run kept it"
