@@ -112,7 +112,9 @@ class Beside(Opened):
             threads=options.threads,
             counters=counters,
             patience=Config().engine.patience,
-            options={"tensor_parallel": 1, "gpu_memory": 0.5} if options.engine == "vllm" else {},
+            options={"tensor_parallel": 1, "gpu_memory": 0.5, "sleeps": False}
+            if options.engine == "vllm"
+            else {},
         )
         stack.callback(self._engine.close)
         tasks = Generator(

@@ -28,7 +28,7 @@ from node.engines.host import VLLM_ENVIRONMENT
 
 UPDATE_AFTER = 32
 """Steps of the requests on their way when the update comes, and after it."""
-OPTIONS = {"tensor_parallel": 1, "gpu_memory": 0.4}
+OPTIONS = {"tensor_parallel": 1, "gpu_memory": 0.4, "sleeps": False}
 
 
 def bare_vllm(policy: Any, prompts: list[list[int]], options: argparse.Namespace) -> Any:

@@ -103,6 +103,12 @@ class EngineSection(Section):
         gt=0,
         le=1,
     )
+    yields: bool = key(
+        False,
+        "Stand still while the policy learns, and leave it the memory meanwhile: for a GPU that "
+        "both share. vLLM sleeps then, and takes its memory back when it goes on; without a GPU it "
+        "keeps it.",
+    )
     patience: float = key(
         300.0,
         "An engine's process that has something to do and says nothing for so long is killed, and "

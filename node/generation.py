@@ -95,6 +95,7 @@ class Generator:
 
     def beside(self, work: Callable[[], T]) -> T:
         """Do ``work``; nothing is generated meanwhile."""
+        self._engine.rest()
         return work()
 
     @property

@@ -199,7 +199,7 @@ class Trainer:
                 schedule.max_staleness, over_provision=schedule.over_provision, version=done
             ),
             shelf=shelf,
-            yields=schedule.over_provision > 0,
+            yields=config.engine.yields or schedule.over_provision > 0,
             threads=ThreadPoolExecutor(JUDGES, "verifier"),
             counters=self._counters,
         )

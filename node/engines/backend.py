@@ -101,3 +101,6 @@ class Backend(Protocol):
 
     def halt(self) -> list[Written]:
         """Forget all jobs; what was not reported of them."""
+
+    def rest(self) -> None:
+        """Give back what memory it can until the next job; only called when there is none."""

@@ -113,11 +113,14 @@ class ContinuousDecoding:
         """See :class:`node.engines.backend.Backend`."""
         written = self._cut()
         self._waiting.clear()
-        if self._policy.device.type == "cuda":
-            torch.cuda.empty_cache()  # the learner is in another process, and needs the room
         if self._update_in is not None:
             self._load_when_due()
         return written
+
+    def rest(self) -> None:
+        """See :class:`node.engines.backend.Backend`."""
+        if self._policy.device.type == "cuda":
+            torch.cuda.empty_cache()  # the learner is in another process, and needs the room
 
     def _delay(self) -> int:
         """Steps that reading the batch again would cost."""

@@ -109,6 +109,12 @@ class RolloutEngine(Protocol):
         Trajectories on their way go on; their next tokens carry the new version.
         """
 
+    def rest(self) -> None:
+        """Hold no memory that can be done without until there is something to write again.
+
+        Only while nothing is being written. Returns once the memory is free.
+        """
+
     def close(self) -> None:
         """Release memory and processes; the engine is not usable afterwards."""
 

@@ -91,7 +91,7 @@ class EngineChild:
             log.debug("not sent: %s", error)
 
     def next(self, seconds: float | None) -> dict[str, Any] | None:
-        """What was ``written`` or ``halted`` next, None where the process has ended; nothing at
+        """What was ``written`` or ``done`` next, None where the process has ended; nothing at
         all after a :meth:`nudge`.
 
         Raises:
@@ -149,7 +149,7 @@ class EngineChild:
             self._silence.hear(message)
             if "failed" in message:
                 self._failure, self._remedied = message["failed"], message["remedy"]
-            if "written" in message or "halted" in message:
+            if "written" in message or "done" in message:
                 self._inbox.put(message)
 
     def _watch(self) -> None:

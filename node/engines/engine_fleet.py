@@ -91,6 +91,11 @@ class EngineFleet:
         for engine in self._engines:
             engine.update(policy)
 
+    def rest(self) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        for engine in self._engines:
+            engine.rest()
+
     def close(self) -> None:
         """See :class:`node.engines.engine.RolloutEngine`."""
         for engine in self._engines:

@@ -84,8 +84,8 @@ class EngineProcess:
         self._child: EngineChild | None = None
         self._starts = 0
         self._submitted = 0
-        self._halts = 0
-        self._halted = 0
+        self._ordered = 0
+        self._done_orders = 0
         self._closed = False
         self._pending: dict[int, Pending] = {}
         self._samples: dict[int, Sample] = {}
@@ -142,16 +142,15 @@ class EngineProcess:
 
     def halt(self) -> list[tuple[int, Begun]]:
         """See :class:`node.engines.engine.StreamingEngine`."""
-        self._halts += 1
-        told: EngineChild | None = None
-        while self._child and self._pending and self._halted < self._halts:
-            if self._child is not told:  # the first one, and another that took its place
-                told = self._child
-                told.send({"halt": self._halts})
-            self._receive(None)
+        if self._pending:
+            self._order("halt")
         left = [(p.trajectory.key, p.begun()) for p in self._pending.values()]
         self._pending.clear()
         return left
+
+    def rest(self) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        self._order("rest")
 
     def update(self, policy: Policy) -> None:
         """See :class:`node.engines.engine.RolloutEngine`.
@@ -185,6 +184,16 @@ class EngineProcess:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to go on from."""
+
+    def _order(self, what: str) -> None:
+        """Return once the process has done it, if there is one."""
+        self._ordered += 1
+        told: EngineChild | None = None
+        while self._child and self._done_orders < self._ordered:
+            if self._child is not told:  # the first one, and another that took its place
+                told = self._child
+                told.send({what: self._ordered})
+            self._receive(None)
 
     def _take_on(self, wanted: Sequence[Pending]) -> list[int]:
         """Number what is wanted and have it written; what is complete already is done."""
@@ -256,8 +265,7 @@ class EngineProcess:
             return
 
     def _handle(self, message: dict[str, Any]) -> None:
-        if "halted" in message:
-            self._halted = message["halted"]
+        self._done_orders = message.get("done", self._done_orders)
         for each in message.get("written", ()):
             self._write(Written(*each))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -16,6 +17,8 @@ from node.engines.vllm_version import check_vllm
 from node.errors import ConfigError
 from node.policy import Policy
 from swarm.counters import Counters
+
+log = logging.getLogger(__name__)
 
 
 def open_engine(config: Config, policy: Policy, counters: Counters) -> RolloutEngine:
@@ -48,6 +51,9 @@ def open_streaming_engine(
     if config.engine.kind == "vllm":
         check_vllm()
         options = config.engine.model_dump(include={"tensor_parallel", "gpu_memory"})
+        options["sleeps"] = config.engine.yields
+        if config.engine.yields and policy.device.type == "cpu":
+            log.warning("engine.yields: vLLM stands still, but keeps its memory without a GPU")
     engines = [
         EngineProcess(
             policy,

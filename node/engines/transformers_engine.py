@@ -49,6 +49,9 @@ class TransformersEngine:
         """See :class:`node.engines.engine.RolloutEngine`."""
         self._policy = policy
 
+    def rest(self) -> None:
+        """Nothing is held between two calls."""
+
     def close(self) -> None:
         """Nothing is held that needs releasing."""
 

@@ -27,6 +27,8 @@ from protocol.rollout import Finish
 REPORT_EVERY = 32
 """Steps between two reports of what goes on; more of it would be lost with the process."""
 BLOCK_TOKENS = 128
+DISCARD = 2
+"""vLLM's level of sleep that copies no weights into main memory: the snapshot is there already."""
 MAX_CPU_CACHE = 1 << 30
 
 
@@ -38,6 +40,9 @@ class VllmBackend:
     what it computed under the earlier weights is dropped: requests on their way are kept and read
     anew, and no later one meets an old prefix.
 
+    Where it ``sleeps`` it holds neither weights nor cache until the next request, and takes the
+    weights from the snapshot then.
+
     Args:
         engine: one that steps inside this process.
     """
@@ -46,6 +51,8 @@ class VllmBackend:
         self._engine = engine
         self._folder = settings.folder
         self._stop_ids = list(settings.stop_ids)
+        self._sleeps = bool(settings.options["sleeps"])
+        self._asleep = False
         self._steps = 0
         self._requests: dict[int, str] = {}
         self._reported: dict[int, int] = {}
@@ -79,6 +86,7 @@ class VllmBackend:
             tensor_parallel_size=settings.options["tensor_parallel"],
             gpu_memory_utilization=settings.options["gpu_memory"],
             kv_cache_memory_bytes=_cache_bytes(settings),
+            enable_sleep_mode=settings.options["sleeps"] and settings.device != "cpu",
             enforce_eager=settings.device == "cpu" and not _compiles(),
             disable_log_stats=True,
         )
@@ -101,6 +109,8 @@ class VllmBackend:
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """See :class:`node.engines.backend.Backend`."""
+        if self._asleep:
+            self._wake()
         for job in jobs:
             self._reported[job.number] = 0
             self._requests[job.number] = self._engine.add_request(
@@ -119,6 +129,8 @@ class VllmBackend:
 
     def update(self) -> list[Written]:
         """See :class:`node.engines.backend.Backend`."""
+        if self._asleep:
+            return []
         written = self._report()
         self._version = self._load()
         return written
@@ -130,6 +142,19 @@ class VllmBackend:
         self._requests.clear()
         self._reported.clear()
         return written
+
+    def rest(self) -> None:
+        """See :class:`node.engines.backend.Backend`."""
+        if self._sleeps and not self._asleep:
+            self._engine.sleep(level=DISCARD)
+            self._asleep = True
+
+    def _wake(self) -> None:
+        # The cache comes after the weights: loading them takes room of its own for a while.
+        self._engine.wake_up(["weights"])
+        self._version = self._load()
+        self._engine.wake_up(["kv_cache"])
+        self._asleep = False
 
     def _load(self) -> int:
         (version, *_) = self._engine.collective_rpc("load_snapshot", args=(self._folder,))

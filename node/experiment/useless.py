@@ -50,6 +50,9 @@ class UselessEngine:
         """See :class:`node.engines.engine.RolloutEngine`."""
         self._random.setstate(state["random"])
 
+    def rest(self) -> None:
+        """Nothing is held between two calls."""
+
     def close(self) -> None:
         """Nothing is held that needs releasing."""
 

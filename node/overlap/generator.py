@@ -43,9 +43,9 @@ class OverlappingGenerator:
         tasks: draws, asks and scores.
         window: which groups may run, as the last run left it.
         shelf: where they are kept.
-        yields: whether the engine stands still while the policy learns, as on a device that both
-            share. What it has not finished is gone on with first, as partial rollouts in APRIL
-            (arXiv 2509.18521).
+        yields: whether the engine stands still and rests while the policy learns, as on a device
+            that both share. What it has not finished is gone on with first, as partial rollouts
+            in APRIL (arXiv 2509.18521).
         threads: wait for the verifier; shut down on closing.
         counters: ``own_groups_filtered{reason=stale|task_gone}``, ``own_prompts_too_long``.
     """
@@ -116,6 +116,8 @@ class OverlappingGenerator:
 
         Where both fail, the error that ends the run is raised from the other one, which is logged.
         """
+        if self._yields:
+            self._engine.rest()
         result = self._learner.submit(work)
         self._listen(result)
         try:

@@ -100,6 +100,10 @@ class VirtualEngine:
         self._before("update")
         self.version = policy.version
 
+    def rest(self) -> None:
+        assert not self.running
+        self._before("rest")
+
     def close(self) -> None:
         pass
 

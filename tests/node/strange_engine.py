@@ -58,6 +58,9 @@ class Counting:
         self._jobs.clear()
         return []
 
+    def rest(self) -> None:
+        pass
+
 
 def unloadable(settings: BackendSettings) -> Counting:
     raise NodeError("cannot load", settings.folder, "Choose another model.")

@@ -269,6 +269,32 @@ def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
     assert engine.poll(0.0) == []
 
 
+def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked(engine):
+    policy = random_policy(spread=0.2)
+    for _ in range(2):
+        engine.rest()
+    engine.update(policy)
+    ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
+    assert sample.ids == generated(policy, (5, 6, 7), 24)
+
+
+def test_there_is_no_process_whose_rest_must_be_waited_for(strange):
+    engine = strange("counting")
+    engine.rest()
+    assert engine.pid is None
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced(strange, how):
+    engine = strange("counting", HASTY)
+    engine.generate([(1, 2)], 1, GREEDY)
+    os.kill(engine.pid, how)
+    engine.rest()
+    assert engine._counters.snapshot() == {"engine_restarts": 1}
+    ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
+    assert len(sample.ids) == GREEDY.max_new_tokens
+
+
 def test_the_second_time_that_it_hangs_ends_the_run_with_how_long_it_was_silent(strange, caplog):
     engine = strange("counting", HASTY, hangs_at=5)
     with pytest.raises(NodeError, match=r"died twice.*hung, silent for 3 s.*engine\.patience"):

@@ -109,6 +109,26 @@ def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, sha
         assert mixed, "some completions were gone on with by a later policy"
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_an_engine_that_yields_rests_before_the_update_and_until_after_it(journal, share) -> None:
+    calls: list[str] = []
+    made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
+    source = made.overlapping(2, share=share)
+    source.generate(3, Stopwatch())
+    calls.clear()
+    source.beside(lambda: calls.append("learn"))
+    assert calls.index("rest") < calls.index("learn") if share else "rest" not in calls
+    if share:
+        assert set(calls) == {"rest", "poll", "learn"}
+
+
+def test_the_engine_of_a_node_that_alternates_rests_while_it_learns(journal) -> None:
+    calls: list[str] = []
+    made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
+    made.tasks.beside(lambda: calls.append("learn"))
+    assert calls == ["rest", "learn"]
+
+
 def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(journal):
     made = parts(journal)
     source = made.overlapping(2, share=1.0)

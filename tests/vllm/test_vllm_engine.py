@@ -186,6 +186,27 @@ def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
     assert sample.finish is Finish.LENGTH
 
 
+def test_a_vllm_that_sleeps_while_the_policy_learns_wakes_with_its_newest_weights():
+    config = Config.with_overrides({"engine.kind": "vllm", "engine.yields": True})
+    engine = open_streaming_engine(config, policy_of(0, tied=True), COUNTERS, threads=1)
+    greedy = Sampling(max_new_tokens=32, greedy=True)
+    for versions in ((), (1,), (2, 3)):
+        engine.rest()
+        for version in versions:
+            engine.update(policy_of(version, tied=True))
+        policy = policy_of(versions[-1] if versions else 0, tied=True)
+        for prompt, (sample,) in zip(PROMPTS, engine.generate(PROMPTS, 1, greedy), strict=True):
+            assert sample.ids == generated(policy, prompt, 32)
+            assert set(sample.versions) == {policy.version}
+    sampling = Sampling(0.7, max_new_tokens=300)
+    engine.submit([Trajectory(key, PROMPTS[key]) for key in range(4)], sampling)
+    left = engine.halt()
+    engine.rest()
+    engine.submit([Trajectory(key, PROMPTS[key], begun) for key, begun in left], sampling)
+    assert sorted(finished(engine, 4)) == [0, 1, 2, 3]
+    engine.close()
+
+
 def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(tmp_path):
     policy = adapted(tmp_path, tied=True)
     assert not Learner(policy, LearnerConfig(lr=3e-2)).update(MIXED).skipped

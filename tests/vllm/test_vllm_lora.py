@@ -1,4 +1,4 @@
-"""A node that trains adapters on what vLLM writes, as its users run it."""
+"""A node that trains adapters on what a vLLM writes that sleeps meanwhile, as its users run it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pytest
 
 pytestmark = pytest.mark.vllm
 
-ROUNDS = 6
+ROUNDS = 16
 
 
-def test_a_node_trains_adapters_on_what_vllm_writes_beside_it(tmp_path: Path) -> None:
+def test_a_node_trains_adapters_on_what_vllm_writes_between_its_updates(tmp_path: Path) -> None:
     settings = {
         "engine.kind": "vllm",
         "engine.max_new_tokens": 16,
+        "engine.yields": "true",
         "policy.lora_rank": 8,
         "schedule.mode": "overlap",
         "monitor.live": "false",
