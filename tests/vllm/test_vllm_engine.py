@@ -24,7 +24,8 @@ from tests.support import character_tokenizer, lone_logprobs
 
 pytestmark = pytest.mark.vllm
 
-CONFIG = Config.with_overrides({"engine.kind": "vllm"})
+CONFIG = Config.with_overrides({"engine.kind": "vllm", "engine.yields": True})
+"""An engine that yields is as any other one until it is told to rest."""
 CONTEXT = 512
 PROMPTS = [(5, 6, 7), tuple(range(40)), (1, 2), (9,) * 150]
 COUNTERS = Counters()
@@ -158,7 +159,7 @@ def test_an_update_with_requests_on_their_way_loses_none_and_every_token_knows_i
         assert_drawn_from(sample, PROMPTS[key % 4], policies)
 
 
-def test_halted_completions_are_gone_on_with_under_new_weights(engine, tied):
+def test_halted_completions_are_gone_on_with_under_new_weights_after_a_rest(engine, tied):
     policies = [policy_of(version, tied=tied, spread=0.1) for version in (7, 8)]
     sampling = Sampling(0.7, max_new_tokens=300)
     engine.update(policies[0])
@@ -168,6 +169,7 @@ def test_halted_completions_are_gone_on_with_under_new_weights(engine, tied):
     left = engine.halt()
     assert [key for key, _ in left] == [0, 1, 2, 3]
     assert all(0 < len(begun.ids) < 300 for _, begun in left)
+    engine.rest()
     engine.update(policies[1])
     resumed = [Trajectory(key, PROMPTS[key], begun) for key, begun in left]
     engine.submit(resumed, sampling)
@@ -186,25 +188,17 @@ def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
     assert sample.finish is Finish.LENGTH
 
 
-def test_a_vllm_that_sleeps_while_the_policy_learns_wakes_with_its_newest_weights():
-    config = Config.with_overrides({"engine.kind": "vllm", "engine.yields": True})
-    engine = open_streaming_engine(config, policy_of(0, tied=True), COUNTERS, threads=1)
+def test_a_vllm_that_sleeps_while_the_policy_learns_wakes_with_its_newest_weights(engine, tied):
     greedy = Sampling(max_new_tokens=32, greedy=True)
-    for versions in ((), (1,), (2, 3)):
+    engine.update(policy_of(10, tied=tied))
+    for newest, versions in ((10, ()), (11, (11,)), (13, (12, 13))):
         engine.rest()
         for version in versions:
-            engine.update(policy_of(version, tied=True))
-        policy = policy_of(versions[-1] if versions else 0, tied=True)
+            engine.update(policy_of(version, tied=tied))
+        policy = policy_of(newest, tied=tied)
         for prompt, (sample,) in zip(PROMPTS, engine.generate(PROMPTS, 1, greedy), strict=True):
             assert sample.ids == generated(policy, prompt, 32)
-            assert set(sample.versions) == {policy.version}
-    sampling = Sampling(0.7, max_new_tokens=300)
-    engine.submit([Trajectory(key, PROMPTS[key]) for key in range(4)], sampling)
-    left = engine.halt()
-    engine.rest()
-    engine.submit([Trajectory(key, PROMPTS[key], begun) for key, begun in left], sampling)
-    assert sorted(finished(engine, 4)) == [0, 1, 2, 3]
-    engine.close()
+            assert set(sample.versions) == {newest}
 
 
 def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(tmp_path):
