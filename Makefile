@@ -11,8 +11,10 @@ VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
 
+# Half of the time is the start of processes. A test file stays with one worker, as its tests share
+# what they started; each worker has one core.
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
