@@ -87,6 +87,8 @@ class EngineProcess:
         self._ordered = 0
         self._done_orders = 0
         self._closed = False
+        self._halting = False
+        self._failure: NodeError | None = None
         self._pending: dict[int, Pending] = {}
         self._samples: dict[int, Sample] = {}
         self._finished: list[tuple[int, Sample]] = []
@@ -142,8 +144,12 @@ class EngineProcess:
 
     def halt(self) -> list[tuple[int, Begun]]:
         """See :class:`node.engines.engine.StreamingEngine`."""
-        if self._pending:
-            self._order("halt")
+        self._halting = True
+        try:
+            if self._pending:
+                self._order("halt")
+        finally:
+            self._halting = False
         left = [(p.trajectory.key, p.begun()) for p in self._pending.values()]
         self._pending.clear()
         return left
@@ -205,21 +211,30 @@ class EngineProcess:
                 self._done(number, finish)
         if self._child is None:
             self._start()
-        self._send(number for number in numbers if number in self._pending)
+            self._send(self._pending)
+        else:
+            self._send(number for number in numbers if number in self._pending)
         return numbers
 
     def _start(self) -> None:
         with self._starting:
             if self._closed:
-                raise NodeError("the engine is closed", None, "Open another one.")
+                closed = NodeError("the engine is closed", None, "Open another one.")
+                raise self._failure or closed
             if self._snapshot is None:
                 self._snapshot = Snapshot(
                     self._policy, as_checkpoint=self._kind != "transformers", place=self._place
                 )
             self._starts += 1
-            self._child = EngineChild(
-                self._settings(self._snapshot), self._variables, self._patience, self._module
-            )
+            settings = self._settings(self._snapshot)
+            try:
+                self._child = EngineChild(settings, self._variables, self._patience, self._module)
+            except OSError as error:
+                raise NodeError(
+                    "no process can be started for the engine",
+                    error,
+                    "Raise the limits of processes and open files (ulimit -u, ulimit -n).",
+                ) from error
 
     def _settings(self, snapshot: Snapshot) -> BackendSettings:
         policy = self._policy
@@ -257,9 +272,9 @@ class EngineProcess:
             while True:
                 message = self._child.next(seconds)
                 if message is None:
-                    self._replace()
-                else:
-                    self._handle(message)
+                    self._bury()
+                    return
+                self._handle(message)
                 seconds = 0.0
         except queue.Empty:
             return
@@ -285,21 +300,26 @@ class EngineProcess:
         else:
             self._samples[number] = sample
 
-    def _replace(self) -> None:
-        """Put another process in the place of the one that died."""
+    def _bury(self) -> None:
+        """Let another process go on where one has died, unless there is nothing to go on with."""
         with self._starting:
             child, self._child = self._child, None
         assert child is not None
         how = child.end()
         if not child.ready or self._starts > 1:
-            self.close()
-            raise NodeError(
+            self._failure = NodeError(
                 "the engine died twice" if child.ready else "the engine does not start",
                 how,
                 f"{child.remedy} All that it said is in node.log with monitor.log_level = 'debug'. "
                 "The run goes on from its last checkpoint.",
             )
+            self.close()
+            if not self._halting:
+                raise self._failure
+            log.error("%s", self._failure)
+            return
         self._counters.add("engine_restarts")
         log.warning("the engine died (%s): another one goes on", how)
-        self._start()
-        self._send(list(self._pending))
+        if self._pending and not self._halting:
+            self._start()
+            self._send(self._pending)

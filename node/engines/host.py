@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import queue
 import shutil
+import signal
 import threading
 import time
 import traceback
@@ -66,6 +67,9 @@ BACKENDS: dict[str, Open] = {"transformers": _transformers, "vllm": _vllm}
 
 def serve(backends: dict[str, Open]) -> None:
     """Host the back-end that is asked for until the owner's end of the socket closes."""
+    # A stop is the owner's to manage: it has use for what is written here until it is done. Not
+    # ignored, as that would be inherited.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     channel = take_over_stdin()
     # Whatever a library prints goes where the owner reads the last words from.
     os.dup2(2, 1)

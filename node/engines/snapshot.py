@@ -14,8 +14,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -110,16 +111,34 @@ def opened(folder: Path) -> Iterator[tuple[int, Iterator[tuple[str, Tensor]]]]:
         SnapshotError: they are missing or damaged.
     """
     path = folder / WEIGHTS
+    with ExitStack() as stack:
+        with _reading(path):
+            file = stack.enter_context(safe_open(path, framework="pt"))
+            version = int(file.metadata()["version"])
+        yield version, _weights(file, path)
+
+
+def _weights(file: Any, path: Path) -> Iterator[tuple[str, Tensor]]:
+    for name in file.keys():  # noqa: SIM118 - it is no mapping
+        with _reading(path):
+            tensor = file.get_tensor(name)
+        yield name, tensor
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with safe_open(path, framework="pt") as file:
-            names = file.keys()
-            yield int(file.metadata()["version"]), ((n, file.get_tensor(n)) for n in names)
+        yield
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise SnapshotError(
-            "the snapshot of the weights is missing or damaged",
-            f"{path} ({error})",
-            "Start the node again.",
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, why: object) -> SnapshotError:
+    return SnapshotError(
+        "the snapshot of the weights is missing or damaged",
+        f"{path} ({why})",
+        "Start the node again.",
+    )
 
 
 @torch.no_grad()
@@ -134,12 +153,12 @@ def load_into(model: PreTrainedModel, folder: Path) -> int:
         filled = set()
         for name, tensor in weights:
             if name not in state or state[name].shape != tensor.shape:
-                raise ValueError(f"{name} does not fit the model")
+                raise _damaged(folder / WEIGHTS, f"{name} does not fit the model")
             state[name].copy_(tensor)
             filled.add(state[name].data_ptr())
         for name, tensor in state.items():
             if tensor.data_ptr() not in filled:
-                raise ValueError(f"{name} is missing")
+                raise _damaged(folder / WEIGHTS, f"{name} is missing")
     return version
 
 

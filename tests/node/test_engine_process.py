@@ -254,7 +254,7 @@ def test_the_second_death_ends_the_run_with_the_last_words(strange, caplog):
     assert {key: begun.ids for key, begun in left.items()} == {
         key: tuple(range(5, 13)) for key in range(3)
     }
-    with pytest.raises(NodeError, match="the engine is closed"):
+    with pytest.raises(NodeError, match="the engine died twice"):
         engine.submit([Trajectory(0, (5, 6, 7))], GREEDY)
 
 
@@ -267,6 +267,47 @@ def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
     assert key == 0
     assert begun.ids == tuple(range(5, 5 + len(begun.ids)))
     assert engine.poll(0.0) == []
+    assert engine.pid is None, "there is nothing to go on with"
+
+
+def test_the_second_death_loses_nothing_where_it_meets_a_halt(strange, caplog):
+    engine = strange("counting", slow=0.05)
+    under_way(engine, [Trajectory(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
+    os.kill(engine.pid, signal.SIGKILL)
+    under_way(engine, [Trajectory(1, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
+    assert engine._counters.snapshot() == {"engine_restarts": 1}
+    os.kill(engine.pid, signal.SIGKILL)
+    left = dict(engine.halt())
+    assert sorted(left) == [0, 1] and all(begun.ids for begun in left.values())
+    assert "the engine died twice" in caplog.text
+    with pytest.raises(NodeError, match="the engine died twice"):
+        engine.submit([Trajectory(2, (5, 6, 7))], GREEDY)
+
+
+def test_a_stop_that_reaches_the_process_too_is_left_to_its_owner(strange):
+    engine = strange("counting", slow=0.05)
+    under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
+    os.kill(engine.pid, signal.SIGTERM)
+    assert len(finished(engine, 1)[0].ids) == GREEDY.max_new_tokens
+    assert engine._counters.snapshot() == {}
+
+
+def test_without_another_process_it_is_said_which_limit_and_nothing_is_forgotten(
+    strange, monkeypatch
+):
+    engine = strange("counting", slow=0.05)
+    under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
+
+    def spawn(*arguments):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("node.engines.engine_child.spawn", spawn)
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(NodeError, match=r"temporarily unavailable.*ulimit -u"):
+            finished(engine, 1)
+    engine.submit([Trajectory(1, (1, 2))], GREEDY)
+    assert {key: len(sample.ids) for key, sample in finished(engine, 2).items()} == {0: 24, 1: 24}
 
 
 def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked(engine):
@@ -285,12 +326,14 @@ def test_there_is_no_process_whose_rest_must_be_waited_for(strange):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced(strange, how):
+def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced_when_there_is_work(strange, how):
     engine = strange("counting", HASTY)
     engine.generate([(1, 2)], 1, GREEDY)
     os.kill(engine.pid, how)
     engine.rest()
+    assert engine.poll(0.1) == []
     assert engine._counters.snapshot() == {"engine_restarts": 1}
+    assert engine.pid is None, "another one would take memory that is the learner's now"
     ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
     assert len(sample.ids) == GREEDY.max_new_tokens
 

@@ -99,6 +99,13 @@ def test_another_models_weights_are_refused_by_name(tmp_path, written, wrong):
         load_into(untied_policy().model, snapshot.folder)
 
 
+def test_what_a_reader_makes_of_the_weights_is_not_called_damage(tmp_path):
+    snapshot = Snapshot(random_policy(), as_checkpoint=False, place=tmp_path)
+    with pytest.raises(KeyError, match="no such layer"), opened(snapshot.folder):
+        raise KeyError("no such layer")
+    snapshot.remove()
+
+
 def test_weights_that_cannot_be_written_leave_the_earlier_ones_and_say_where(tmp_path):
     policy = random_policy()
     snapshot = Snapshot(policy, as_checkpoint=False, place=tmp_path)
