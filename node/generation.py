@@ -18,7 +18,7 @@ from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.task import Split
 from protocol.keys import task_seed
 from swarm.counters import Counters
-from swarm.judge import JudgeRefused
+from swarm.judge import UNAVAILABLE, JudgeRefused
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ class Generator:
         with watch.time("verify"):
             prompts = self.prompts(draws)
         with watch.time("generate"):
-            encoded = [self._policy.encode_prompt(prompt) for prompt in prompts]
+            asked = [(d, p) for d, p in zip(draws, prompts, strict=True) if p is not None]
+            draws = [draw for draw, _ in asked]
+            encoded = [self._policy.encode_prompt(prompt) for _, prompt in asked]
             draws, encoded = self._fitting(draws, encoded)
             samples = self._engine.generate(encoded, self._group_size, self._sampling)
         with watch.time("verify"):
@@ -95,7 +97,6 @@ class Generator:
 
     def beside(self, work: Callable[[], T]) -> T:
         """Do ``work``; nothing is generated meanwhile."""
-        self._engine.rest()
         return work()
 
     @property
@@ -107,13 +108,24 @@ class Generator:
         """The next ``count`` tasks."""
         return [self._draw(*drawn) for drawn in self._draws.take(count)]
 
-    def prompts(self, draws: Sequence[Draw]) -> list[str]:
-        """The prompts of some tasks; may be called beside everything else.
+    def prompts(self, draws: Sequence[Draw]) -> list[str | None]:
+        """The prompts of some tasks; None, counted, where one cannot be built.
+
+        May be called beside everything else.
 
         Raises:
-            JudgeRefused: one of them cannot be built.
+            JudgeRefused: nothing can be built now.
         """
-        return self._verifier.prompts([(d.env, d.level, d.seed, Split.TRAIN) for d in draws])
+        tasks = [(d.env, d.level, d.seed, Split.TRAIN) for d in draws]
+        try:
+            return list(self._verifier.prompts(tasks))
+        except JudgeRefused as refused:
+            if refused.reason == UNAVAILABLE:
+                raise
+            if len(draws) > 1:  # one of them is to blame, and the others are not lost with it
+                return [prompt for draw in draws for prompt in self.prompts([draw])]
+            self._unscored(draws[0], refused)
+            return [None]
 
     def score(
         self, draw: Draw, prompt_ids: Sequence[int], samples: Sequence[Sample]
@@ -126,12 +138,15 @@ class Generator:
         try:
             verdict = self._verifier.judge(draw.env, draw.level, draw.seed, texts)
         except JudgeRefused as refused:
-            self._counters.add("own_groups_unscored", reason=refused.reason)
-            log.warning("own group of %s could not be scored: %s", draw.env, refused)
+            self._unscored(draw, refused)
             return None
         return own_group(
             draw.env, draw.level, draw.epoch, draw.index, prompt_ids, samples, verdict.rewards
         )
+
+    def _unscored(self, draw: Draw, refused: JudgeRefused) -> None:
+        self._counters.add("own_groups_unscored", reason=refused.reason)
+        log.warning("own group of %s could not be scored: %s", draw.env, refused)
 
     def _fitting(
         self, draws: list[Draw], encoded: list[list[int]]

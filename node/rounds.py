@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import torch
+
 from node.engines.engine import RolloutEngine
 from node.errors import NodeError
 from node.evaluation import Evaluator
@@ -54,13 +56,19 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class RoundSettings:
-    """The numbers a round goes by; all counts are of groups or rounds."""
+    """The numbers a round goes by; all counts are of groups or rounds.
+
+    Attributes:
+        yields: the engine rests while the policy learns, as on a device that both share; in between
+            the learner leaves it the memory.
+    """
 
     local: int
     external: int
     eval_every: int
     checkpoint_every: int
     rules: Rules = Rules()
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +248,16 @@ class Rounds:
         return evaluation.mean
 
     def _learn(self, groups: list[TrainingGroup]) -> UpdateStats:
-        update = self._source.beside(lambda: self._learner.update(groups))
+        before, yields = self._policy.version, self._settings.yields
+        if yields:
+            self._engine.rest()
+        try:
+            update = self._source.beside(lambda: self._learner.update(groups))
+        finally:
+            if self._policy.version != before:  # also where a later step than the first failed
+                self._engine.update(self._policy)
+            if yields and torch.cuda.is_available():
+                torch.cuda.empty_cache()  # the engine is in another process, and needs the room
         if update.refused:
             self._counters.add("steps_refused", update.refused)
         if update.halved:
@@ -252,6 +269,4 @@ class Rounds:
                 "or too coarse a policy.dtype",
                 update.engine_gap,
             )
-        if not update.skipped:
-            self._engine.update(self._policy)
         return update

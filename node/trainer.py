@@ -75,6 +75,7 @@ class Trainer:
         ranks: Ranks | None = None,
     ) -> None:
         self._config = config
+        self._yields = config.engine.yields or config.schedule.over_provision > 0
         self._verifier = verifier
         self._journal = journal
         self._pool = pool
@@ -171,6 +172,7 @@ class Trainer:
                 config.schedule.eval_every,
                 config.schedule.checkpoint_every,
                 rules,
+                self._yields,
             ),
             round=done,
         )
@@ -199,7 +201,7 @@ class Trainer:
                 schedule.max_staleness, over_provision=schedule.over_provision, version=done
             ),
             shelf=shelf,
-            yields=config.engine.yields or schedule.over_provision > 0,
+            yields=self._yields,
             threads=ThreadPoolExecutor(JUDGES, "verifier"),
             counters=self._counters,
         )

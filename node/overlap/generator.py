@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+FATAL = (NodeError, JournalError)
+"""They end the run, whatever else goes well."""
 LOOK_SECONDS = 1.0
 """Between two looks where nothing happens: whatever does happen interrupts the wait."""
 JUDGES = 2
@@ -43,11 +45,12 @@ class OverlappingGenerator:
         tasks: draws, asks and scores.
         window: which groups may run, as the last run left it.
         shelf: where they are kept.
-        yields: whether the engine stands still and rests while the policy learns, as on a device
-            that both share. What it has not finished is gone on with first, as partial rollouts
-            in APRIL (arXiv 2509.18521).
+        yields: whether the engine stands still while the policy learns, as on a device that both
+            share. What it has not finished is gone on with first, as partial rollouts in APRIL
+            (arXiv 2509.18521).
         threads: wait for the verifier; shut down on closing.
-        counters: ``own_groups_filtered{reason=stale|task_gone}``, ``own_prompts_too_long``.
+        counters: ``own_groups_filtered{reason=stale|task_gone}``, ``own_prompts_too_long``,
+            ``generation_errors``.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class OverlappingGenerator:
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}
         self._unasked: list[RunningGroup] = []
-        self._asked: list[tuple[list[RunningGroup], Future[list[str]]]] = []
+        self._asked: list[tuple[list[RunningGroup], Future[list[str | None]]]] = []
         self._waiting: list[RunningGroup] = []
         self._judged: dict[int, Future[OwnGroup | None]] = {}
         self._unfit: list[list[int]] = []
@@ -114,10 +117,10 @@ class OverlappingGenerator:
     def beside(self, work: Callable[[], T]) -> T:
         """Do ``work`` on the learner's thread, and go on with what was begun meanwhile.
 
-        Where both fail, the error that ends the run is raised from the other one, which is logged.
+        Work that is done counts: what fails beside it is logged, counted, and met again when the
+        next groups are asked for. Where both fail, the error that ends the run is raised from the
+        other one, which is logged.
         """
-        if self._yields:
-            self._engine.rest()
         result = self._learner.submit(work)
         self._listen(result)
         try:
@@ -126,10 +129,13 @@ class OverlappingGenerator:
         except Exception as error:
             # Nobody else may write the weights as long as this work does.
             failed = result.exception()
+            if failed is None and not isinstance(error, FATAL):
+                self._counters.add("generation_errors")
+                log.exception("generation failed beside an update: %s", error)
+                return result.result()
             if not isinstance(failed, Exception):
                 raise
-            fatal = isinstance(failed, NodeError | JournalError)
-            first, other = (failed, error) if fatal else (error, failed)
+            first, other = (failed, error) if isinstance(failed, FATAL) else (error, failed)
             log.error("both generation and the update failed: %s", other, exc_info=other)
             raise first from other
         return result.result()
@@ -198,6 +204,9 @@ class OverlappingGenerator:
             if asked.exception():
                 self._unasked += groups
             for group, prompt in zip(groups, asked.result(), strict=True):
+                if prompt is None:
+                    self._lose(group)
+                    continue
                 group.prompt_ids = self._policy.encode_prompt(prompt)
                 if len(group.prompt_ids) < self._policy.context_length:
                     self._unfit.clear()

@@ -188,7 +188,7 @@ class Parts:
             counters=self.counters,
         )
 
-    def rounds(self, source, *, size: int = 3, done: int = 0) -> Rounds:
+    def rounds(self, source, *, size: int = 3, done: int = 0, yields: bool = False) -> Rounds:
         clock = VirtualClock(0.0)
         self.outcomes: list[Outcome] = []
         self.published: list[tuple[int, int]] = []
@@ -204,7 +204,7 @@ class Parts:
             save=lambda number: None,
             report=self.outcomes.append,
             counters=self.counters,
-            settings=RoundSettings(size, 0, 0, 1 << 30),
+            settings=RoundSettings(size, 0, 0, 1 << 30, yields=yields),
             round=done,
         )
 

@@ -16,7 +16,7 @@ from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.transformers_engine import TransformersEngine
 from node.errors import NodeError
 from node.overlap.shelf import Shelf
-from node.rounds import Outcome
+from node.rounds import Outcome, Rounds
 from node.stopwatch import Stopwatch
 from node.tasks.task import Split
 from swarm.clock import VirtualClock
@@ -109,24 +109,42 @@ def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, sha
         assert mixed, "some completions were gone on with by a later policy"
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_an_engine_that_yields_rests_before_the_update_and_until_after_it(journal, share) -> None:
-    calls: list[str] = []
+def watched(journal, calls: list[str], **settings) -> tuple[Parts, Rounds]:
+    """A node that alternates, and the calls of its engine and learner in their order."""
     made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
-    source = made.overlapping(2, share=share)
-    source.generate(3, Stopwatch())
-    calls.clear()
-    source.beside(lambda: calls.append("learn"))
-    assert calls.index("rest") < calls.index("learn") if share else "rest" not in calls
-    if share:
-        assert set(calls) == {"rest", "poll", "learn"}
+    rounds = made.rounds(made.tasks, **settings)
+    learn = rounds._learner.update
+
+    def update(groups):
+        calls.append("learn")
+        return learn(groups)
+
+    rounds._learner.update = update
+    return made, rounds
 
 
-def test_the_engine_of_a_node_that_alternates_rests_while_it_learns(journal) -> None:
+@pytest.mark.parametrize("yields", [False, True])
+def test_an_engine_that_yields_rests_while_the_policy_learns(journal, yields) -> None:
     calls: list[str] = []
-    made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
-    made.tasks.beside(lambda: calls.append("learn"))
-    assert calls == ["rest", "learn"]
+    _, rounds = watched(journal, calls, yields=yields)
+    rounds.step()
+    assert calls == [*(["rest"] if yields else []), "learn", "update"]
+
+
+def test_an_update_that_fails_after_its_first_step_leaves_the_engine_no_earlier_weights(
+    journal,
+) -> None:
+    made, rounds = watched(journal, [])
+    learn = rounds._learner.update
+
+    def update(groups):
+        learn(groups)
+        raise ZeroDivisionError
+
+    rounds._learner.update = update
+    with pytest.raises(ZeroDivisionError):
+        rounds.step()
+    assert made.engine.version == made.policy.version > 0
 
 
 def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(journal):
@@ -230,6 +248,50 @@ def test_a_failed_update_is_raised_and_the_next_round_goes_on(journal) -> None:
     with pytest.raises(ZeroDivisionError):
         source.beside(lambda: 1 // 0)
     assert len(source.generate(3, Stopwatch())) == 3
+
+
+def test_an_update_counts_when_generation_fails_beside_it(journal, caplog) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    source.generate(3, Stopwatch())
+    failed = threading.Event()
+    whole = made.engine.poll
+
+    def poll(seconds: float) -> list:
+        failed.set()
+        raise OSError("no more files")
+
+    made.engine.poll = poll
+    assert source.beside(lambda: failed.wait(20) and "learned") == "learned"
+    assert made.counters.snapshot() == {"generation_errors": 1}
+    assert "generation failed beside an update: no more files" in caplog.text
+    with pytest.raises(OSError, match="no more files"):
+        source.generate(3, Stopwatch())
+    made.engine.poll = whole
+    assert len(source.generate(3, Stopwatch())) == 3
+
+
+class Poisoned(Teacher):
+    """One of its tasks cannot be built, today as tomorrow."""
+
+    def __init__(self) -> None:
+        self.asked: dict[int, None] = {}
+
+    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+        self.asked.update(dict.fromkeys(seed for _, _, seed, _ in tasks))
+        if list(self.asked)[1] in [seed for _, _, seed, _ in tasks]:
+            raise JudgeRefused(CRASHED, "this one cannot be built")
+        return super().prompts(tasks)
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_task_that_cannot_be_built_is_left_out_and_takes_no_other_with_it(
+    journal, overlapping
+) -> None:
+    made = parts(journal, teacher=Poisoned())
+    source = made.overlapping(1) if overlapping else made.tasks
+    assert [len(source.generate(3, Stopwatch())) for _ in range(3)] == [2, 3, 3]
+    assert made.counters.snapshot() == {"own_groups_unscored{reason=crashed}": 1}
 
 
 @pytest.mark.parametrize(
