@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -29,20 +31,21 @@ class Recomputing:
                 True,
                 f"transformers' {type(model).__name__} does not support it: set it to false.",
             )
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        # Only the reentrant kind needs inputs with a gradient, and sampling has none to give.
-        model.disable_input_require_grads()  # type: ignore[no-untyped-call]
 
     @contextmanager
     def forward(self) -> Iterator[None]:
         """In the block layers drop what they compute; outside they keep caches for sampling.
 
-        The library asks a layer's own training mode. Its parts stay in evaluation mode.
+        The library's own switch asks for a layer's training mode, in which some drop activations
+        at random, and others each time.
         """
         for layer in self._layers:
-            layer.training = True
+            again = partial(
+                checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
+            )
+            layer.forward = again
         try:
             yield
         finally:
             for layer in self._layers:
-                layer.training = False
+                del layer.forward  # the class's own is behind it

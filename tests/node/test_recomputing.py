@@ -4,14 +4,15 @@ import dataclasses
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
 
 from node.engines.engine import Sampling
 from node.engines.transformers_engine import TransformersEngine
 from node.errors import ConfigError
 from node.learner import Learner
+from node.policy import Policy
 from node.recomputing import Recomputing
-from tests.node.test_learner import CONFIG, MIXED, gradient_of
+from tests.node.test_learner import CONFIG, MIXED, gradient_of, weights
 from tests.support import random_policy
 
 RECOMPUTED = dataclasses.replace(CONFIG, gradient_checkpointing=True)
@@ -21,6 +22,20 @@ def test_the_gradient_is_the_same_when_layers_are_computed_again():
     torch.testing.assert_close(
         gradient_of(MIXED, RECOMPUTED), gradient_of(MIXED), atol=1e-6, rtol=1e-4
     )
+
+
+def test_layers_that_drop_out_by_themselves_while_they_train_do_not():
+    """OPT's do, and ask their own training mode."""
+    settings = {"hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tokenizer = random_policy().tokenizer
+    config = OPTConfig(vocab_size=len(tokenizer), word_embed_proj_dim=16, dropout=0.5, **settings)
+    stepped = []
+    for learning in (CONFIG, RECOMPUTED):
+        torch.manual_seed(0)
+        policy = Policy(OPTForCausalLM(config).eval(), tokenizer, "opt")
+        assert not Learner(policy, learning).update(MIXED).skipped
+        stepped.append(weights(policy))
+    torch.testing.assert_close(*stepped, atol=1e-6, rtol=1e-4)
 
 
 def test_every_layer_is_computed_once_more_for_the_backward_pass_and_only_there():
