@@ -28,17 +28,26 @@ class Launch:
 
     @classmethod
     def read(cls) -> Launch | None:
-        """Of this process; None where it works alone."""
-        world = int(os.environ.get("WORLD_SIZE", "1"))
-        if world == 1:
-            return None
-        return cls(int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]), world)
+        """Of this process; None where it works alone.
 
-    def forget(self) -> None:
-        """Take the variables away, so that no child of this process takes itself for a rank."""
-        for name in [*os.environ]:
-            if name in VARIABLES or name.startswith(PREFIXES):
-                del os.environ[name]
+        Raises:
+            ConfigError: only a part of what torchrun tells is there.
+        """
+        told = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+        if told[2] is None:
+            return None
+        if told[2] == "1":
+            forget()
+            return None
+        try:
+            return cls(*(int(each or "") for each in told))
+        except ValueError as error:
+            raise ConfigError(
+                "WORLD_SIZE",
+                told[2],
+                "The environment names several processes as torchrun does, but not RANK and "
+                "LOCAL_RANK with it: start the node with torchrun, or unset WORLD_SIZE.",
+            ) from error
 
     def check(self, config: Config) -> None:
         """Refuse what several ranks cannot do.
@@ -59,3 +68,10 @@ class Launch:
         if config.policy.device not in ("auto", "cpu", "cuda"):
             remedy = f"Each rank takes the GPU of its number: set it to 'auto' or 'cuda', {alone}"
             raise ConfigError("policy.device", config.policy.device, remedy)
+
+
+def forget() -> None:
+    """Take the variables away, so that no child of this process takes itself for a rank."""
+    for name in [*os.environ]:
+        if name in VARIABLES or name.startswith(PREFIXES):
+            del os.environ[name]

@@ -26,7 +26,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from node.errors import NodeError
-from node.launch import Launch
+from node.launch import Launch, forget
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Ranks:
             rank=launch.rank,
             world_size=launch.world,
         )
-        launch.forget()
+        forget()
         self._orders = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def __enter__(self) -> Self:
@@ -92,6 +92,10 @@ class Ranks:
             try:
                 self._share(None)
             except RuntimeError as gone:
+                if error is None:
+                    lost = self._lost("at the end", "another rank has ended")
+                    atexit.register(_end_at_once, lost.exit_code)
+                    raise lost from gone
                 log.warning("another rank had ended before this node did: %s", gone)
         dist.destroy_process_group()
 
@@ -171,11 +175,7 @@ class Ranks:
             lost = any(sign in str(error) for sign in _LOST)
             words = "another rank has ended" if lost else str(error) or repr(error)
             log.debug("%s failed", what, exc_info=True)
-            raise NodeError(
-                f"the ranks of the learner cannot go on together ({what})",
-                self._first_failure(f"rank {self.rank}: {words}"),
-                "The last checkpoint is whole, and the same command goes on from it.",
-            ) from error
+            raise self._lost(what, words) from error
         except BaseException:
             self._failed = True
             raise
@@ -184,6 +184,13 @@ class Ranks:
         shared = [order]
         dist.broadcast_object_list(shared, src=0, group=self._orders)
         return shared[0]
+
+    def _lost(self, what: str, words: str) -> NodeError:
+        return NodeError(
+            f"the ranks of the learner cannot go on together ({what})",
+            self._first_failure(f"rank {self.rank}: {words}"),
+            "The last checkpoint is whole, and the same command goes on from it.",
+        )
 
     def _first_failure(self, mine: str) -> str:
         """Words of the rank that failed first: whoever comes later only met its end."""

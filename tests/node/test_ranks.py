@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_flatten
 from node.batches import Row, TrainingCompletion
 from node.config import Config
 from node.errors import ConfigError
-from node.launch import Launch
+from node.launch import Launch, forget
 from node.sharded_learner import dealt
 from tests.node.ranks_work import CASES
 
@@ -141,7 +142,12 @@ def test_only_a_process_among_several_is_a_rank(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     launch = Launch.read()
     assert launch == Launch(rank=3, local_rank=1, world=4)
-    launch.forget()
-    assert Launch.read() is None
+    forget()
+    assert not told.keys() & os.environ.keys()
     monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     assert Launch.read() is None
+    assert "TORCHELASTIC_USE_AGENT_STORE" not in os.environ, "children take themselves for ranks"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE: '2'.*unset WORLD_SIZE"):
+        Launch.read()
