@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from node.config_section import Numbers, Section, Texts, key
+from node.config_section import DecayRates, Section, Texts, key
 
 
 class PolicySection(Section):
@@ -66,7 +66,7 @@ class LearnerSection(Section):
         gt=0,
         le=1,
     )
-    betas: Numbers = key((0.9, 0.99), "AdamW's two decay rates.", min_length=2, max_length=2)
+    betas: DecayRates = key((0.9, 0.99), "AdamW's two decay rates.", min_length=2, max_length=2)
     weight_decay: float = key(0.0, "AdamW's weight decay.", ge=0)
     epochs: int = key(1, "Passes over each update's groups.", ge=1, le=64)
     micro_batch_tokens: int = key(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 Texts = Annotated[tuple[Annotated[str, Strict()], ...], Strict(False)]
-Numbers = Annotated[tuple[Annotated[float, Strict()], ...], Strict(False)]
+DecayRates = Annotated[tuple[Annotated[float, Strict(), Field(ge=0, lt=1)], ...], Strict(False)]
 
 
 def key(default: Any, about: str, *, unit: str = "", **limits: Any) -> Any:

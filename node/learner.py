@@ -38,7 +38,7 @@ from node.losses import (
     tis_weights,
 )
 from node.optimizer import Optimizer, OptimizerConfig
-from node.out_of_memory import TokenBudget, ran_out
+from node.out_of_memory import TokenBudget, no_room_to_step, ran_out
 from node.recomputing import Recomputing
 from node.sharing import Sharing, fits
 from node.update_stats import Tally, UpdateStats
@@ -134,6 +134,14 @@ class Learner:
         rows, counts, useful = self._rows(groups)
         if not rows:
             return UpdateStats(lr=self._optimizer.lr)
+        try:
+            return self._steps(groups, rows, counts, useful)
+        finally:
+            self._optimizer.discard()  # what an update that failed half-way leaves is nobody's
+
+    def _steps(
+        self, groups: Sequence[TrainingGroup], rows: Sequence[Row], counts: Counts, useful: int
+    ) -> UpdateStats:
         tally, prox, halved = Tally(), dict[int, Tensor](), self._budget.halved
         lr, steps, refused = self._optimizer.lr, 0, 0
         first: tuple[float, float] | None = None
@@ -142,12 +150,12 @@ class Learner:
             loss, norm = torch.stack([total, self._optimizer.clip().to(total)]).tolist()
             first = first or (loss, norm)
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                self._optimizer.discard()
                 refused += 1
                 log.error("step refused: loss %s, gradient norm %s; weights untouched", loss, norm)
                 break
             lr = self._optimizer.lr
-            self._optimizer.step()
+            if ran_out(self._optimizer.step):
+                raise no_room_to_step()
             self._policy.version += 1
             steps += 1
         assert first is not None

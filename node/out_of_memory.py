@@ -12,7 +12,13 @@ from node.errors import NodeError
 
 log = logging.getLogger(__name__)
 
-CPU_MESSAGES = ("DefaultCPUAllocator", "not enough memory")
+MESSAGES = (
+    "DefaultCPUAllocator",
+    "not enough memory",
+    "MPS backend out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+"""Of errors that torch has no exception for."""
 
 
 def ran_out(work: Callable[[], object]) -> bool:
@@ -23,12 +29,22 @@ def ran_out(work: Callable[[], object]) -> bool:
     try:
         work()
     except RuntimeError as error:
-        # On a CPU torch has no exception for it.
-        told = any(message in str(error) for message in CPU_MESSAGES)
+        told = any(message in str(error) for message in MESSAGES)
         if not (told or isinstance(error, torch.OutOfMemoryError)):
             raise
         return True
     return False
+
+
+def no_room_to_step() -> NodeError:
+    """Memory ran out where the optimizer needs it, which no smaller micro-batch changes."""
+    return NodeError(
+        "memory runs out in the optimizer's step",
+        "it keeps two numbers for each trained weight, and a float32 copy of weights in half "
+        "precision",
+        "Set learner.optimizer = 'adamw8bit', learner.offload = true or policy.lora_rank = 16; "
+        "where an engine is on the same GPU, engine.yields = true or a lower engine.gpu_memory.",
+    )
 
 
 class TokenBudget:
@@ -61,6 +77,8 @@ class TokenBudget:
         self.halved += 1
         if batch.input_ids.is_cuda:
             torch.cuda.empty_cache()
+        elif batch.input_ids.is_mps:
+            torch.mps.empty_cache()
         log.warning(
             "memory ran out in a micro-batch of %d completions: learner.micro_batch_tokens is "
             "lowered from %d to %d until the node starts again, and the pass is done anew",

@@ -56,6 +56,7 @@ def test_the_configuration_page_is_up_to_date() -> None:
         ("leaner.lr=1", "leaner", "did you mean learner?"),
         ("learner.lr=-1", "learner.lr", "greater than 0"),
         ("learner.lr=nan", "learner.lr", "finite"),
+        ("learner.betas=[1.0, 0.9]", "learner.betas", "less than 1"),
         ("learner.lr=fast", "learner.lr", "number"),
         ("learner.betas=[0.9]", "learner.betas", "2 items"),
         ("node.seed=true", "node.seed", "integer"),

@@ -78,6 +78,17 @@ def test_a_run_goes_on_when_its_steps_move(dtype, before):
     assert torch.equal(weights(policy), weights(other))
 
 
+def test_a_run_goes_on_with_the_settings_of_its_file_and_not_of_its_checkpoint():
+    learner = Learner(random_policy(), CONFIG)
+    learner.update(MIXED)
+    config = dataclasses.replace(CONFIG, betas=(0.5, 0.6), weight_decay=0.1)
+    again = Learner(random_policy(), config)
+    again.load_state_dict(learner.state_dict())
+    (group,) = again.state_dict()["optimizer"]["adam"]["param_groups"]
+    assert (group["betas"], group["weight_decay"]) == ((0.5, 0.6), 0.1)
+    assert not again.update(MIXED).skipped
+
+
 def test_a_checkpoint_of_another_optimizer_is_refused_by_the_key():
     state = Learner(random_policy(), CONFIG).state_dict()
     state["optimizer"]["kind"] = "adamw8bit"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -122,3 +123,36 @@ def test_any_other_error_is_passed_on():
     policy.model.error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         Learner(policy, CONFIG).update(MIXED)
+
+
+def test_an_update_that_fails_half_way_leaves_nothing_to_the_next_one():
+    config = dataclasses.replace(CONFIG, micro_batch_tokens=1)
+    policy, untroubled = random_policy(), random_policy()
+    learner, calls = Learner(policy, config), itertools.count()
+    whole = learner._backward
+
+    def backward(*arguments):
+        if next(calls) == 2:
+            raise RuntimeError("an unspecified launch failure")
+        whole(*arguments)
+
+    learner._backward = backward
+    with pytest.raises(RuntimeError, match="launch failure"):
+        learner.update(MIXED)
+    assert all(p.grad is None for p in policy.model.parameters())
+    learner.update(MIXED)
+    Learner(untroubled, config).update(MIXED)
+    assert torch.equal(weights(policy), weights(untroubled))
+
+
+def test_memory_that_runs_out_in_the_optimizers_step_is_told_by_what_would_help():
+    policy = random_policy()
+    learner = Learner(policy, CONFIG)
+
+    def step():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    learner._optimizer._adam.step = step
+    with pytest.raises(NodeError, match=r"optimizer's step.*adamw8bit.*learner.offload.*yields"):
+        learner.update(MIXED)
+    assert policy.version == 0
