@@ -231,14 +231,14 @@ def test_killed_or_hung_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_d
     policy = random_policy()
     policy.stop_ids = (-1,)
     engine = opened(policy, tmp_path, kind="transformers", counters=counters, patience=5.0)
-    sampling = Sampling(max_new_tokens=300, greedy=True)
-    under_way(engine, [Trajectory(key, (5, 6, key)) for key in range(3)], sampling, 40)
+    sampling = Sampling(max_new_tokens=480, greedy=True)
+    under_way(engine, [Trajectory(key, (5, 6, key)) for key in range(3)], sampling, 20)
     os.kill(engine.pid, how)
     samples = finished(engine, 3)
     policy.model.generation_config.eos_token_id = None
     for key in range(3):
-        assert samples[key].ids == generated(policy, (5, 6, key), 300)
-        assert len(samples[key].logprobs) == len(samples[key].versions) == 300
+        assert samples[key].ids == generated(policy, (5, 6, key), 480)
+        assert len(samples[key].logprobs) == len(samples[key].versions) == 480
     assert counters.snapshot() == {"engine_restarts": 1}
     engine.close()
     assert list(tmp_path.iterdir()) == []

@@ -4,11 +4,28 @@ import json
 import os
 import subprocess
 import sys
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from node import threads
+
+
+class Clock:
+    """Time passes only where somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(threads, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    return clock
 
 
 def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more():
@@ -40,22 +57,22 @@ def test_fewer_than_one_thread_is_refused_by_name():
         threads.environment(0)
 
 
-def test_threads_that_do_not_pay_are_left_to_others():
+def test_threads_that_do_not_pay_are_left_to_others(clock):
     import torch
 
     before = torch.get_num_threads()
     try:
-        assert threads.fastest(lambda: None, 4) == 1
+        assert threads.fastest(lambda: clock.wait(0.02), 4) == 1
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
 
 
-def test_threads_that_halve_the_time_are_taken():
+def test_threads_that_halve_the_time_are_taken(clock):
     import torch
 
     before = torch.get_num_threads()
     try:
-        assert threads.fastest(lambda: time.sleep(0.02 / torch.get_num_threads()), 4) == 4
+        assert threads.fastest(lambda: clock.wait(0.02 / torch.get_num_threads()), 4) == 4
     finally:
         torch.set_num_threads(before)

@@ -48,16 +48,20 @@ def daemons() -> set[int]:
     return {p.pid for p in psutil.Process().children(recursive=True) if p.name() == "p2pd"}
 
 
-def abandoned_sockets() -> set[Path]:
-    return {path for path in Path("/tmp").glob("hivemind-p2p*.sock") if nobody_listens(path)}
-
-
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    before = abandoned_sockets()
+def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of sockets only this process's own are looked for: other swarms may run beside it."""
+    named: list[str] = []
+
+    def token(size: int) -> str:
+        named.append(os.urandom(size).hex())
+        return named[-1]
+
+    monkeypatch.setattr("hivemind.p2p.p2p_daemon.secrets.token_urlsafe", token)
     yield
     assert not daemons()
-    assert not abandoned_sockets() - before
+    left = [path for name in named for path in Path("/tmp").glob(f"hivemind-p2p*{name}.sock")]
+    assert not [path for path in left if nobody_listens(path)]
 
 
 def nobody_listens(path: Path) -> bool:
