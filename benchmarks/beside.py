@@ -18,6 +18,7 @@ from node.draws import Draws
 from node.engines.engine import Sampling
 from node.engines.engine_process import EngineProcess
 from node.evaluation import Evaluator
+from node.forgetting import ForgettingAlarm
 from node.generation import Generator
 from node.learner import Learner, LearnerConfig, TrainingGroup
 from node.opened import Opened
@@ -150,6 +151,7 @@ class Beside(Opened):
             learner=self._learner,
             engine=self._engine,
             evaluator=Evaluator(policy, self._engine, pool, (), sampling),
+            alarm=ForgettingAlarm(counters, ()),
             publish=lambda groups: None,
             save=lambda number: None,
             report=lambda outcome: None,

@@ -17,6 +17,7 @@ from node.draws import Draws
 from node.engines.engine import Sampling
 from node.engines.transformers_engine import TransformersEngine
 from node.evaluation import Evaluator
+from node.forgetting import ForgettingAlarm
 from node.generation import Generator
 from node.learner import Learner, LearnerConfig, TrainingGroup
 from node.policy import Policy
@@ -145,6 +146,7 @@ class NodeStep:
             learner=self._learner,
             engine=self._engine,
             evaluator=Evaluator(self._policy, self._engine, verifier, (), self._sampling),
+            alarm=ForgettingAlarm(counters, ()),
             publish=publish,
             save=lambda number: None,
             report=lambda outcome: None,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from node.evaluation import HeldOut
 from swarm.counters import Counters
 
 log = logging.getLogger(__name__)
@@ -25,10 +27,12 @@ class ForgettingAlarm:
 
     Args:
         counters: ``forgetting_alarms`` is counted here.
+        tasks: that are evaluated on, in their order.
     """
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, tasks: Sequence[HeldOut]) -> None:
         self._counters = counters
+        self._tasks = [[task.env, task.level, task.seed] for task in tasks]
         self._best: Sequence[float] = ()
         self._worse = 0
 
@@ -49,6 +53,15 @@ class ForgettingAlarm:
             IN_A_ROW,
         )
         return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """What later evaluations are held against, ready for JSON."""
+        return {"tasks": self._tasks, "best": list(self._best), "worse": self._worse}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`; evaluations on other tasks than these are forgotten."""
+        if state.get("tasks") == self._tasks:
+            self._best, self._worse = state["best"], int(state["worse"])
 
 
 def fallen(before: Sequence[float], now: Sequence[float]) -> bool:

@@ -76,6 +76,8 @@ class Progress:
         trainer.learner.load_state_dict(_read(path / LEARNER))
         trainer.engine.load_state_dict(_read(path / ENGINE))
         trainer.sampler.load_state_dict(state["sampler"])
+        trainer.lead.value = float(state.get("lead", 0.0))
+        trainer.alarm.load_state_dict(state.get("forgetting", {}))
         pool.rewind(int(state["policy_step"]))
 
     def save(self, number: int, trainer: Trainer) -> None:
@@ -97,6 +99,8 @@ class Progress:
             "model": trainer.policy.name,
             "dtype": str(trainer.policy.model.dtype).removeprefix("torch."),
             "sampler": trainer.sampler.state_dict(),
+            "lead": trainer.lead.value,
+            "forgetting": trainer.alarm.state_dict(),
             **(trainer.policy.adapter.settings if trainer.policy.adapter else {}),
         }
         self._checkpoints.save(number, write, state)

@@ -111,6 +111,7 @@ class Rounds:
         source: of own groups.
         local: I, own groups a round.
         external: J, own groups that outside ones spare; what the pool lacks is generated.
+        alarm: looks at every evaluation.
         publish: hands informative own groups to the network, without waiting for it.
         save: writes a checkpoint of round ``n``.
         report: receives every round's outcome.
@@ -127,6 +128,7 @@ class Rounds:
         learner: Learner,
         engine: RolloutEngine,
         evaluator: Evaluator,
+        alarm: ForgettingAlarm,
         publish: Callable[[Sequence[Group]], None],
         save: Callable[[int], None],
         report: Callable[[Outcome], None],
@@ -146,7 +148,7 @@ class Rounds:
         self._report = report
         self._counters = counters
         self._settings = settings
-        self._forgetting = ForgettingAlarm(counters)
+        self._alarm = alarm
         self._watch = Stopwatch()
         self.round = round
 
@@ -244,7 +246,7 @@ class Rounds:
     def _evaluate(self) -> float:
         with self._watch.time("evaluate"):
             evaluation = self._evaluator.evaluate()
-        self._forgetting.look([sum(row) / len(row) for row in evaluation.rewards])
+        self._alarm.look([sum(row) / len(row) for row in evaluation.rewards])
         return evaluation.mean
 
     def _learn(self, groups: list[TrainingGroup]) -> UpdateStats:

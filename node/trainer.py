@@ -20,6 +20,7 @@ from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sampling, StreamingEngine
 from node.engines.open import open_engine, open_streaming_engine
 from node.evaluation import Evaluator, Scorer, heldout_tasks
+from node.forgetting import ForgettingAlarm
 from node.generation import Generator
 from node.learner import LearnerConfig
 from node.overlap.generator import JUDGES, OverlappingGenerator
@@ -35,6 +36,7 @@ from protocol.rollout import Group
 from swarm.clock import Clock
 from swarm.counters import Counters
 from swarm.journal import Journal
+from swarm.lead import PeersLead
 from swarm.mixture import Mixture, MixtureConfig
 from swarm.outbox import Origin
 from swarm.pool import Pool
@@ -87,6 +89,9 @@ class Trainer:
             random.Random(config.node.seed),
             config.engine.group_size if config.tasks.curriculum == "thompson" else 0,
         )
+        self._heldout = heldout_tasks(levels, config.schedule.eval_tasks)
+        self.alarm = ForgettingAlarm(counters, self._heldout)
+        self.lead = PeersLead()
         self._streaming: StreamingEngine | None = None
         if config.overlaps and engine is None:
             threads = torch.get_num_threads()
@@ -151,6 +156,7 @@ class Trainer:
                     rules.discard,
                 ),
                 config.node.seed,
+                self.lead,
             ),
             policy=self.policy,
             learner=self.learner,
@@ -159,9 +165,10 @@ class Trainer:
                 self.policy,
                 self.engine,
                 self._verifier,
-                heldout_tasks(self.sampler.levels, config.schedule.eval_tasks),
+                self._heldout,
                 self._sampling,
             ),
+            alarm=self.alarm,
             publish=share,
             save=save,
             report=report,

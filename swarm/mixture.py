@@ -52,12 +52,13 @@ class Mixture:
     Args:
         config: how many are taken.
         seed: of this node; other nodes' choices should differ.
+        lead: of peers, as far as it is known.
     """
 
-    def __init__(self, config: MixtureConfig, seed: int) -> None:
+    def __init__(self, config: MixtureConfig, seed: int, lead: PeersLead | None = None) -> None:
         self._config = config
         self._seed = seed
-        self._lead = PeersLead()
+        self._lead = lead or PeersLead()
 
     def observe(self, lead: float, groups: int) -> None:
         """Take in how far peers were ahead on the outside groups of an update."""

@@ -11,6 +11,7 @@ from hashlib import sha256
 from node.draws import Draws
 from node.engines.engine import Begun, Sample, Sampling, Trajectory
 from node.evaluation import Evaluator
+from node.forgetting import ForgettingAlarm
 from node.generation import Generator
 from node.learner import Learner, LearnerConfig
 from node.overlap.generator import OverlappingGenerator
@@ -200,6 +201,7 @@ class Parts:
             learner=Learner(self.policy, LearnerConfig(lr=1e-3)),
             engine=self.engine,
             evaluator=Evaluator(self.policy, self.engine, Teacher(), (), self.sampling),
+            alarm=ForgettingAlarm(self.counters, ()),
             publish=lambda groups: self.published.extend((g.epoch, g.index) for g in groups),
             save=lambda number: None,
             report=self.outcomes.append,

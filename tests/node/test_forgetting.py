@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.evaluation import HeldOut
 from node.forgetting import ForgettingAlarm
 from swarm.counters import Counters
 
 GOOD = (1.0,) * 24 + (0.0,) * 40
 POOR = (1.0,) * 4 + (0.0,) * 60
+TASKS = [HeldOut("sums", 0, seed) for seed in range(64)]
 
 
 def alarms(*evaluations: Sequence[float]) -> list[bool]:
-    alarm = ForgettingAlarm(Counters())
+    alarm = ForgettingAlarm(Counters(), TASKS)
     return [alarm.look(rewards) for rewards in evaluations]
 
 
 def test_a_fall_that_stays_is_told_once() -> None:
     counters = Counters()
-    alarm = ForgettingAlarm(counters)
+    alarm = ForgettingAlarm(counters, TASKS)
     assert [alarm.look(r) for r in (GOOD, POOR, POOR, POOR)] == [False, False, True, False]
     assert counters.snapshot() == {"forgetting_alarms": 1}
+
+
+@pytest.mark.parametrize(("tasks", "alarms"), [(TASKS, True), (TASKS[::-1], False)])
+def test_a_fall_across_a_restart_is_told_where_the_tasks_are_the_same(tasks, alarms) -> None:
+    before, after = ForgettingAlarm(Counters(), TASKS), ForgettingAlarm(Counters(), tasks)
+    assert not any(before.look(rewards) for rewards in (GOOD, POOR))
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert after.look(POOR) == alarms
 
 
 def test_a_single_bad_evaluation_is_no_alarm() -> None:
