@@ -150,7 +150,7 @@ class Beside(Opened):
             policy=policy,
             learner=self._learner,
             engine=self._engine,
-            evaluator=Evaluator(policy, self._engine, pool, (), sampling),
+            evaluator=Evaluator(policy, self._engine, pool, (), sampling, counters),
             alarm=ForgettingAlarm(counters, ()),
             publish=lambda groups: None,
             save=lambda number: None,

@@ -145,7 +145,7 @@ class NodeStep:
             policy=self._policy,
             learner=self._learner,
             engine=self._engine,
-            evaluator=Evaluator(self._policy, self._engine, verifier, (), self._sampling),
+            evaluator=Evaluator(self._policy, self._engine, verifier, (), self._sampling, counters),
             alarm=ForgettingAlarm(counters, ()),
             publish=publish,
             save=lambda number: None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Protocol
@@ -14,7 +14,8 @@ from node.errors import NodeError
 from node.policy import Policy
 from node.tasks.task import Split
 from protocol.keys import heldout_seed
-from swarm.judge import Verdict
+from swarm.counters import Counters
+from swarm.judge import UNAVAILABLE, JudgeRefused, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,36 @@ class Scorer(Protocol):
     ) -> Verdict:
         """Rebuild one task and score answers to it."""
         ...
+
+
+def buildable(
+    scorer: Scorer,
+    tasks: Sequence[tuple[str, int, int, Split]],
+    unscored: Callable[[int, JudgeRefused], None],
+) -> list[str | None]:
+    """The prompts of tasks; None where one cannot be built, so that no other is lost with it.
+
+    Args:
+        unscored: told the number of each of those, and why.
+
+    Raises:
+        JudgeRefused: nothing can be built now.
+    """
+    try:
+        return list(scorer.prompts(tasks))
+    except JudgeRefused as refused:
+        if refused.reason == UNAVAILABLE:
+            raise
+    prompts: list[str | None] = []
+    for number, task in enumerate(tasks):
+        try:
+            prompts += scorer.prompts([task])
+        except JudgeRefused as refused:
+            if refused.reason == UNAVAILABLE:
+                raise
+            unscored(number, refused)
+            prompts.append(None)
+    return prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +135,11 @@ def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
 
 
 class Evaluator:
-    """Samples completions for a fixed set of held-out tasks and has them scored."""
+    """Samples completions for a fixed set of held-out tasks and has them scored.
+
+    Args:
+        counters: ``heldout_unscored{reason}``.
+    """
 
     def __init__(
         self,
@@ -113,38 +148,54 @@ class Evaluator:
         verifier: Scorer,
         tasks: Sequence[HeldOut],
         sampling: Sampling,
+        counters: Counters,
     ) -> None:
         self._policy = policy
         self._engine = engine
         self._verifier = verifier
         self._tasks = tuple(tasks)
         self._sampling = sampling
+        self._counters = counters
 
     def evaluate(self, completions: int = 1) -> Evaluation:
         """Score ``completions`` samples of every task under the current policy.
 
-        A task whose prompt does not fit the policy's context counts as unsolved.
+        A task whose prompt cannot be built or does not fit the policy's context counts as unsolved,
+        and so does one whose answers cannot be scored.
 
         Raises:
             NodeError: none of the prompts fits.
         """
-        prompts = self._verifier.prompts(
-            [(t.env, t.level, t.seed, Split.HELDOUT) for t in self._tasks]
+        coordinates = [(t.env, t.level, t.seed, Split.HELDOUT) for t in self._tasks]
+        prompts = buildable(
+            self._verifier, coordinates, lambda n, why: self._unscored(self._tasks[n], why)
         )
-        encoded = [self._policy.encode_prompt(prompt) for prompt in prompts]
+        encoded = [self._policy.encode_prompt(each) for each in prompts if each is not None]
         fits = fitting(self._policy, encoded)
         if not all(fits):
             log.warning("%d of %d held-out prompts do not fit", fits.count(False), len(fits))
-        asked = list(compress(encoded, fits))
+        asked, room = list(compress(encoded, fits)), iter(fits)
         samples = iter(self._engine.generate(asked, completions, self._sampling))
         rewards = tuple(
-            self._judge(task, next(samples)) if fit else (0.0,) * completions
-            for task, fit in zip(self._tasks, fits, strict=True)
+            self._judge(task, next(samples))
+            if prompt is not None and next(room)
+            else (0.0,) * completions
+            for task, prompt in zip(self._tasks, prompts, strict=True)
         )
         return Evaluation(self._tasks, rewards)
 
     def _judge(self, task: HeldOut, samples: Sequence[Sample]) -> tuple[float, ...]:
         texts = [sample.text for sample in samples]
-        return self._verifier.judge(
-            task.env, task.level, task.seed, texts, split=Split.HELDOUT
-        ).rewards
+        try:
+            return self._verifier.judge(
+                task.env, task.level, task.seed, texts, split=Split.HELDOUT
+            ).rewards
+        except JudgeRefused as refused:
+            if refused.reason == UNAVAILABLE:
+                raise
+            self._unscored(task, refused)
+            return (0.0,) * len(samples)
+
+    def _unscored(self, task: HeldOut, refused: JudgeRefused) -> None:
+        self._counters.add("heldout_unscored", reason=refused.reason)
+        log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sample, Sampling
-from node.evaluation import LONGER_CONTEXT, Scorer, fitting
+from node.evaluation import LONGER_CONTEXT, Scorer, buildable, fitting
 from node.experience import OwnGroup, own_group
 from node.policy import Policy
 from node.stopwatch import Stopwatch
@@ -18,7 +18,7 @@ from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.task import Split
 from protocol.keys import task_seed
 from swarm.counters import Counters
-from swarm.judge import UNAVAILABLE, JudgeRefused
+from swarm.judge import JudgeRefused
 
 log = logging.getLogger(__name__)
 
@@ -117,15 +117,7 @@ class Generator:
             JudgeRefused: nothing can be built now.
         """
         tasks = [(d.env, d.level, d.seed, Split.TRAIN) for d in draws]
-        try:
-            return list(self._verifier.prompts(tasks))
-        except JudgeRefused as refused:
-            if refused.reason == UNAVAILABLE:
-                raise
-            if len(draws) > 1:  # one of them is to blame, and the others are not lost with it
-                return [prompt for draw in draws for prompt in self.prompts([draw])]
-            self._unscored(draws[0], refused)
-            return [None]
+        return buildable(self._verifier, tasks, lambda n, why: self._unscored(draws[n], why))
 
     def score(
         self, draw: Draw, prompt_ids: Sequence[int], samples: Sequence[Sample]

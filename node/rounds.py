@@ -258,7 +258,7 @@ class Rounds:
         finally:
             if self._policy.version != before:  # also where a later step than the first failed
                 self._engine.update(self._policy)
-            if yields and torch.cuda.is_available():
+            if yields:
                 torch.cuda.empty_cache()  # the engine is in another process, and needs the room
         if update.refused:
             self._counters.add("steps_refused", update.refused)

@@ -66,13 +66,15 @@ def evaluate(
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
         policy = _policy(config, folder, model)
-        engine = open_engine(config, policy, Counters())
+        counters = Counters()
+        engine = open_engine(config, policy, counters)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
         chosen = heldout_tasks(levels, tasks)
         parts: list[Evaluation] = []
         for start in range(0, tasks, CHUNK):
             part = chosen[start : start + CHUNK]
-            parts.append(Evaluator(policy, engine, verifier, part, sampling).evaluate(samples))
+            evaluator = Evaluator(policy, engine, verifier, part, sampling, counters)
+            parts.append(evaluator.evaluate(samples))
             progress(start + len(part))
         engine.close()
     return Evaluation(chosen, tuple(row for part in parts for row in part.rewards))

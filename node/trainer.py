@@ -89,7 +89,7 @@ class Trainer:
             random.Random(config.node.seed),
             config.engine.group_size if config.tasks.curriculum == "thompson" else 0,
         )
-        self._heldout = heldout_tasks(levels, config.schedule.eval_tasks)
+        self._heldout = heldout_tasks(self.sampler.levels, config.schedule.eval_tasks)
         self.alarm = ForgettingAlarm(counters, self._heldout)
         self.lead = PeersLead()
         self._streaming: StreamingEngine | None = None
@@ -167,6 +167,7 @@ class Trainer:
                 self._verifier,
                 self._heldout,
                 self._sampling,
+                self._counters,
             ),
             alarm=self.alarm,
             publish=share,

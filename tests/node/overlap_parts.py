@@ -200,7 +200,9 @@ class Parts:
             policy=self.policy,
             learner=Learner(self.policy, LearnerConfig(lr=1e-3)),
             engine=self.engine,
-            evaluator=Evaluator(self.policy, self.engine, Teacher(), (), self.sampling),
+            evaluator=Evaluator(
+                self.policy, self.engine, Teacher(), (), self.sampling, self.counters
+            ),
             alarm=ForgettingAlarm(self.counters, ()),
             publish=lambda groups: self.published.extend((g.epoch, g.index) for g in groups),
             save=lambda number: None,
