@@ -81,12 +81,22 @@ def buildable(
     return prompts
 
 
+def nothing_built(count: int) -> JudgeRefused:
+    """What to raise where none of so many tasks could be built."""
+    return JudgeRefused(UNAVAILABLE, f"none of {count} tasks can be built; the log says why")
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Rewards on held-out tasks: one row a task, one entry a completion."""
+    """Rewards on held-out tasks: one row a task, one entry a completion.
+
+    Attributes:
+        unbuilt: tasks that could not be built, with rewards of 0.
+    """
 
     tasks: tuple[HeldOut, ...]
     rewards: tuple[tuple[float, ...], ...]
+    unbuilt: int = 0
 
     @property
     def mean(self) -> float:
@@ -138,7 +148,7 @@ class Evaluator:
     """Samples completions for a fixed set of held-out tasks and has them scored.
 
     Args:
-        counters: ``heldout_unscored{reason}``.
+        counters: ``heldout_unbuilt{reason}``.
     """
 
     def __init__(
@@ -160,16 +170,18 @@ class Evaluator:
     def evaluate(self, completions: int = 1) -> Evaluation:
         """Score ``completions`` samples of every task under the current policy.
 
-        A task whose prompt cannot be built or does not fit the policy's context counts as unsolved,
-        and so does one whose answers cannot be scored.
+        A task whose prompt cannot be built or does not fit the policy's context counts as unsolved.
 
         Raises:
             NodeError: none of the prompts fits.
+            JudgeRefused: none can be built, or answers cannot be scored.
         """
         coordinates = [(t.env, t.level, t.seed, Split.HELDOUT) for t in self._tasks]
         prompts = buildable(
-            self._verifier, coordinates, lambda n, why: self._unscored(self._tasks[n], why)
+            self._verifier, coordinates, lambda n, why: self._unbuilt(self._tasks[n], why)
         )
+        if prompts and not any(each is not None for each in prompts):
+            raise nothing_built(len(prompts))
         encoded = [self._policy.encode_prompt(each) for each in prompts if each is not None]
         fits = fitting(self._policy, encoded)
         if not all(fits):
@@ -182,20 +194,14 @@ class Evaluator:
             else (0.0,) * completions
             for task, prompt in zip(self._tasks, prompts, strict=True)
         )
-        return Evaluation(self._tasks, rewards)
+        return Evaluation(self._tasks, rewards, prompts.count(None))
 
     def _judge(self, task: HeldOut, samples: Sequence[Sample]) -> tuple[float, ...]:
         texts = [sample.text for sample in samples]
-        try:
-            return self._verifier.judge(
-                task.env, task.level, task.seed, texts, split=Split.HELDOUT
-            ).rewards
-        except JudgeRefused as refused:
-            if refused.reason == UNAVAILABLE:
-                raise
-            self._unscored(task, refused)
-            return (0.0,) * len(samples)
+        return self._verifier.judge(
+            task.env, task.level, task.seed, texts, split=Split.HELDOUT
+        ).rewards
 
-    def _unscored(self, task: HeldOut, refused: JudgeRefused) -> None:
-        self._counters.add("heldout_unscored", reason=refused.reason)
+    def _unbuilt(self, task: HeldOut, refused: JudgeRefused) -> None:
+        self._counters.add("heldout_unbuilt", reason=refused.reason)
         log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)

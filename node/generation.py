@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sample, Sampling
-from node.evaluation import LONGER_CONTEXT, Scorer, buildable, fitting
+from node.evaluation import LONGER_CONTEXT, Scorer, buildable, fitting, nothing_built
 from node.experience import OwnGroup, own_group
 from node.policy import Policy
 from node.stopwatch import Stopwatch
@@ -74,12 +74,15 @@ class Generator:
 
         Raises:
             NodeError: none of the prompts fits.
+            JudgeRefused: none can be built.
         """
         draws = self.draw(count)
         with watch.time("verify"):
             prompts = self.prompts(draws)
         with watch.time("generate"):
             asked = [(d, p) for d, p in zip(draws, prompts, strict=True) if p is not None]
+            if draws and not asked:
+                raise nothing_built(len(draws))
             draws = [draw for draw, _ in asked]
             encoded = [self._policy.encode_prompt(prompt) for _, prompt in asked]
             draws, encoded = self._fitting(draws, encoded)

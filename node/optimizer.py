@@ -132,10 +132,9 @@ class Optimizer:
                 f"The checkpoints here were written with {begun!r}: set it to that, or begin anew "
                 "in another folder with node.run_dir.",
             )
-        asked = [{k: v for k, v in g.items() if k != "params"} for g in self._adam.param_groups]
         self._adam.load_state_dict(deepcopy(state["adam"]))
-        for group, settings in zip(self._adam.param_groups, asked, strict=True):
-            group.update(settings)
+        for group in self._adam.param_groups:
+            group.update(betas=self._config.betas, weight_decay=self._config.weight_decay)
         if self._copied:
             with torch.no_grad():
                 saved = state["masters"] or self._weights

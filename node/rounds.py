@@ -246,20 +246,23 @@ class Rounds:
     def _evaluate(self) -> float:
         with self._watch.time("evaluate"):
             evaluation = self._evaluator.evaluate()
-        self._alarm.look([sum(row) / len(row) for row in evaluation.rewards])
+        if not evaluation.unbuilt:
+            self._alarm.look([sum(row) / len(row) for row in evaluation.rewards])
         return evaluation.mean
 
     def _learn(self, groups: list[TrainingGroup]) -> UpdateStats:
-        before, yields = self._policy.version, self._settings.yields
-        if yields:
+        before = self._policy.version
+        if self._settings.yields:
             self._engine.rest()
         try:
             update = self._source.beside(lambda: self._learner.update(groups))
-        finally:
-            if self._policy.version != before:  # also where a later step than the first failed
-                self._engine.update(self._policy)
-            if yields:
-                torch.cuda.empty_cache()  # the engine is in another process, and needs the room
+        except Exception as error:
+            try:
+                self._hand_over(before)
+            except Exception as other:
+                raise error from other
+            raise
+        self._hand_over(before)
         if update.refused:
             self._counters.add("steps_refused", update.refused)
         if update.halved:
@@ -272,3 +275,11 @@ class Rounds:
                 update.engine_gap,
             )
         return update
+
+    def _hand_over(self, before: int) -> None:
+        """Let the engine go on, with new weights where the version is no longer ``before``: also
+        after an update that failed in a later step than its first."""
+        if self._settings.yields:
+            torch.cuda.empty_cache()  # the engine is in another process, and needs the room
+        if self._policy.version != before:
+            self._engine.update(self._policy)

@@ -58,7 +58,7 @@ def evaluate(
         progress: told how many tasks are done.
 
     Raises:
-        NodeError: no manifest here yet, or the model does not load.
+        NodeError: no manifest here yet, the model does not load, or a task cannot be built.
         CatalogueError: the swarm's tasks cannot be built here.
     """
     manifest = pinned_manifest(folder)
@@ -77,6 +77,12 @@ def evaluate(
             parts.append(evaluator.evaluate(samples))
             progress(start + len(part))
         engine.close()
+    if unbuilt := sum(part.unbuilt for part in parts):
+        raise NodeError(
+            "held-out tasks cannot be built",
+            f"{unbuilt} of {tasks}",
+            "Mend the family that the log names, or leave it out with tasks.weights.",
+        )
     return Evaluation(chosen, tuple(row for part in parts for row in part.rewards))
 
 

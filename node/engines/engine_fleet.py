@@ -56,9 +56,9 @@ class EngineFleet:
             if each.prompt not in places:
                 places[each.prompt] = min(range(len(self._engines)), key=lambda n: load[n])
             load[places[each.prompt]] += 1
+        self._where.update({each.key: places[each.prompt] for each in trajectories})
         for number, engine in enumerate(self._engines):
             engine.submit([t for t in trajectories if places[t.prompt] == number], sampling)
-        self._where.update({each.key: places[each.prompt] for each in trajectories})
 
     def poll(self, seconds: float) -> list[tuple[int, Sample]]:
         """See :class:`node.engines.engine.StreamingEngine`."""

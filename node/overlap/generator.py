@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 FATAL = (NodeError, JournalError)
 """They end the run, whatever else goes well."""
+MANY_UNBUILT = 8
+"""Tasks in a row that cannot be built: it is no longer one of them that is to blame."""
 LOOK_SECONDS = 1.0
 """Between two looks where nothing happens: whatever does happen interrupts the wait."""
 JUDGES = 2
@@ -84,6 +86,7 @@ class OverlappingGenerator:
         self._waiting: list[RunningGroup] = []
         self._judged: dict[int, Future[OwnGroup | None]] = {}
         self._unfit: list[list[int]] = []
+        self._unbuilt = 0
         self._quiet = False
         self._restore()
 
@@ -95,7 +98,8 @@ class OverlappingGenerator:
                 when it was that.
 
         Raises:
-            NodeError: no prompt of a whole update fits the policy's context.
+            NodeError: no prompt of a whole update fits the policy's context, or no task can be
+                built.
         """
         self._window.plan(count)
         self._expire()
@@ -205,14 +209,22 @@ class OverlappingGenerator:
                 self._unasked += groups
             for group, prompt in zip(groups, asked.result(), strict=True):
                 if prompt is None:
+                    self._unbuilt += 1
                     self._lose(group)
                     continue
+                self._unbuilt = 0
                 group.prompt_ids = self._policy.encode_prompt(prompt)
                 if len(group.prompt_ids) < self._policy.context_length:
                     self._unfit.clear()
                     self._to_write(group)
                 else:
                     self._too_long(group)
+            if self._unbuilt >= max(self._window.size, MANY_UNBUILT):
+                raise NodeError(
+                    "no task can be built any more",
+                    f"{self._unbuilt} in a row",
+                    "The log says why: mend the family, or leave it out with tasks.weights.",
+                )
 
     def _too_long(self, group: RunningGroup) -> None:
         self._counters.add("own_prompts_too_long")
@@ -284,12 +296,12 @@ class OverlappingGenerator:
         """Stop the engine and keep what it has not finished, to go on with it first."""
         self._quiet = True
         unfinished = [(self._place(key), begun) for key, begun in self._engine.halt()]
-        self._finish(self._engine.poll(0.0))
         for place, begun in unfinished:
             self._groups[place.ticket].begun[place.number] = begun
         self._shelf.write((place, Written(begun)) for place, begun in unfinished)
         halted = {place.ticket for place, _ in unfinished}
         self._waiting += [self._groups[ticket] for ticket in halted]
+        self._finish(self._engine.poll(0.0))
 
     def _listen(self, work: Future[Any]) -> None:
         """Look as soon as this is done."""

@@ -11,6 +11,7 @@ import pytest
 from node.engines.engine import Sampling, Trajectory
 from node.engines.engine_fleet import EngineFleet
 from node.engines.engine_process import EngineProcess
+from node.errors import NodeError
 from swarm.counters import Counters
 from tests.support import random_policy
 
@@ -96,6 +97,18 @@ def test_one_of_them_dies_or_hangs_and_nothing_is_lost(fleet, engines, how):
     fleet.submit([Trajectory(key, (1,) * (key + 1)) for key in range(6)], Sampling())
     os.kill(engines[1].pid, how)
     assert set(polled(fleet, 6)) == set(range(6))
+
+
+def test_one_that_died_for_good_is_told_and_what_the_other_wrote_is_not_lost(fleet, engines):
+    trajectories = [Trajectory(key, (1,) * (key + 1)) for key in range(2)]
+    for _ in range(2):
+        fleet.submit(trajectories, Sampling(max_new_tokens=400))
+        fleet.generate([(1,), (2,)], 1, SAMPLING)
+        os.kill(engines[1].pid, signal.SIGKILL)
+        assert [key for key, _ in fleet.halt()] == [0, 1]
+    with pytest.raises(NodeError, match="the engine died twice"):
+        fleet.submit(trajectories, Sampling(max_new_tokens=400))
+    assert [key for key, _ in fleet.halt()] == [0, 1]
 
 
 def test_a_wrong_submission_reaches_none_of_them(fleet):

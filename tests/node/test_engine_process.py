@@ -295,8 +295,8 @@ def test_a_stop_that_reaches_the_process_too_is_left_to_its_owner(strange):
 def test_without_another_process_it_is_said_which_limit_and_nothing_is_forgotten(
     strange, monkeypatch
 ):
-    engine = strange("counting", slow=0.05)
-    under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
+    engine = strange("counting", slow=0.01)
+    under_way(engine, [Trajectory(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
 
     def spawn(*arguments):
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -307,7 +307,7 @@ def test_without_another_process_it_is_said_which_limit_and_nothing_is_forgotten
         with pytest.raises(NodeError, match=r"temporarily unavailable.*ulimit -u"):
             finished(engine, 1)
     engine.submit([Trajectory(1, (1, 2))], GREEDY)
-    assert {key: len(sample.ids) for key, sample in finished(engine, 2).items()} == {0: 24, 1: 24}
+    assert {key: len(sample.ids) for key, sample in finished(engine, 2).items()} == {0: 400, 1: 24}
 
 
 def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked(engine):

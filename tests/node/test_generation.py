@@ -22,7 +22,7 @@ from node.update_stats import UpdateStats
 from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.journal import MEMORY, Journal
-from swarm.judge import CRASHED, TIMEOUT, UNAVAILABLE, JudgeRefused, Verdict
+from swarm.judge import CRASHED, JudgeRefused, Verdict
 from swarm.member import MemberStatus
 from swarm.pool import Pool
 from tests.support import random_policy
@@ -81,44 +81,38 @@ def test_a_held_out_task_that_does_not_fit_is_unsolved() -> None:
 
 
 class Strict(Teacher):
-    """Cannot build one of its tasks, and cannot score answers to another."""
+    """Can build some of its tasks only."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        super().__init__((5,))
+        self._seeds = seeds
 
     def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
-        if 1 in [seed for _, _, seed, _ in tasks]:
+        if not {seed for _, _, seed, _ in tasks} <= {*self._seeds}:
             raise JudgeRefused(CRASHED, "this one cannot be built")
-        return ["?"] * len(tasks)
-
-    def judge(self, env: str, level: int, seed: int, texts: Sequence[str], split=Split.TRAIN):
-        if seed == 2:
-            raise JudgeRefused(TIMEOUT, "these answers take too long")
-        return super().judge(env, level, seed, texts, split)
+        return super().prompts(tasks)
 
 
-def test_a_held_out_task_without_a_verdict_is_unsolved_and_counted() -> None:
-    policy, counters = random_policy(), Counters()
-    tasks = [HeldOut("sums", 0, seed) for seed in range(4)]
-    engine = TransformersEngine(policy, seed=0)
-    sampling = Sampling(max_new_tokens=2)
-    evaluator = Evaluator(policy, engine, Strict(), tasks, sampling, counters)
-    assert evaluator.evaluate(2).rewards == ((1.0, 1.0), (0.0, 0.0), (0.0, 0.0), (1.0, 1.0))
-    assert counters.snapshot() == {
-        "heldout_unscored{reason=crashed}": 1,
-        "heldout_unscored{reason=timeout}": 1,
-    }
-
-
-def test_an_evaluation_without_any_verifier_fails() -> None:
+def evaluator(teacher: Teacher, counters: Counters) -> Evaluator:
     policy = random_policy()
     engine = TransformersEngine(policy, seed=0)
-    tasks = [HeldOut("sums", 0, 0)]
+    tasks = [HeldOut("sums", 0, seed) for seed in range(4)]
+    return Evaluator(policy, engine, teacher, tasks, Sampling(max_new_tokens=2), counters)
 
-    class Absent(Teacher):
-        def judge(self, *arguments, **settings):
-            raise JudgeRefused(UNAVAILABLE)
 
-    evaluator = Evaluator(policy, engine, Absent((5,)), tasks, Sampling(), Counters())
-    with pytest.raises(JudgeRefused, match="unavailable"):
-        evaluator.evaluate()
+def test_a_held_out_task_that_cannot_be_built_is_unsolved_counted_and_told() -> None:
+    counters = Counters()
+    evaluation = evaluator(Strict((0, 2, 3)), counters).evaluate(2)
+    assert evaluation.rewards == ((1.0, 1.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0))
+    assert evaluation.unbuilt == 1
+    assert counters.snapshot() == {"heldout_unbuilt{reason=crashed}": 1}
+
+
+def test_where_no_task_can_be_built_neither_evaluation_nor_generation_goes_on() -> None:
+    with pytest.raises(JudgeRefused, match="none of 4 tasks"):
+        evaluator(Strict(()), Counters()).evaluate()
+    with pytest.raises(JudgeRefused, match="none of 3 tasks"):
+        generator(Strict(()), Counters()).generate(3, Stopwatch())
 
 
 def test_a_figure_that_is_no_number_is_left_out_of_the_record() -> None:

@@ -294,6 +294,19 @@ def test_a_task_that_cannot_be_built_is_left_out_and_takes_no_other_with_it(
     assert made.counters.snapshot() == {"own_groups_unscored{reason=crashed}": 1}
 
 
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_verifier_that_can_build_nothing_ends_the_run(journal, overlapping) -> None:
+    class Gone(Teacher):
+        def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+            raise JudgeRefused(CRASHED, "the file is gone")
+
+    made = parts(journal, teacher=Gone())
+    rounds = made.rounds(made.overlapping(1) if overlapping else made.tasks)
+    told = "no task can be built" if overlapping else r"3 rounds failed.*none of 3 tasks"
+    with pytest.raises(NodeError, match=told):
+        rounds.run(200, threading.Event())
+
+
 @pytest.mark.parametrize(
     ("engine", "update", "raised"),
     [
