@@ -277,8 +277,10 @@ class Rounds:
         return update
 
     def _hand_over(self, before: int) -> None:
-        """Let the engine go on, with new weights where the version is no longer ``before``: also
-        after an update that failed in a later step than its first."""
+        """Let the engine go on, with new weights where the version is no longer ``before``.
+
+        That is so also after an update that failed in a later step than its first.
+        """
         if self._settings.yields:
             torch.cuda.empty_cache()  # the engine is in another process, and needs the room
         if self._policy.version != before:
