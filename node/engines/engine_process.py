@@ -319,7 +319,9 @@ class EngineProcess:
             log.error("%s", self._failure)
             return
         self._counters.add("engine_restarts")
-        log.warning("the engine died (%s): another one goes on", how)
-        if self._pending and not self._halting:
+        needed = self._pending and not self._halting
+        then = "goes on" if needed else "starts when there is something to write"
+        log.warning("the engine died (%s): another one %s", how, then)
+        if needed:
             self._start()
             self._send(self._pending)

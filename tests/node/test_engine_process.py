@@ -326,7 +326,9 @@ def test_there_is_no_process_whose_rest_must_be_waited_for(strange):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced_when_there_is_work(strange, how):
+def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced_when_there_is_work(
+    strange, how, caplog
+):
     engine = strange("counting", HASTY)
     engine.generate([(1, 2)], 1, GREEDY)
     os.kill(engine.pid, how)
@@ -334,6 +336,7 @@ def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced_when_there_is_w
     assert engine.poll(0.1) == []
     assert engine._counters.snapshot() == {"engine_restarts": 1}
     assert engine.pid is None, "another one would take memory that is the learner's now"
+    assert "another one starts when there is something to write" in caplog.text
     ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
     assert len(sample.ids) == GREEDY.max_new_tokens
 
