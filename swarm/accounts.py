@@ -21,6 +21,8 @@ RELEASE_AT = 1.0
 # No past is so bad that it takes longer than five and a half half-lives to outlive it.
 MOST_STRIKES = 45.0
 MAX_ACCOUNTS = 10_000
+PROVEN_GROUPS = 8
+"""Admitted groups after which an author is no stranger any more."""
 
 _COLUMNS = "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched"
 
@@ -90,6 +92,13 @@ class Accounts:
     def banned(self, author: bytes) -> bool:
         """Whether nothing of this author is looked at now."""
         return is_banned(self.get(author), self._clock.time())
+
+    def standing(self, author: bytes) -> float:
+        """How far the author has proved useful to this node: 0 for a stranger, 1 at the most."""
+        account = self.get(author)
+        if is_banned(account, self._clock.time()):
+            return 0.0
+        return min(1.0, account.admitted / PROVEN_GROUPS)
 
     def count_bytes(self, author: bytes, *, received: int = 0, sent: int = 0) -> None:
         """Add payload bytes that came from or went to the author."""
