@@ -70,6 +70,8 @@ class Row:
     prompt and itself. The last token of each is left out, since nothing is predicted from it.
 
     Attributes:
+        share: what a token, or a completion, counts in the loss: see :func:`node.losses.share`.
+        group: number of its group in the update.
         values: what each completion adds to the policy's expected reward, times its probability;
             empty where that is not asked for.
         first: number of its first completion among all of the update.
@@ -80,6 +82,8 @@ class Row:
     completions: tuple[TrainingCompletion, ...]
     advantages: tuple[float, ...]
     own: bool
+    share: float = 1.0
+    group: int = 0
     values: tuple[float, ...] = ()
     first: int = 0
     length: int = field(init=False)
@@ -128,6 +132,7 @@ class MicroBatch:
         known: bool ``[C, 1]``, completions whose mu is known.
         own: bool ``[C, 1]``, completions this node wrote.
         advantages: float32 ``[C]``.
+        shares: float32 ``[C]``, those of :class:`Row`.
         values: float32 ``[C]``, those of :class:`Row`; zero where not asked for.
         numbers: of the ``C`` completions among all of the update.
     """
@@ -145,6 +150,7 @@ class MicroBatch:
     known: Tensor
     own: Tensor
     advantages: Tensor
+    shares: Tensor
     values: Tensor
     numbers: tuple[int, ...]
 
@@ -194,6 +200,7 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
     scored, inverse = torch.unique(predictors[mask], return_inverse=True)
     advantages = [a for row in rows for a in row.advantages]
     values = [v for row in rows for v in row.values or (0.0,) * len(row.completions)]
+    shares = [row.share for row in rows for _ in row.completions]
     own = [[row.own] for row in rows for _ in row.completions]
     ids = [_read(row) for row in rows]
     positions, segments = zip(*map(_placed, rows), strict=True) if shared else ((), ())
@@ -211,6 +218,7 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
         known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
         own=torch.tensor(own, device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
+        shares=torch.tensor(shares, dtype=torch.float32, device=device),
         values=torch.tensor(values, dtype=torch.float32, device=device),
         numbers=tuple(row.first + i for row in rows for i in range(len(row.completions))),
     )

@@ -96,7 +96,9 @@ class LearnerSection(Section):
         True, "Divide a group's advantages by the standard deviation of its rewards."
     )
     tis_cap: float = key(
-        2.0, 'Upper bound of an importance weight (mixture.correction = "tis").', gt=0
+        2.0,
+        'Upper bound of an importance weight (mixture.correction = "tis"); 1 for outside tokens.',
+        gt=0,
     )
     stale: Literal["mask_tokens", "mask_sequences", "clamp"] = key(
         "mask_tokens",

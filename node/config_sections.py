@@ -163,7 +163,7 @@ class MixtureSection(Section):
     correction: Literal["none", "tis", "tapered"] = key(
         "tapered",
         'Of external groups: "none" treats them as self-generated; "tis" weighs their tokens by '
-        "truncated importance where their author's log-probs fit this tokenizer; "
+        "importance, at most 1, where their author's log-probs fit this tokenizer; "
         '"tapered" lets an answer worse than its group\'s mean count only as far as this policy '
         "would write it.",
     )

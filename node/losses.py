@@ -1,8 +1,13 @@
 """Policy-gradient losses as pure functions on right-padded tensors.
 
-Each loss is a sum over tokens or rows divided by counts of the whole update, passed in, so that
-micro-batches add up to it exactly and masking a token never inflates the others. With
-``u = exp(cur - prox)``, ``A`` the advantage, ``m`` the mask and ``w`` the weight of a token.
+An update's loss is a mean over its groups, and every group weighs the same in it whatever the
+number and length of its completions: within a group it is the mean that the loss's paper takes. A
+row brings along its share ``s`` in both means (:func:`share`), so that each loss here is a plain
+sum, micro-batches add up to it exactly, and masking a token or giving it a weight of zero never
+inflates the others. Where all groups have as many tokens, that equals DAPO's mean over all tokens
+(arXiv:2503.14476), which elsewhere lets a group of long completions outvote the others.
+
+With ``u = exp(cur - prox)``, ``A`` the advantage, ``m`` the mask and ``w`` the weight of a token.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ class Terms:
         advantages: float32 ``[B]``.
         mask: bool ``[B, T]``, true on trained tokens.
         weights: float32 ``[B, T]``, corrects for a behaviour policy other than ``prox``.
+        shares: float32 ``[B]``, see :func:`share`.
     """
 
     cur: Tensor
@@ -32,11 +38,12 @@ class Terms:
     advantages: Tensor
     mask: Tensor
     weights: Tensor
+    shares: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Sizes of a whole update, before anything was skipped or masked.
+    """Sizes of a group, before anything in it was skipped or masked.
 
     Attributes:
         tokens: trained tokens.
@@ -72,28 +79,43 @@ class Stale:
     cap: float = 5.0
 
 
-Loss = Callable[[Terms, Counts, Clip], Tensor]
+Loss = Callable[[Terms, Clip], Tensor]
 
 
-def grpo(terms: Terms, counts: Counts, clip: Clip) -> Tensor:
-    """``sum m w max(-A u, -A clip(u)) / tokens``, a scalar.
+def share(loss: str, counts: Counts, groups: int) -> float:
+    """What one token of a group (with ``"gspo"`` one row) counts in an update of ``groups``.
 
-    GRPO (arXiv:2402.03300) with DAPO's asymmetric clip and token mean (arXiv:2503.14476) and
-    the decoupled weight of AReaL (arXiv:2505.24298).
+    The group is averaged over its trained tokens (``"grpo"``, ``"cispo"``), its rows (``"gspo"``)
+    or the constant ``rows * cap`` (``"dr_grpo"``).
     """
-    return _clipped_sum(terms, clip) / max(1, counts.tokens)
+    within = {
+        "grpo": counts.tokens,
+        "cispo": counts.tokens,
+        "gspo": counts.rows,
+        "dr_grpo": counts.rows * counts.cap,
+    }
+    return 1.0 / (max(1, within[loss]) * groups)
 
 
-def dr_grpo(terms: Terms, counts: Counts, clip: Clip) -> Tensor:
-    """GRPO's sum over the constant ``rows * cap``, free of length bias; a scalar.
+def grpo(terms: Terms, clip: Clip) -> Tensor:
+    """``sum s m w max(-A u, -A clip(u))``, a scalar; a mean over each group's tokens.
+
+    GRPO (arXiv:2402.03300) with DAPO's asymmetric clip (arXiv:2503.14476), whose token mean is
+    taken within groups, and the decoupled weight of AReaL (arXiv:2505.24298).
+    """
+    return _clipped_sum(terms, clip)
+
+
+def dr_grpo(terms: Terms, clip: Clip) -> Tensor:
+    """GRPO's sum, each group's over its constant ``rows * cap``, free of length bias; a scalar.
 
     From arXiv:2503.20783, whose advantages are not divided by the standard deviation either.
     """
-    return _clipped_sum(terms, clip) / max(1, counts.rows * counts.cap)
+    return _clipped_sum(terms, clip)
 
 
-def gspo(terms: Terms, counts: Counts, clip: Clip) -> Tensor:
-    """``sum_i w_i max(-A s, -A clip(s)) / rows`` with ``s = exp(mean_t(cur - prox))``, a scalar.
+def gspo(terms: Terms, clip: Clip) -> Tensor:
+    """``sum_i s_i w_i max(-A r, -A clip(r))`` with ``r = exp(mean_t(cur - prox))``, a scalar.
 
     One ratio a sequence (arXiv:2507.18071), whose clip range is far tighter than a token's: 3e-4
     and 4e-4 in the paper. ``w_i`` is the mean weight of the row.
@@ -101,18 +123,18 @@ def gspo(terms: Terms, counts: Counts, clip: Clip) -> Tensor:
     length = terms.mask.sum(-1).clamp(min=1)
     ratio = (_masked(terms.cur - terms.prox, terms.mask).sum(-1) / length).exp()
     weight = _masked(terms.weights, terms.mask).sum(-1) / length
-    return (weight * _pessimistic(ratio, terms.advantages, clip)).sum() / max(1, counts.rows)
+    return (terms.shares * weight * _pessimistic(ratio, terms.advantages, clip)).sum()
 
 
-def cispo(terms: Terms, counts: Counts, clip: Clip) -> Tensor:
-    """``sum m w (-A sg(min(u, 1 + high)) cur) / tokens``, a scalar.
+def cispo(terms: Terms, clip: Clip) -> Tensor:
+    """``sum s m w (-A sg(min(u, 1 + high)) cur)``, a scalar; a mean over each group's tokens.
 
     The ratio is clipped and no token loses its gradient (arXiv:2506.13585, which leaves the
     lower bound open).
     """
     bounded = (terms.cur - terms.prox).exp().clamp(max=1 + clip.high).detach()
     tokens = -terms.weights * bounded * terms.advantages[:, None] * terms.cur
-    return _masked(tokens, terms.mask).sum() / max(1, counts.tokens)
+    return (_masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
 
 
 def tis_weights(prox: Tensor, mu: Tensor, mask: Tensor, cap: float) -> Tensor:
@@ -124,17 +146,30 @@ def tis_weights(prox: Tensor, mu: Tensor, mask: Tensor, cap: float) -> Tensor:
     return torch.where(mask, (prox - mu).exp().clamp(max=cap), 1.0).detach()
 
 
-def tapered_weights(prox: Tensor, mu: Tensor, mask: Tensor, advantages: Tensor) -> Tensor:
-    """One where ``A > 0``, else the sequence's ``min(exp(sum_t(prox - mu)), 1)``; ``[B, T]``.
+def tapered_weights(
+    prox: Tensor, entropies: Tensor, mu: Tensor, known: Tensor, mask: Tensor, advantages: Tensor
+) -> Tensor:
+    """One where ``A > 0``, else ``w = exp(min(0, sum_t(prox - mu), sum_t(prox + H)))``; ``[B, T]``.
 
-    Tapered Off-Policy REINFORCE (arXiv:2503.14286). A stronger author's right answers are learned
-    in full however improbable they are here, which importance weights would keep from happening;
-    its wrong ones count only as far as this policy would write them, since pushing down what is
-    improbable already moves the probability anywhere. One where masked out; no gradient.
+    After Tapered Off-Policy REINFORCE (arXiv:2503.14286). A stronger author's right answers are
+    learned in full however improbable they are here, which importance weights would keep from
+    happening; its wrong ones count only as far as this policy would write them, since pushing down
+    what is improbable already moves the probability anywhere.
+
+    How far that is, ``mu`` tells, which is its author's word: one who claims to have found its text
+    improbable would have it weigh in full. So the text is also compared with what this policy
+    would have written, whose log-prob is ``-H`` at the mean, and the lower of the two counts: no
+    claim raises a weight. One where masked out; no gradient.
+
+    Args:
+        entropies: ``H``, ``[B, T]``, of the policy of ``prox`` at each token, nats.
+        known: bool ``[B, 1]``, rows whose ``mu`` is claimed.
     """
-    drift = _masked(prox - mu, mask).sum(-1, keepdim=True)
+    claimed = _masked(prox - mu, mask & known).sum(-1, keepdim=True)
+    expected = _masked(prox + entropies, mask).sum(-1, keepdim=True)
     tapered = mask & (advantages < 0)[:, None]
-    return torch.where(tapered, drift.exp().clamp(max=1.0), 1.0).detach()
+    weights = torch.minimum(claimed, expected).clamp(max=0.0).exp()
+    return torch.where(tapered, weights, 1.0).detach()
 
 
 def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: Stale) -> Tensor:
@@ -175,7 +210,7 @@ def interpolated_prox(cur: Tensor, mu: Tensor, versions: Tensor, version: int) -
 def _clipped_sum(terms: Terms, clip: Clip) -> Tensor:
     ratio = (terms.cur - terms.prox).exp()
     tokens = terms.weights * _pessimistic(ratio, terms.advantages[:, None], clip)
-    return _masked(tokens, terms.mask).sum()
+    return (_masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
 
 
 def _pessimistic(ratio: Tensor, advantages: Tensor, clip: Clip) -> Tensor:

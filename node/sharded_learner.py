@@ -15,9 +15,9 @@ from torch.nn import Module
 from torch.utils._pytree import tree_map
 
 from node.batches import MicroBatch, Row, TrainingGroup
+from node.corrections import Correction
 from node.errors import NodeError
-from node.learner import Correction, Learner, LearnerConfig, Pass
-from node.losses import Counts
+from node.learner import Learner, LearnerConfig, Pass
 from node.out_of_memory import ran_out
 from node.policy import Policy
 from node.ranks import Order, Ranks
@@ -112,14 +112,12 @@ class ShardedLearner(Learner):
     def _mine(self, parts: list[Row]) -> list[Row]:
         return dealt(parts, self._ranks.world)[self._ranks.rank]
 
-    def _pass(
-        self, rows: Sequence[Row], counts: Counts, prox: dict[int, Tensor], tally: Tally
-    ) -> Tensor:
+    def _pass(self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally) -> Tensor:
         """Add the gradient of all rows; every rank goes through the model equally often."""
-        done, batches = Pass(prox), self.batches(rows)
+        done, batches = Pass(frozen), self.batches(rows)
         most = max(self._ranks.gather(len(batches)))
         for batch in batches:
-            if ran_out(partial(self._backward, batch, counts, done)):
+            if ran_out(partial(self._backward, batch, done)):
                 raise _too_small(batch)
         for _ in range(most - len(batches)):
             self._idle()

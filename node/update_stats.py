@@ -28,7 +28,8 @@ class UpdateStats:
         entropy: of the policy, nats a token.
         clip_fraction: share of tokens whose ratio to the proximal policy left the trust region,
             over all epochs.
-        ratio_mean: of the policy's probability to the behaviour's, where the latter is known.
+        ratio_mean: of the policy's probability to the behaviour's, on own tokens where the latter
+            is known.
         ratio_max: its largest value.
         ratio_low, ratio_median, ratio_high: its quantiles 0.01, 0.5 and 0.99.
         masked_fraction: share of tokens that were dropped for their weight, over all epochs.
@@ -94,10 +95,10 @@ class Tally:
 
     def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch, version: int) -> None:
         """Take a micro-batch's log-probs ``[C, T]`` and the policy's version before a step."""
-        known = batch.mask & batch.known
-        own = known & batch.own
+        # What strangers claim would otherwise be the largest figure of all.
+        known = own = batch.mask & batch.known & batch.own
         age = torch.where(own & (batch.versions >= 0), version - batch.versions, UNKNOWN)
-        own &= (age == 0) | (batch.versions < 0)
+        own = own & ((age == 0) | (batch.versions < 0))
         gap = torch.where(known, cur - batch.behaviour, 0.0)
         self._ratios.append(gap.exp().where(known, UNKNOWN).flatten())
         self._ages.append(age.flatten())

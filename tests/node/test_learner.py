@@ -13,6 +13,7 @@ from node.engines.transformers_engine import TransformersEngine
 from node.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGroup
 from node.logprobs import distributions, token_logprobs
 from node.policy import Policy
+from node.update_rows import rows_of
 from tests.support import lone_logprobs, random_policy
 
 CONFIG = LearnerConfig(lr=1e-3, max_grad_norm=1e9)
@@ -37,9 +38,11 @@ def weights(policy: Policy) -> torch.Tensor:
     return torch.cat([p.detach().float().flatten() for p in policy.model.parameters()]).clone()
 
 
-def gradient_of(groups, config: LearnerConfig = CONFIG, **settings) -> torch.Tensor:
+def gradient_of(
+    groups, config: LearnerConfig = CONFIG, spread: float = 0.3, **settings
+) -> torch.Tensor:
     """The gradient an update would take, caught where it is handed to the optimizer."""
-    policy = random_policy()
+    policy = random_policy(spread=spread)
     learner = Learner(policy, config, **settings)
     caught = []
     learner._optimizer.step = lambda: caught.append(
@@ -55,10 +58,8 @@ def test_groups_without_signal_act_only_through_the_denominator(levels, shuffler
     idle = [group(10 + i, (level,) * 4) for i, level in enumerate(levels)]
     mixed = [*MIXED, *idle]
     shuffler.shuffle(mixed)
-    tokens = sum(len(c.ids) for g in MIXED for c in g.completions)
-    more = sum(len(c.ids) for g in idle for c in g.completions)
     torch.testing.assert_close(
-        gradient_of(mixed) * (tokens + more) / tokens, gradient_of(MIXED), atol=1e-6, rtol=1e-4
+        gradient_of(mixed) * len(mixed) / len(MIXED), gradient_of(MIXED), atol=1e-6, rtol=1e-4
     )
 
 
@@ -140,6 +141,45 @@ def test_outside_tokens_keep_their_own_correction_beside_stale_ones():
         )
 
 
+def test_an_outside_token_never_weighs_more_for_what_its_author_claims():
+    outside = [dataclasses.replace(g, own=False) for g in MIXED]
+    plain = gradient_of(forgotten(outside), correction="tis")
+    modest, boastful = behaving(outside, -0.5), behaving(outside, 3.0)
+    torch.testing.assert_close(gradient_of(boastful, correction="tis"), plain)
+    torch.testing.assert_close(
+        gradient_of(modest, correction="tis"), plain * 0.6065, atol=1e-5, rtol=1e-3
+    )
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo", "cispo"])
+def test_log_probs_of_65504_below_zero_change_nothing(loss):
+    config = dataclasses.replace(CONFIG, loss=loss)
+    outside = [dataclasses.replace(g, own=False) for g in MIXED]
+    absurd = behaving(outside, 65504.0)
+    for correction in ("none", "tis", "tapered"):
+        torch.testing.assert_close(
+            gradient_of(absurd, config, correction=correction),
+            gradient_of(forgotten(outside), config, correction=correction),
+        )
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo", "cispo"])
+def test_every_group_weighs_the_same_whatever_its_number_of_completions(loss):
+    """Writing all of its answers eight times over changes nothing about what a group does."""
+    config = dataclasses.replace(CONFIG, loss=loss, normalise_std=False)
+    fat = dataclasses.replace(
+        MIXED[0], completions=MIXED[0].completions * 8, rewards=MIXED[0].rewards * 8
+    )
+    torch.testing.assert_close(
+        gradient_of([fat, *MIXED[1:]], config), gradient_of(MIXED, config), atol=1e-5, rtol=1e-3
+    )
+
+
+def test_an_update_is_the_mean_of_what_its_groups_do_alone():
+    alone = torch.stack([gradient_of([each]) for each in MIXED])
+    torch.testing.assert_close(gradient_of(MIXED), alone.mean(0), atol=1e-6, rtol=1e-4)
+
+
 def dated(groups, version: int) -> list[TrainingGroup]:
     """The groups, written by this version of the policy."""
     return [
@@ -181,6 +221,14 @@ def test_an_update_tells_ages_ratios_and_what_was_dropped():
     assert far.masked_fraction == 1
 
 
+def test_no_claim_of_a_stranger_reaches_the_statistics():
+    outside = [dataclasses.replace(g, own=False) for g in behaving(MIXED, 65504.0)]
+    own = dated(behaving([group(7, (0.0, 1.0))], 0.0), 0)
+    stats = Learner(random_policy(), CONFIG).update([*outside, *own])
+    assert (stats.ratio_low, stats.ratio_high) == pytest.approx((1.0, 1.0), rel=1e-3)
+    assert (stats.ratio_mean, stats.ratio_max) == pytest.approx((1.0, 1.0), rel=1e-3)
+
+
 def forgotten(groups) -> list[TrainingGroup]:
     """The groups without their behaviour's log-probs."""
     return [
@@ -203,26 +251,31 @@ def only_right(each: TrainingGroup) -> TrainingGroup:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_tapering_leaves_out_wrong_answers_that_this_policy_would_not_write(known):
+    """Each wrong answer is improbable under a policy that is nearly certain of others."""
     foreign = [dataclasses.replace(g, own=False) for g in MIXED]
     right = [only_right(g) for g in foreign]
-    tokens = sum(len(c.ids) for g in foreign for c in g.completions)
-    kept = sum(sum(c.trained) for g in right for c in g.completions)
+    expected = [
+        gradient_of([g], spread=2.0) * sum(sum(c.trained) for c in g.completions) / tokens
+        for g, tokens in zip(
+            right, [sum(len(c.ids) for c in g.completions) for g in foreign], strict=True
+        )
+    ]
+    groups = behaving(foreign, -20.0) if known else forgotten(foreign)
     torch.testing.assert_close(
-        gradient_of(
-            behaving(foreign, -20.0) if known else forgotten(foreign), correction="tapered"
-        ),
-        gradient_of(right) * kept / tokens,
+        gradient_of(groups, correction="tapered", spread=2.0),
+        torch.stack(expected).mean(0),
         atol=1e-4,
         rtol=1e-3,
     )
 
 
-def test_tapering_changes_nothing_about_likely_answers_and_own_ones():
-    likely = [dataclasses.replace(g, own=False) for g in behaving(MIXED, 3.0)]
-    for groups in (likely, behaving(MIXED, -20.0)):
-        torch.testing.assert_close(
-            gradient_of(groups, correction="tapered"), gradient_of(MIXED), atol=1e-6, rtol=1e-4
-        )
+def test_tapering_changes_nothing_about_own_answers():
+    torch.testing.assert_close(
+        gradient_of(behaving(MIXED, -20.0), correction="tapered"),
+        gradient_of(MIXED),
+        atol=1e-6,
+        rtol=1e-4,
+    )
 
 
 def test_an_unknown_behaviour_is_taken_for_the_policys_own_under_tis():
@@ -373,7 +426,7 @@ def test_logprobs_under_half_precision_weights_are_float32_and_close_to_full_pre
     found = []
     for policy in (random_policy(dtype=dtype, spread=0.1), random_policy(spread=0.1)):
         learner = Learner(policy, CONFIG)
-        (batch,) = learner.batches(learner._rows(MIXED)[0])
+        (batch,) = learner.batches(rows_of(MIXED, CONFIG, policy.context_length))
         with torch.no_grad():
             distribution = distributions(policy.model, batch, 0.7)
         assert distribution.dtype == torch.float32

@@ -16,10 +16,10 @@ from node.losses import (
     Terms,
     cispo,
     decoupled_weights,
-    dr_grpo,
     grpo,
     gspo,
     interpolated_prox,
+    share,
     tapered_weights,
     tis_weights,
 )
@@ -39,15 +39,12 @@ def terms(seed: int = 0, rows: int = 6, tokens: int = 9, drift: float = 0.5) -> 
         advantages=torch.randn(rows, generator=random),
         mask=torch.arange(tokens) < lengths,
         weights=0.5 + torch.rand((rows, tokens), generator=random),
+        shares=torch.rand(rows, generator=random),
     )
 
 
-def counts_of(t: Terms) -> Counts:
-    return Counts(int(t.mask.sum()), len(t.mask), 16)
-
-
-def gradient(loss, t: Terms, counts: Counts) -> torch.Tensor:
-    return torch.autograd.grad(loss(t, counts, CLIP), t.cur)[0]
+def gradient(loss, t: Terms) -> torch.Tensor:
+    return torch.autograd.grad(loss(t, CLIP), t.cur)[0]
 
 
 def rows_of(t: Terms, rows: slice) -> Terms:
@@ -57,26 +54,23 @@ def rows_of(t: Terms, rows: slice) -> Terms:
 @pytest.mark.parametrize("name", LOSSES)
 def test_micro_batches_add_up_to_the_whole_batch(name):
     t, loss = terms(), LOSSES[name]
-    counts = counts_of(t)
-    parts = loss(rows_of(t, slice(0, 2)), counts, CLIP) + loss(
-        rows_of(t, slice(2, None)), counts, CLIP
-    )
-    torch.testing.assert_close(parts, loss(t, counts, CLIP))
+    parts = loss(rows_of(t, slice(0, 2)), CLIP) + loss(rows_of(t, slice(2, None)), CLIP)
+    torch.testing.assert_close(parts, loss(t, CLIP))
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_masked_tokens_change_neither_loss_nor_gradient(name):
     t, loss = terms(), LOSSES[name]
     spoiled = dataclasses.replace(t, cur=torch.where(t.mask, t.cur, 40.0))
-    torch.testing.assert_close(loss(spoiled, counts_of(t), CLIP), loss(t, counts_of(t), CLIP))
-    assert not gradient(loss, t, counts_of(t))[~t.mask].any()
+    torch.testing.assert_close(loss(spoiled, CLIP), loss(t, CLIP))
+    assert not gradient(loss, t)[~t.mask].any()
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_rows_without_advantage_have_no_gradient(name):
     t = terms()
     t = dataclasses.replace(t, advantages=t.advantages * torch.tensor([1, 0, 1, 0, 0, 1]))
-    by_row = gradient(LOSSES[name], t, counts_of(t)).abs().sum(-1)
+    by_row = gradient(LOSSES[name], t).abs().sum(-1)
     assert by_row[[1, 3, 4]].sum() == 0
     assert by_row[[0, 2, 5]].sum() > 0
 
@@ -84,16 +78,15 @@ def test_rows_without_advantage_have_no_gradient(name):
 @pytest.mark.parametrize("loss", [grpo, cispo])
 def test_at_the_proximal_policy_the_gradient_is_weight_times_advantage(loss):
     t = terms(drift=0.0)
-    expected = -t.weights * t.advantages[:, None] * t.mask / t.mask.sum()
-    torch.testing.assert_close(gradient(loss, t, counts_of(t)), expected)
+    expected = -t.weights * (t.shares * t.advantages)[:, None] * t.mask
+    torch.testing.assert_close(gradient(loss, t), expected)
 
 
 def test_masking_half_of_the_tokens_leaves_the_scale_of_the_others():
     t = terms()
-    counts = counts_of(t)
     fewer = t.mask & (torch.arange(t.mask.shape[1]) % 2 == 0)
-    whole = gradient(grpo, t, counts)
-    half = gradient(grpo, dataclasses.replace(t, mask=fewer), counts)
+    whole = gradient(grpo, t)
+    half = gradient(grpo, dataclasses.replace(t, mask=fewer))
     torch.testing.assert_close(half, torch.where(fewer, whole, 0.0))
 
 
@@ -106,15 +99,16 @@ def test_grpo_clips_upwards_later_than_downwards():
             advantages=torch.tensor([advantage]),
             mask=torch.ones(1, 4, dtype=torch.bool),
             weights=torch.ones(1, 4),
+            shares=torch.ones(1),
         )
-        assert (gradient(grpo, t, counts_of(t))[0] != 0).tolist() == moving
+        assert (gradient(grpo, t)[0] != 0).tolist() == moving
 
 
-def test_dr_grpo_divides_by_a_constant_whatever_the_lengths():
-    t = terms()
-    scale = t.mask.sum() / (len(t.mask) * 16)
-    torch.testing.assert_close(
-        gradient(dr_grpo, t, counts_of(t)), gradient(grpo, t, counts_of(t)) * scale
+def test_a_share_is_that_of_a_token_or_row_in_the_mean_of_its_group_and_of_all_groups():
+    counts = Counts(tokens=30, rows=4, cap=16)
+    shares = {name: share(name, counts, groups=5) for name in LOSSES}
+    assert shares == pytest.approx(
+        {"grpo": 1 / 150, "cispo": 1 / 150, "gspo": 1 / 20, "dr_grpo": 1 / 320}
     )
 
 
@@ -122,15 +116,15 @@ def test_gspo_spreads_one_sequence_ratio_over_its_tokens():
     t = dataclasses.replace(terms(drift=0.02), weights=torch.ones(6, 9))
     length = t.mask.sum(-1)
     ratio = (((t.cur - t.prox) * t.mask).sum(-1) / length).exp()
-    expected = (-t.advantages * ratio / length / len(length))[:, None] * t.mask
-    torch.testing.assert_close(gradient(gspo, t, counts_of(t)), expected.detach())
+    expected = (-t.shares * t.advantages * ratio / length)[:, None] * t.mask
+    torch.testing.assert_close(gradient(gspo, t), expected.detach())
 
 
 def test_cispo_keeps_the_gradient_of_tokens_that_grpo_clips():
     t = terms(drift=2.0)
-    dropped = gradient(grpo, t, counts_of(t)) == 0
+    dropped = gradient(grpo, t) == 0
     assert (dropped & t.mask).any()
-    assert gradient(cispo, t, counts_of(t))[t.mask].all()
+    assert gradient(cispo, t)[t.mask].all()
 
 
 def test_tis_weights_lie_between_zero_and_the_cap():
@@ -156,10 +150,14 @@ def test_truncation_bias_vanishes_as_the_cap_grows():
     assert errors[2] < 1e-6
 
 
+KNOWN = torch.ones(6, 1, dtype=torch.bool)
+
+
 def test_tapered_weights_leave_right_answers_whole_and_bound_wrong_ones_by_their_likelihood():
     t = terms(drift=0.0)
     mu = t.prox + torch.linspace(-1.0, 1.0, len(t.prox))[:, None]
-    weights = tapered_weights(t.prox, mu, t.mask, t.advantages)
+    likely = 9.0 - t.prox
+    weights = tapered_weights(t.prox, likely, mu, KNOWN, t.mask, t.advantages)
     assert not weights.requires_grad
     wrong = t.mask & (t.advantages < 0)[:, None]
     assert wrong.any() and (weights[~wrong] == 1).all()
@@ -167,6 +165,30 @@ def test_tapered_weights_leave_right_answers_whole_and_bound_wrong_ones_by_their
     expected = drift.exp().clamp(max=1.0)[:, None].expand_as(weights)
     torch.testing.assert_close(weights[wrong], expected[wrong])
     assert weights.min() < 1
+
+
+def test_without_a_claim_a_wrong_answer_is_compared_with_what_this_policy_would_write():
+    t = terms(drift=0.0)
+    entropies = torch.rand(t.prox.shape, generator=torch.Generator().manual_seed(1))
+    weights = tapered_weights(t.prox, entropies, t.prox - 9, ~KNOWN, t.mask, t.advantages)
+    surprise = torch.where(t.mask, t.prox + entropies, 0.0).sum(-1).detach()
+    expected = surprise.clamp(max=0.0).exp()[:, None].expand_as(weights)
+    wrong = t.mask & (t.advantages < 0)[:, None]
+    torch.testing.assert_close(weights[wrong], expected[wrong])
+
+
+@given(
+    seed=st.integers(0, 999),
+    claims=st.lists(st.floats(-65504, 0, width=32), min_size=54, max_size=54),
+    known=st.lists(st.booleans(), min_size=6, max_size=6),
+)
+def test_no_claim_of_an_author_raises_a_tapered_weight(seed, claims, known):
+    t = terms(seed, drift=0.0)
+    mu, entropies = torch.tensor(claims).reshape(6, 9), -t.prox.detach() * 1.1
+    stated = torch.tensor(known)[:, None]
+    claimed = tapered_weights(t.prox, entropies, mu, stated, t.mask, t.advantages)
+    silent = tapered_weights(t.prox, entropies, mu, ~KNOWN, t.mask, t.advantages)
+    assert (claimed <= silent).all() and (claimed >= 0).all()
 
 
 TREATMENTS = ("mask_tokens", "mask_sequences", "clamp")
@@ -187,8 +209,8 @@ def test_decoupled_weights_lie_within_the_cap_and_are_one_where_masked_out(treat
 def test_where_the_proximal_policy_sampled_the_gradient_is_that_of_ordinary_ppo(treat, seed):
     t = terms(seed)
     weights = decoupled_weights(t.prox, t.prox, t.mask, Stale(treat))
-    plain = gradient(grpo, dataclasses.replace(t, weights=torch.ones_like(t.prox)), counts_of(t))
-    decoupled = gradient(grpo, dataclasses.replace(t, weights=weights), counts_of(t))
+    plain = gradient(grpo, dataclasses.replace(t, weights=torch.ones_like(t.prox)))
+    decoupled = gradient(grpo, dataclasses.replace(t, weights=weights))
     torch.testing.assert_close(decoupled, plain, rtol=0, atol=1e-6)
 
 
@@ -197,8 +219,8 @@ def test_at_a_ratio_of_one_the_decoupled_gradient_is_weight_times_advantage(seed
     t = terms(seed, drift=0.0)
     mu = t.prox + 0.3 * torch.randn(t.prox.shape, generator=torch.Generator().manual_seed(seed))
     weights = decoupled_weights(t.prox, mu, t.mask, Stale(cap=100.0))
-    expected = -(t.prox - mu).exp() * t.advantages[:, None] * t.mask / t.mask.sum()
-    actual = gradient(grpo, dataclasses.replace(t, weights=weights), counts_of(t))
+    expected = -(t.prox - mu).exp() * (t.shares * t.advantages)[:, None] * t.mask
+    actual = gradient(grpo, dataclasses.replace(t, weights=weights))
     torch.testing.assert_close(actual, expected)
 
 
@@ -210,13 +232,14 @@ def test_dropping_half_of_the_tokens_halves_the_loss_and_not_the_scale_of_the_re
         advantages=torch.ones(3),
         mask=torch.ones(3, 8, dtype=torch.bool),
         weights=torch.ones(3, 8),
+        shares=torch.full((3,), 1 / 24),
     )
     far = torch.arange(8) % 2 == 0
     weights = decoupled_weights(prox, prox - 3.0 * far, whole.mask, Stale("mask_tokens", 5.0))
-    kept, counts = dataclasses.replace(whole, weights=weights), counts_of(whole)
-    torch.testing.assert_close(grpo(kept, counts, CLIP), grpo(whole, counts, CLIP) / 2)
-    expected = torch.where(far, 0.0, gradient(grpo, whole, counts))
-    torch.testing.assert_close(gradient(grpo, kept, counts), expected)
+    kept = dataclasses.replace(whole, weights=weights)
+    torch.testing.assert_close(grpo(kept, CLIP), grpo(whole, CLIP) / 2)
+    expected = torch.where(far, 0.0, gradient(grpo, whole))
+    torch.testing.assert_close(gradient(grpo, kept), expected)
 
 
 def test_a_sequence_is_weighed_and_dropped_by_its_geometric_mean():

@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 from node.advantages import group_advantages
 from node.batches import MicroBatch, Row, TrainingCompletion, micro_batches
 from node.logprobs import distributions, token_logprobs
-from node.losses import Clip, Counts, Loss, Terms, cispo, dr_grpo, grpo, gspo
+from node.losses import Clip, Counts, Loss, Terms, cispo, dr_grpo, grpo, gspo, share
 from node.policy import Policy
 from tests.support import random_policy
 
@@ -24,13 +24,15 @@ REWARDS = ((0.0, 1.0, 0.0, 0.5), (1.0, 1.0, 0.0, 0.0))
 
 
 def rows() -> list[Row]:
+    """Groups of equally many tokens, where a mean over groups is one over tokens."""
     draw = random.Random(3)
-    made = []
+    made, lengths = [], [1, 4, 6, CAP - 1]
     for rewards in REWARDS:
         prompt = tuple(draw.randrange(95) for _ in range(draw.randint(3, 8)))
         completions = []
-        for _ in rewards:
-            ids = (*(draw.randrange(95) for _ in range(draw.randint(1, CAP - 1))), 96)
+        draw.shuffle(lengths)
+        for length in lengths:
+            ids = (*(draw.randrange(95) for _ in range(length)), 96)
             completions.append(TrainingCompletion(ids, (True,) * len(ids)))
         advantages = group_advantages(rewards, normalise_std=True)
         made.append(Row(prompt, tuple(completions), advantages, own=True))
@@ -85,10 +87,10 @@ def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torc
     return loss.detach(), [p.grad for p in trainer.model.parameters()]
 
 
-def ours(policy: Policy, loss: Loss, batch: MicroBatch, prox: torch.Tensor, counts: Counts):
+def ours(policy: Policy, loss: Loss, batch: MicroBatch, prox: torch.Tensor, shares):
     cur = token_logprobs(distributions(policy.model, batch, 1.0), batch)
-    terms = Terms(cur, prox, batch.advantages, batch.mask, torch.ones_like(cur))
-    value = loss(terms, counts, CLIP)
+    terms = Terms(cur, prox, batch.advantages, batch.mask, torch.ones_like(cur), shares)
+    value = loss(terms, CLIP)
     return value.detach(), torch.autograd.grad(value, list(policy.model.parameters()))
 
 
@@ -111,9 +113,10 @@ def test_loss_and_gradient_equal_those_of_trl(loss, settings, drift, tmp_path):
         cur = token_logprobs(distributions(policy.model, batch, 1.0), batch)
     noise = torch.Generator().manual_seed(0)
     prox = cur + drift * torch.randn(cur.shape, generator=noise)
-    counts = Counts(int(batch.mask.sum()), len(batch.mask), CAP)
+    counts = Counts(int(batch.mask.sum()) // len(made), len(batch.mask) // len(made), CAP)
+    shares = torch.full((len(batch.mask),), share(loss.__name__, counts, len(made)))
 
-    value, gradient = ours(policy, loss, batch, prox, counts)
+    value, gradient = ours(policy, loss, batch, prox, shares)
     old = [line[mask] for line, mask in zip(prox, batch.mask, strict=True)]
     inputs = trl_inputs(made, old, policy.pad_id)
     expected, expected_gradient = theirs(policy, tmp_path, inputs, **settings)
