@@ -25,6 +25,8 @@ from node.batches import (
     micro_batches,
 )
 from node.corrections import Correction, Corrections
+from node.gradient_sum import GradientSum
+from node.influence import GroupNorms, Influence
 from node.learner_config import LearnerConfig
 from node.logprobs import distributions, token_entropies, token_logprobs
 from node.losses import LOSSES, Clip, Terms
@@ -45,10 +47,12 @@ class Pass:
     """What one pass over an update's groups has gathered.
 
     ``frozen`` holds by number each completion's proximal log-probs and the entropies beside them,
-    ``[T, 2]``, from the first pass on; nothing where there is no second.
+    ``[T, 2]``, from the first pass on; nothing where there is no second. Gradients are taken
+    ``factor`` times.
     """
 
     frozen: dict[int, Tensor]
+    factor: float = 1.0
     losses: list[Tensor] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
@@ -131,8 +135,11 @@ class Learner:
         tally, frozen, halved = Tally(), dict[int, Tensor](), self._budget.halved
         lr, steps, refused = self._optimizer.lr, 0, 0
         first: tuple[float, float] | None = None
+        influence: Influence | None = None
+        useful = sum(informative(group.rewards) for group in groups)
         for _ in range(self._config.epochs):
-            total = self._pass(rows, frozen, tally)
+            total, found = self._pass(rows, frozen, tally, useful)
+            influence = influence or found
             loss, norm = torch.stack([total, self._optimizer.clip().to(total)]).tolist()
             first = first or (loss, norm)
             if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -144,12 +151,15 @@ class Learner:
                 raise no_room_to_step()
             self._policy.version += 1
             steps += 1
-        assert first is not None
+        assert first is not None and influence is not None
         outside = [g.rewards for g in groups if not g.own and informative(g.rewards)]
         return tally.stats(
             loss=first[0],
             grad_norm=first[1],
-            groups_informative=sum(informative(group.rewards) for group in groups),
+            groups_informative=useful,
+            largest_share=influence.largest_share,
+            groups_bounded=influence.bounded,
+            useful=[influence.useful.get(n, 0.0) for n, g in enumerate(groups) if not g.own],
             earned=[sum(rewards) / len(rewards) for rewards in outside],
             lr=lr,
             skipped=steps == 0,
@@ -185,14 +195,48 @@ class Learner:
         """Those of an update's rows that are read here; alone, all."""
         return parts
 
-    def _pass(self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally) -> Tensor:
-        """Add the gradient of all rows, from the beginning again whenever memory runs out.
+    def _summed(self, value: Tensor) -> Tensor:
+        """Over all that hold a part of the weights; alone, as it is."""
+        return value
+
+    def _pass(
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
+    ) -> tuple[Tensor, Influence]:
+        """Add the gradient of all rows: at once where all are own, else group by group.
+
+        Returns:
+            The loss, a scalar, and what outside groups had to do with it.
+        """
+        if all(row.own for row in rows):
+            return self._add(rows, frozen, tally), Influence()
+        parts, norms = GradientSum(self._optimizer.masters, self._summed), GroupNorms(groups)
+        losses = []
+        for row in sorted(rows, key=lambda row: not row.own):
+            loss = self._add([row], frozen, tally)
+            if norms.take(row.group, parts, own=row.own):
+                parts.keep()
+            else:
+                parts.drop()
+            if row.own or norms.measured(row.group):
+                losses.append(loss)
+        missing = norms.missing()
+        for row in rows:
+            if factor := missing.get(row.group):
+                self._add([row], dict(frozen), Tally(), factor)
+                parts.keep()
+        parts.hand_over()
+        return torch.stack(losses).sum(), norms.influence()
+
+    def _add(
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, factor: float = 1.0
+    ) -> Tensor:
+        """Add ``factor`` times the gradient of the rows, anew whenever memory runs out.
 
         Returns:
             The loss, a scalar.
         """
         while True:
-            done = Pass(dict(frozen))
+            done = Pass(dict(frozen), factor)
             for batch in self.batches(rows):
                 if ran_out(partial(self._backward, batch, done)):
                     break
@@ -221,6 +265,6 @@ class Learner:
         weights = self._corrections.weights(prox, entropies, batch)
         terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
         loss = self._loss(terms, self._clip)
-        self._optimizer.backward(loss)
+        self._optimizer.backward(loss * done.factor)
         done.tally.add_bounded(cur.detach() - prox, self._clip, weights, batch)
         done.losses.append(loss.detach())

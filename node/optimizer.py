@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -67,6 +67,11 @@ class Optimizer:
         self._scale = HALF_LOSS_SCALE if half else 1.0
         self._adam = _adam(self._masters, config)
         self.steps = 0
+
+    @property
+    def masters(self) -> Sequence[Tensor]:
+        """What is stepped; their ``grad`` is what :meth:`backward` adds to."""
+        return self._masters
 
     @property
     def lr(self) -> float:

@@ -99,6 +99,8 @@ def _update_figures(update: UpdateStats) -> dict[str, float]:
         "loss": update.loss,
         "entropy": update.entropy,
         "grad_norm": update.grad_norm,
+        "largest_share": update.largest_share,
+        "groups_bounded": float(update.groups_bounded),
         "clip_fraction": update.clip_fraction,
         "masked_fraction": update.masked_fraction,
         "ratio_low": update.ratio_low,

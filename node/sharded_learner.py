@@ -112,9 +112,11 @@ class ShardedLearner(Learner):
     def _mine(self, parts: list[Row]) -> list[Row]:
         return dealt(parts, self._ranks.world)[self._ranks.rank]
 
-    def _pass(self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally) -> Tensor:
-        """Add the gradient of all rows; every rank goes through the model equally often."""
-        done, batches = Pass(frozen), self.batches(rows)
+    def _add(
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, factor: float = 1.0
+    ) -> Tensor:
+        """Add the gradient of the rows; every rank goes through the model equally often."""
+        done, batches = Pass(frozen, factor), self.batches(rows)
         most = max(self._ranks.gather(len(batches)))
         for batch in batches:
             if ran_out(partial(self._backward, batch, done)):
@@ -124,6 +126,9 @@ class ShardedLearner(Learner):
         for each in self._ranks.gather(done.tally.on("cpu")):
             tally.add(each)
         return self._ranks.sum(sum(done.losses, torch.zeros((), device=self._policy.device)))
+
+    def _summed(self, value: Tensor) -> Tensor:
+        return self._ranks.sum(value)
 
     def _idle(self) -> None:
         """One token's pass that adds nothing to the gradient."""

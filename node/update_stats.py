@@ -38,7 +38,12 @@ class UpdateStats:
             engine's log-probs are from the learner's at equal weights.
         tokens_trained: tokens with a gradient.
         groups_informative: groups whose rewards differ.
-        groups_external: those of them that this node did not write.
+        largest_share: of one outside group in the sum of all groups' gradient norms, in the first
+            epoch, after scaling: see :mod:`node.influence`.
+        groups_bounded: outside groups whose gradient was scaled down there.
+        useful: of each outside group given, in order, from 0 to 1 how far its gradient pointed
+            where the own groups' did: 0 where it had none, 1/2 where there is nothing to compare.
+        groups_external: those of the informative groups that this node did not write.
         lead: their mean reward less what the policy expects on their tasks, mean over groups. The
             policy's expectation is the sum over a group's different completions of probability
             times reward, a lower bound that is close where answers are short.
@@ -62,6 +67,9 @@ class UpdateStats:
     engine_gap: float = 0.0
     tokens_trained: int = 0
     groups_informative: int = 0
+    largest_share: float = 0.0
+    groups_bounded: int = 0
+    useful: tuple[float, ...] = ()
     groups_external: int = 0
     lead: float = 0.0
     lr: float = 0.0
@@ -129,6 +137,9 @@ class Tally:
         loss: float,
         grad_norm: float,
         groups_informative: int,
+        largest_share: float,
+        groups_bounded: int,
+        useful: Sequence[float],
         earned: Sequence[float],
         lr: float,
         skipped: bool,
@@ -159,6 +170,9 @@ class Tally:
             engine_gap=gap / own if own else 0.0,
             tokens_trained=int(tokens),
             groups_informative=groups_informative,
+            largest_share=largest_share,
+            groups_bounded=groups_bounded,
+            useful=tuple(useful),
             groups_external=len(earned),
             lead=(sum(earned) - expected) / len(earned) if earned else 0.0,
             lr=lr,

@@ -48,9 +48,10 @@ class RoundRecord:
         seconds: time by phase, see :data:`PHASES`, and ``total``.
         lead: how far peers were ahead on the external groups of the update, as in
             :class:`node.update_stats.UpdateStats`; ``None`` where there were none.
-        loss, entropy, grad_norm, clip_fraction, masked_fraction, ratio_low, ratio_median,
-            ratio_high, ratio_max, engine_gap, learning_rate: of the update, as in
-            :class:`node.update_stats.UpdateStats`; ``None`` when no optimizer step was taken.
+        loss, entropy, grad_norm, largest_share, groups_bounded, clip_fraction, masked_fraction,
+            ratio_low, ratio_median, ratio_high, ratio_max, engine_gap, learning_rate: of the
+            update, as in :class:`node.update_stats.UpdateStats`; ``None`` when no optimizer step
+            was taken.
         staleness: own tokens of the update by the policy steps since they were sampled.
         peers: peers known.
         bytes_in, bytes_out: payload bytes since the process started.
@@ -80,6 +81,8 @@ class RoundRecord:
     loss: float | None = None
     entropy: float | None = None
     grad_norm: float | None = None
+    largest_share: float | None = None
+    groups_bounded: float | None = None
     clip_fraction: float | None = None
     masked_fraction: float | None = None
     ratio_low: float | None = None

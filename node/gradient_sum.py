@@ -1,0 +1,93 @@
+"""The gradient of an update, added up from parts that are looked at one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+class GradientSum:
+    """Parts pile up in ``grad`` as they are computed, and are then measured and kept or dropped.
+
+    What is kept takes the memory of a second gradient, and a copy of some of it, to compare later
+    parts with, that of half a one.
+
+    Args:
+        weights: tensors whose ``grad`` is meant; over several ranks each holds a part of them.
+        total: sums a float32 scalar over ranks.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], total: Callable[[Tensor], Tensor]) -> None:
+        self._weights = weights
+        self._total = total
+        self._kept: list[Tensor | None] = [None] * len(weights)
+        self._compared: list[Tensor | None] = []
+        self._length = 0.0
+
+    def norm(self) -> float:
+        """L2 norm of the part at hand."""
+        return self._norm([weight.grad for weight in self._weights])
+
+    def keep(self) -> None:
+        """Add the part at hand to what is kept."""
+        for number, weight in enumerate(self._weights):
+            kept, part = self._kept[number], weight.grad
+            if part is not None:
+                self._kept[number] = part if kept is None else kept.add_(part)
+            weight.grad = None
+
+    def drop(self) -> None:
+        """Forget the part at hand."""
+        for weight in self._weights:
+            weight.grad = None
+
+    def compare(self) -> None:
+        """Remember what is kept by now, for :meth:`cosine`."""
+        self._compared = [None if kept is None else kept.bfloat16() for kept in self._kept]
+        self._length = self._norm(self._compared)
+
+    def cosine(self, norm: float) -> float | None:
+        """Of the angle between the part at hand and what :meth:`compare` remembered.
+
+        None where either is zero or not finite.
+
+        Args:
+            norm: of the part at hand.
+        """
+        product = norm * self._length
+        if not (math.isfinite(product) and product > 0):
+            return None
+        pairs = zip(self._weights, self._compared, strict=True)
+        dots = [
+            _local(weight.grad).float().flatten().dot(_local(other).float().flatten())
+            for weight, other in pairs
+            if weight.grad is not None and other is not None
+        ]
+        cosine = float(self._total(torch.stack(dots).sum())) / product
+        return min(1.0, max(-1.0, cosine))
+
+    def hand_over(self) -> None:
+        """Make what is kept the gradient."""
+        for weight, kept in zip(self._weights, self._kept, strict=True):
+            weight.grad = kept
+        self._kept = [None] * len(self._weights)
+
+    def _norm(self, tensors: Sequence[Tensor | None]) -> float:
+        norms = [
+            torch.linalg.vector_norm(_local(each), dtype=torch.float32)
+            for each in tensors
+            if each is not None
+        ]
+        if not norms:
+            return 0.0
+        return math.sqrt(float(self._total(torch.stack(norms).square().sum())))
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part."""
+    return cast(Tensor, tensor.to_local()) if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,137 @@
+"""How far one group's gradient may be the update's.
+
+A group's share is its gradient's norm over the sum of all groups' norms. Of ``N`` informative
+groups no outside one gets more than ``2 / N``: its gradient is scaled down to that. A loss in which
+all groups weigh the same does not see to it, since a few tokens that this policy finds very
+improbable have a gradient many times that of ordinary ones. Own groups are never scaled.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from node.gradient_sum import GradientSum
+
+log = logging.getLogger(__name__)
+
+MOST_SHARES = 2.0
+"""Of an even division among the groups, in one of them."""
+ROUNDING = 1e-9
+FAR_ABOVE = 3.0
+"""Times the mean norm so far, beyond which a group is probably to be scaled."""
+
+
+def bound(own: float, outside: Sequence[float], groups: int) -> float:
+    """The largest ``t`` with ``t <= 2 / groups * (own + sum_i min(outside_i, t))``.
+
+    Args:
+        own: sum of the own groups' norms.
+        outside: the outside groups' norms.
+        groups: ``N``.
+
+    Returns:
+        What the norm of an outside group is scaled down to; infinity where none is too large.
+    """
+    share = MOST_SHARES / groups
+    ordered = sorted(outside, reverse=True)
+    scaled, left = 0, own + math.fsum(ordered)
+    while True:
+        # With the `scaled` largest at t, t = share * (left + scaled * t).
+        unshared = 1.0 - share * scaled
+        level = share * left / unshared if unshared > ROUNDING else math.inf
+        rest = ordered[scaled:]
+        if not rest or rest[0] <= level * (1 + ROUNDING):
+            return level if scaled else math.inf
+        scaled, left = scaled + 1, own + math.fsum(rest[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """What outside groups had to do with an update.
+
+    Attributes:
+        largest_share: of one of them in the sum of the groups' gradient norms, after scaling.
+        bounded: how many were scaled down, or left out since their gradient is not finite.
+        useful: of each by its number, from 0 to 1, how far its gradient pointed where the own
+            groups' did; 1/2 where that cannot be told.
+    """
+
+    largest_share: float = 0.0
+    bounded: int = 0
+    useful: Mapping[int, float] = field(default_factory=dict)
+
+
+class GroupNorms:
+    """Norms of the groups' gradients in one pass of an update.
+
+    Args:
+        groups: informative ones in the update, ``N``.
+    """
+
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self._own: list[float] = []
+        self._outside: dict[int, float] = {}
+        self._held: set[int] = set()
+        self._broken = 0
+        self._useful: dict[int, float] = {}
+
+    def take(self, number: int, parts: GradientSum, *, own: bool) -> bool:
+        """Measure a group's gradient, own groups first; whether it may be added as it is.
+
+        One far above the others is not added before it is scaled: the difference of large numbers
+        would leave their rounding behind. It is computed again in the end.
+        """
+        norm = parts.norm()
+        if own:
+            self._own.append(norm)
+            return True
+        if not self._outside and not self._broken:
+            parts.compare()
+        if not math.isfinite(norm):
+            log.warning("group %d of the update is left out: its gradient is not finite", number)
+            self._broken += 1
+            return False
+        before = [*self._own, *self._outside.values()]
+        self._outside[number] = norm
+        self._useful[number] = usefulness(parts.cosine(norm)) if norm > 0 else 0.0
+        if before and norm <= FAR_ABOVE * math.fsum(before) / len(before):
+            return True
+        self._held.add(number)
+        return False
+
+    def measured(self, number: int) -> bool:
+        """Whether an outside group's gradient is finite."""
+        return number in self._outside
+
+    def missing(self) -> dict[int, float]:
+        """By their number, what times outside groups' gradients the update still lacks."""
+        level = self._level
+        factors = {}
+        for number, norm in self._outside.items():
+            scale = min(1.0, level / norm) if norm > 0 else 1.0
+            factors[number] = scale - (number not in self._held)
+        return {number: factor for number, factor in factors.items() if factor}
+
+    def influence(self) -> Influence:
+        """Of all outside groups."""
+        level = self._level
+        scaled = [min(norm, level) for norm in self._outside.values()]
+        total = math.fsum(self._own) + math.fsum(scaled)
+        return Influence(
+            max(scaled) / total if scaled and total > 0 else 0.0,
+            sum(norm > level for norm in self._outside.values()) + self._broken,
+            self._useful,
+        )
+
+    @property
+    def _level(self) -> float:
+        return bound(math.fsum(self._own), [*self._outside.values()], self._groups)
+
+
+def usefulness(cosine: float | None) -> float:
+    """From 0 to 1, by the cosine of the angle to the own groups' gradient; 1/2 without one."""
+    return 0.5 if cosine is None else (1.0 + cosine) / 2
