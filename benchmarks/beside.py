@@ -20,6 +20,7 @@ from node.engines.engine_process import EngineProcess
 from node.evaluation import Evaluator
 from node.forgetting import ForgettingAlarm
 from node.generation import Generator
+from node.intake import Intake, Limits
 from node.learner import Learner, LearnerConfig, TrainingGroup
 from node.opened import Opened
 from node.overlap.generator import JUDGES, OverlappingGenerator
@@ -147,6 +148,7 @@ class Beside(Opened):
             source=self._source,
             pool=Pool(journal, 1024, 600.0, clock, counters),
             mixture=Mixture(MixtureConfig(external=0), 0),
+            intake=Intake(policy, Limits(1, 1), {}, b"", counters),
             policy=policy,
             learner=self._learner,
             engine=self._engine,

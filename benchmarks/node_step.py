@@ -19,6 +19,7 @@ from node.engines.transformers_engine import TransformersEngine
 from node.evaluation import Evaluator
 from node.forgetting import ForgettingAlarm
 from node.generation import Generator
+from node.intake import Intake, Limits
 from node.learner import Learner, LearnerConfig, TrainingGroup
 from node.policy import Policy
 from node.rounds import Rounds, RoundSettings
@@ -142,6 +143,7 @@ class NodeStep:
             ),
             pool=Pool(journal, 1024, 600.0, clock, counters),
             mixture=Mixture(MixtureConfig(external=0), 0),
+            intake=Intake(self._policy, Limits(1, 1), {}, b"", counters),
             policy=self._policy,
             learner=self._learner,
             engine=self._engine,

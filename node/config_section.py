@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 Texts = Annotated[tuple[Annotated[str, Strict()], ...], Strict(False)]
+Refusals = Annotated[
+    tuple[Literal["unlikely", "overlong", "repeating", "trailing", "copied"], ...], Strict(False)
+]
 DecayRates = Annotated[tuple[Annotated[float, Strict(), Field(ge=0, lt=1)], ...], Strict(False)]
 
 

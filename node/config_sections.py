@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from node.config_section import Section, Texts, key
+from node.config_section import Refusals, Section, Texts, key
 
 
 class NodeSection(Section):
@@ -166,6 +166,12 @@ class MixtureSection(Section):
         "importance, at most 1, where their author's log-probs fit this tokenizer; "
         '"tapered" lets an answer worse than its group\'s mean count only as far as this policy '
         "would write it.",
+    )
+    refuse: Refusals = key(
+        ("unlikely", "overlong", "repeating", "trailing", "copied"),
+        "Right answers of others that are not imitated: of tokens that this policy finds less "
+        "likely than another model's honest text, much longer than this node's own on such tasks, "
+        "running in circles, going on behind the answer, or sent by another author before.",
     )
     max_uses: int = key(
         1,

@@ -16,6 +16,7 @@ from node.losses import (
     tapered_weights,
     tis_weights,
 )
+from node.outside_filters import unlikely
 
 Correction = Literal["none", "tis", "tapered"]
 
@@ -30,12 +31,16 @@ class Corrections:
         config: bounds of the weights.
         correction: of outside rollouts, as in :class:`node.learner.Learner`.
         decoupled: likewise, of own ones.
+        floor: outside completions that are :func:`node.outside_filters.unlikely` are not imitated.
     """
 
-    def __init__(self, config: LearnerConfig, correction: Correction, *, decoupled: bool) -> None:
+    def __init__(
+        self, config: LearnerConfig, correction: Correction, *, decoupled: bool, floor: bool
+    ) -> None:
         self._config = config
         self._correction = correction
         self._decoupled = decoupled
+        self._floor = floor
         self._stale = Stale(config.stale, config.stale_cap)
 
     def prox(self, cur: Tensor, batch: MicroBatch, version: int) -> Tensor:
@@ -50,6 +55,13 @@ class Corrections:
         told = interpolated_prox(cur, batch.behaviour, batch.versions, version)
         return torch.where(batch.own & batch.known & (batch.versions >= 0), told, cur)
 
+    def unlikely(self, prox: Tensor, batch: MicroBatch) -> Tensor:
+        """Outside completions that are not imitated for their likelihood, bool ``[C]``."""
+        imitated = ~batch.own[:, 0] & (batch.advantages > 0)
+        if not self._floor:
+            return torch.zeros_like(imitated)
+        return imitated & unlikely(prox, batch.mask)
+
     def weights(self, prox: Tensor, entropies: Tensor, batch: MicroBatch) -> Tensor:
         """Of each token, ``[C, T]``, without a gradient; one where not trained.
 
@@ -62,7 +74,7 @@ class Corrections:
             batch.own,
             self._own(prox, own, batch),
             self._outside(prox, entropies, batch.mask & ~batch.own, batch),
-        )
+        ).masked_fill(self.unlikely(prox, batch)[:, None], 0.0)
 
     def _own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         if self._decoupled:

@@ -64,8 +64,8 @@ def own_group(
     return OwnGroup(Group(env, level, epoch, index, completions), training)
 
 
-def outside_group(policy: Policy, pooled: PooledGroup) -> TrainingGroup | None:
-    """Re-encode an outside group for ``policy``, or None where it does not fit its context.
+def outside_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:
+    """Re-encode for ``policy`` those completions of an outside group whose numbers are ``kept``.
 
     Token ids and behaviour log-probs are taken over where the author encodes exactly as this
     policy does and the ids decode to the text that was scored; otherwise the text is encoded anew
@@ -73,14 +73,10 @@ def outside_group(policy: Policy, pooled: PooledGroup) -> TrainingGroup | None:
     """
     prompt_ids = policy.encode_prompt(pooled.prompt)
     same = pooled.encoding == policy.encoding
-    completions = tuple(
-        _outside_completion(policy, completion, same=same)
-        for completion in pooled.group.completions
-    )
-    longest = max(len(c.ids) for c in completions)
-    if len(prompt_ids) + longest > policy.context_length:
-        return None
-    return TrainingGroup(tuple(prompt_ids), completions, pooled.group.rewards, own=False)
+    done = [pooled.group.completions[number] for number in kept]
+    completions = tuple(_outside_completion(policy, each, same=same) for each in done)
+    rewards = tuple(each.reward for each in done)
+    return TrainingGroup(tuple(prompt_ids), completions, rewards, own=False)
 
 
 def _outside_completion(

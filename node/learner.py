@@ -79,6 +79,7 @@ class Learner:
             where its behaviour log-prob is known; ``"tapered"`` weighs outside rollouts by
             :func:`node.losses.tapered_weights`, as if their author had been certain of them where
             it is unknown.
+        floor: outside rollouts that are :func:`node.outside_filters.unlikely` are not imitated.
         decoupled: own rollouts may be of earlier versions, and are weighed by
             :func:`node.losses.decoupled_weights`, whatever the correction of outside ones.
     """
@@ -91,11 +92,12 @@ class Learner:
         temperature: float = 1.0,
         correction: Correction = "none",
         decoupled: bool = False,
+        floor: bool = False,
     ) -> None:
         self._policy = policy
         self._config = config
         self._temperature = temperature
-        self._corrections = Corrections(config, correction, decoupled=decoupled)
+        self._corrections = Corrections(config, correction, decoupled=decoupled, floor=floor)
         self._loss = LOSSES[config.loss]
         self._clip = Clip(config.clip_low, config.clip_high)
         self._sharing = Sharing.of(policy.model) if fits(policy.model) else None
@@ -259,6 +261,7 @@ class Learner:
             entropies = token_entropies(distribution, batch)
             done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
             prox = self._corrections.prox(cur.detach(), batch, self._policy.version)
+            done.tally.add_unlikely(self._corrections.unlikely(prox, batch))
             if self._config.epochs > 1:
                 both = torch.stack([prox, entropies], -1)
                 done.frozen.update(zip(batch.numbers, both, strict=True))

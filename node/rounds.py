@@ -17,8 +17,9 @@ import torch
 from node.engines.engine import RolloutEngine
 from node.errors import NodeError
 from node.evaluation import Evaluator
-from node.experience import OwnGroup, outside_group
+from node.experience import OwnGroup
 from node.forgetting import ForgettingAlarm
+from node.intake import Intake
 from node.learner import Learner, TrainingGroup, UpdateStats
 from node.policy import Policy
 from node.stopwatch import Stopwatch
@@ -109,6 +110,7 @@ class Rounds:
 
     Args:
         source: of own groups.
+        intake: cuts outside groups to size.
         local: I, own groups a round.
         external: J, own groups that outside ones spare; what the pool lacks is generated.
         alarm: looks at every evaluation.
@@ -124,6 +126,7 @@ class Rounds:
         source: GroupSource,
         pool: Pool,
         mixture: Mixture,
+        intake: Intake,
         policy: Policy,
         learner: Learner,
         engine: RolloutEngine,
@@ -139,6 +142,7 @@ class Rounds:
         self._source = source
         self._pool = pool
         self._mixture = mixture
+        self._intake = intake
         self._policy = policy
         self._learner = learner
         self._engine = engine
@@ -191,6 +195,7 @@ class Rounds:
         evaluation = self._evaluate() if due and not last else None
         rules = self._settings.rules
         own = self._source.generate(self._settings.local + self._missing(), watch)
+        self._intake.observe(own)
         with watch.time("publish"):
             self._publish([g.group for g in own if g.informative or not rules.discard])
         trained = [g for g in own if g.informative][: rules.keep] if rules.keep else own
@@ -235,9 +240,8 @@ class Rounds:
         chosen = self._mixture.choose(self._pool.fresh(), number, informative)
         taken, outside = [], []
         for pooled in self._pool.consume(chosen, number):
-            training = outside_group(self._policy, pooled)
+            training = self._intake.take(pooled)
             if training is None:
-                self._counters.add("external_too_long")
                 continue
             taken.append(pooled)
             outside.append(training)
@@ -265,6 +269,8 @@ class Rounds:
         self._hand_over(before)
         if update.refused:
             self._counters.add("steps_refused", update.refused)
+        if update.unlikely:
+            self._counters.add("outside_refused{reason=unlikely}", update.unlikely)
         if update.halved:
             self._counters.add("micro_batch_halved", update.halved)
         if update.engine_gap > WIDE_GAP:

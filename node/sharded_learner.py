@@ -37,6 +37,7 @@ class Settings:
     temperature: float
     correction: Correction
     decoupled: bool
+    floor: bool = False
 
 
 class ShardedLearner(Learner):
@@ -77,6 +78,7 @@ class ShardedLearner(Learner):
                 temperature=settings.temperature,
                 correction=settings.correction,
                 decoupled=settings.decoupled,
+                floor=settings.floor,
             )
 
     def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
@@ -192,6 +194,7 @@ def open_learner(policy: Policy, settings: Settings, ranks: Ranks | None) -> Lea
         temperature=settings.temperature,
         correction=settings.correction,
         decoupled=settings.decoupled,
+        floor=settings.floor,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,9 @@ from node.engines.open import open_engine, open_streaming_engine
 from node.evaluation import Evaluator, Scorer, heldout_tasks
 from node.forgetting import ForgettingAlarm
 from node.generation import Generator
+from node.intake import Intake, Limits
 from node.learner import LearnerConfig
+from node.outside_filters import FILTERS
 from node.overlap.generator import JUDGES, OverlappingGenerator
 from node.overlap.shelf import Shelf
 from node.overlap.window import Window
@@ -55,6 +58,7 @@ class Trainer:
         levels: what the verifier can serve here.
         engine: what completions come from; left out, what the config asks for.
         ranks: processes that the learner is divided over; left out, it works alone.
+        secret: what others must not know of this node's choices; left out, it is drawn.
 
     Attributes:
         policy, engine, learner, sampler: what a checkpoint is made of.
@@ -75,6 +79,7 @@ class Trainer:
         counters: Counters,
         engine: RolloutEngine | None = None,
         ranks: Ranks | None = None,
+        secret: bytes = b"",
     ) -> None:
         self._config = config
         self._yields = config.engine.yields or config.schedule.over_provision > 0
@@ -106,6 +111,7 @@ class Trainer:
                 temperature=config.engine.temperature,
                 correction=config.mixture.correction,
                 decoupled=self._streaming is not None and config.schedule.max_staleness > 0,
+                floor="unlikely" in config.mixture.refuse,
             ),
             ranks,
         )
@@ -116,6 +122,17 @@ class Trainer:
             manifest.epoch_seconds,
             manifest.max_groups_per_epoch,
             random.Random(),
+        )
+        self._intake = Intake(
+            policy,
+            Limits(
+                config.engine.group_size,
+                config.engine.max_new_tokens,
+                [name for name in FILTERS if name in config.mixture.refuse],
+            ),
+            {spec.name: spec.extract for spec in manifest.catalogue},
+            secret or secrets.token_bytes(16),
+            counters,
         )
         self._overlapping: OverlappingGenerator | None = None
         self._generator = Generator(
@@ -158,6 +175,7 @@ class Trainer:
                 config.node.seed,
                 self.lead,
             ),
+            intake=self._intake,
             policy=self.policy,
             learner=self.learner,
             engine=self.engine,

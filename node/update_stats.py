@@ -41,6 +41,8 @@ class UpdateStats:
         largest_share: of one outside group in the sum of all groups' gradient norms, in the first
             epoch, after scaling: see :mod:`node.influence`.
         groups_bounded: outside groups whose gradient was scaled down there.
+        unlikely: outside completions that were not imitated for their likelihood, see
+            :func:`node.outside_filters.unlikely`.
         useful: of each outside group given, in order, from 0 to 1 how far its gradient pointed
             where the own groups' did: 0 where it had none, 1/2 where there is nothing to compare.
         groups_external: those of the informative groups that this node did not write.
@@ -69,6 +71,7 @@ class UpdateStats:
     groups_informative: int = 0
     largest_share: float = 0.0
     groups_bounded: int = 0
+    unlikely: int = 0
     useful: tuple[float, ...] = ()
     groups_external: int = 0
     lead: float = 0.0
@@ -86,6 +89,7 @@ class Tally:
         self._bounded: list[Tensor] = []
         self._ratios: list[Tensor] = []
         self._ages: list[Tensor] = []
+        self._unlikely: list[Tensor] = []
 
     def add(self, other: Tally) -> None:
         """Take what another has summed."""
@@ -93,6 +97,7 @@ class Tally:
         self._bounded += other._bounded
         self._ratios += other._ratios
         self._ages += other._ages
+        self._unlikely += other._unlikely
 
     def on(self, device: str) -> Tally:
         """The same sums on another device."""
@@ -131,6 +136,10 @@ class Tally:
         seen = torch.stack([clipped & batch.mask, (weights == 0) & batch.mask, batch.mask])
         self._bounded.append(seen.sum((1, 2)))
 
+    def add_unlikely(self, unlikely: Tensor) -> None:
+        """Take which of a micro-batch's completions were not imitated, bool ``[C]``."""
+        self._unlikely.append(unlikely.sum())
+
     def stats(
         self,
         *,
@@ -153,6 +162,7 @@ class Tally:
         """
         tokens, entropy, own, gap, expected = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
+        unlikely = torch.stack(self._unlikely).sum().item()
         ratios = _known(self._ratios)
         low, median, high = np.quantile(ratios, QUANTILES) if len(ratios) else (1.0,) * 3
         return UpdateStats(
@@ -172,6 +182,7 @@ class Tally:
             groups_informative=groups_informative,
             largest_share=largest_share,
             groups_bounded=groups_bounded,
+            unlikely=int(unlikely),
             useful=tuple(useful),
             groups_external=len(earned),
             lead=(sum(earned) - expected) / len(earned) if earned else 0.0,

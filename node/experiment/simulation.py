@@ -116,6 +116,7 @@ class SimulatedNode:
             pool=pool,
             clock=clock,
             counters=self.counters,
+            secret=identity.author,
             engine=UselessEngine(policy, role.useless, config.node.seed) if role.useless else None,
         )
         self.rounds = trainer.rounds(

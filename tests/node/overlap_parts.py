@@ -13,6 +13,7 @@ from node.engines.engine import Begun, Sample, Sampling, Trajectory
 from node.evaluation import Evaluator
 from node.forgetting import ForgettingAlarm
 from node.generation import Generator
+from node.intake import Intake, Limits
 from node.learner import Learner, LearnerConfig
 from node.overlap.generator import OverlappingGenerator
 from node.overlap.shelf import Shelf
@@ -197,6 +198,7 @@ class Parts:
             source=source,
             pool=Pool(self.journal, 8, 60.0, clock, self.counters),
             mixture=Mixture(MixtureConfig(external=0), 0),
+            intake=Intake(self.policy, Limits(1, 1), {}, b"", self.counters),
             policy=self.policy,
             learner=Learner(self.policy, LearnerConfig(lr=1e-3)),
             engine=self.engine,
