@@ -32,6 +32,7 @@ from node.stopwatch import Stopwatch
 from node.tasks.catalogue import load_catalogue
 from node.tasks.curriculum import TaskSampler, served_levels
 from node.tasks.verifier_pool import VerifierPool
+from swarm.accounts import Accounts
 from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.journal import Journal
@@ -146,6 +147,7 @@ class Beside(Opened):
         self._learner = Recorded(policy, LearnerConfig(), self)
         self._rounds = Rounds(
             source=self._source,
+            accounts=Accounts(journal, clock),
             pool=Pool(journal, 1024, 600.0, clock, counters),
             mixture=Mixture(MixtureConfig(external=0), 0),
             intake=Intake(policy, Limits(1, 1), {}, b"", counters),

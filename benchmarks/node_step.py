@@ -27,6 +27,7 @@ from node.tasks.catalogue import load_catalogue
 from node.tasks.curriculum import TaskSampler, served_levels
 from node.tasks.verifier import Verifier
 from protocol.rollout import Group
+from swarm.accounts import Accounts
 from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.journal import Journal
@@ -141,6 +142,7 @@ class NodeStep:
                 group_size=self._n,
                 counters=counters,
             ),
+            accounts=Accounts(journal, clock),
             pool=Pool(journal, 1024, 600.0, clock, counters),
             mixture=Mixture(MixtureConfig(external=0), 0),
             intake=Intake(self._policy, Limits(1, 1), {}, b"", counters),

@@ -173,6 +173,19 @@ class MixtureSection(Section):
         "likely than another model's honest text, much longer than this node's own on such tasks, "
         "running in circles, going on behind the answer, or sent by another author before.",
     )
+    author_share: float = key(
+        0.25,
+        "Most of an update's groups that one author's may be; one group always may.",
+        gt=0,
+        le=1,
+    )
+    newcomer_share: float = key(
+        0.25,
+        "Most of an update's groups, and of a full pool, that all authors together may have whose "
+        "groups have not yet proved useful here; one group always may.",
+        gt=0,
+        le=1,
+    )
     max_uses: int = key(
         1,
         "Updates that an external group may be part of. Above 1, used ones fill what unused ones "

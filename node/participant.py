@@ -6,6 +6,7 @@ The parts open in an order in which a failure costs least, and close in the oppo
 from __future__ import annotations
 
 import logging
+import secrets
 from contextlib import ExitStack
 
 from node.config import Config
@@ -72,7 +73,8 @@ class Participant(Opened):
         threads = choose(config.node.threads, share=2 if config.overlaps else 1)
         journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
-        pool = open_pool(config.mixture, journal, clock, self.counters)
+        salt = secrets.token_bytes(16)
+        pool = open_pool(config.mixture, journal, clock, self.counters, salt)
         self.membership = stack.enter_context(
             Membership(config, self.folder, journal, pool, self.counters)
         )

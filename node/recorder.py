@@ -56,6 +56,8 @@ def record_of(
         groups_own=len(own),
         groups_external=len(outcome.external),
         external_wanted=outcome.external_wanted,
+        author_share=outcome.author_share,
+        newcomer_share=outcome.newcomer_share,
         pool_groups=pool.available(),
         tokens_generated=generated,
         tokens_trained=update.tokens_trained,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -24,6 +25,7 @@ from node.learner import Learner, TrainingGroup, UpdateStats
 from node.policy import Policy
 from node.stopwatch import Stopwatch
 from protocol.rollout import Group
+from swarm.accounts import Accounts
 from swarm.counters import Counters
 from swarm.journal_errors import JournalError
 from swarm.mixture import Mixture
@@ -76,7 +78,10 @@ class RoundSettings:
 class Outcome:
     """What one round did, before it is turned into a record.
 
-    ``external_wanted`` counts the outside groups that the update had room for.
+    Attributes:
+        external_wanted: outside groups that the update had room for.
+        trained: groups in the update, own and outside.
+        proven: authors with standing when they were chosen.
     """
 
     round: int
@@ -87,6 +92,20 @@ class Outcome:
     evaluation: float | None
     seconds: dict[str, float]
     external_wanted: int
+    trained: int
+    proven: frozenset[bytes] = frozenset()
+
+    @property
+    def author_share(self) -> float:
+        """Of the update's groups, those of the outside author with most of them."""
+        authors = Counter(pooled.author for pooled in self.external)
+        return max(authors.values(), default=0) / max(self.trained, 1)
+
+    @property
+    def newcomer_share(self) -> float:
+        """Of the update's groups, those of authors without standing."""
+        strangers = sum(pooled.author not in self.proven for pooled in self.external)
+        return strangers / max(self.trained, 1)
 
 
 class GroupSource(Protocol):
@@ -111,6 +130,7 @@ class Rounds:
     Args:
         source: of own groups.
         intake: cuts outside groups to size.
+        accounts: say whose groups have proved useful, and are told what each update makes of them.
         local: I, own groups a round.
         external: J, own groups that outside ones spare; what the pool lacks is generated.
         alarm: looks at every evaluation.
@@ -125,6 +145,7 @@ class Rounds:
         *,
         source: GroupSource,
         pool: Pool,
+        accounts: Accounts,
         mixture: Mixture,
         intake: Intake,
         policy: Policy,
@@ -141,6 +162,7 @@ class Rounds:
     ) -> None:
         self._source = source
         self._pool = pool
+        self._accounts = accounts
         self._mixture = mixture
         self._intake = intake
         self._policy = policy
@@ -201,11 +223,13 @@ class Rounds:
         trained = [g for g in own if g.informative][: rules.keep] if rules.keep else own
         with watch.time("mix"):
             informative = sum(g.informative for g in trained)
-            external, outside = self._take(number, informative)
+            proven = self._accounts.proven()
+            external, outside = self._take(number, informative, len(trained), proven)
         with watch.time("update"):
             update = self._learn([g.training for g in trained] + outside)
             if not update.skipped:
                 self._mixture.observe(update.lead, update.groups_external)
+                self._accounts.prove(_usefulness(external, update.useful))
             self._pool.record_update(
                 self._policy.version, [g.key for g in trained], [g.key for g in external]
             )
@@ -224,6 +248,8 @@ class Rounds:
             evaluation,
             watch.split(),
             self._mixture.wanted(informative),
+            len(trained) + len(external),
+            proven,
         )
         self._report(outcome)
         return outcome
@@ -233,11 +259,14 @@ class Rounds:
         settings = self._settings
         if not settings.rules.fill:
             return 0
-        return settings.external - self._mixture.spared(self._pool.available())
+        spared = self._mixture.spared(self._pool.fresh(), self._accounts.proven())
+        return settings.external - spared
 
-    def _take(self, number: int, informative: int) -> tuple[list[PooledGroup], list[TrainingGroup]]:
+    def _take(
+        self, number: int, informative: int, own: int, proven: frozenset[bytes]
+    ) -> tuple[list[PooledGroup], list[TrainingGroup]]:
         """Choose outside groups and mark them used, durably, before anything learns from them."""
-        chosen = self._mixture.choose(self._pool.fresh(), number, informative)
+        chosen = self._mixture.choose(self._pool.fresh(), number, informative, own, proven)
         taken, outside = [], []
         for pooled in self._pool.consume(chosen, number):
             training = self._intake.take(pooled)
@@ -291,3 +320,18 @@ class Rounds:
             torch.cuda.empty_cache()  # the engine is in another process, and needs the room
         if self._policy.version != before:
             self._engine.update(self._policy)
+
+
+def _usefulness(
+    external: Sequence[PooledGroup], useful: Sequence[float]
+) -> list[tuple[bytes, float]]:
+    """Authors of an update's outside groups, and how useful each of those was.
+
+    A group without advantage says nothing about its author.
+    """
+    values = [*useful, *[1.0] * (len(external) - len(useful))]
+    return [
+        (pooled.author, value)
+        for pooled, value in zip(external, values, strict=True)
+        if pooled.candidate.informative
+    ]

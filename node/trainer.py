@@ -36,6 +36,7 @@ from node.sharded_learner import Settings, open_learner
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from protocol.manifest import Manifest
 from protocol.rollout import Group
+from swarm.accounts import Accounts
 from swarm.clock import Clock
 from swarm.counters import Counters
 from swarm.journal import Journal
@@ -85,6 +86,7 @@ class Trainer:
         self._yields = config.engine.yields or config.schedule.over_provision > 0
         self._verifier = verifier
         self._journal = journal
+        self._clock = clock
         self._pool = pool
         self._counters = counters
         self.policy = policy
@@ -165,12 +167,16 @@ class Trainer:
         return Rounds(
             source=self._source(done),
             pool=self._pool,
+            accounts=Accounts(self._journal, self._clock),
             mixture=Mixture(
                 MixtureConfig(
                     config.mixture.external,
                     config.mixture.select,
                     config.mixture.informative,
                     rules.discard,
+                    config.mixture.local,
+                    config.mixture.author_share,
+                    config.mixture.newcomer_share,
                 ),
                 config.node.seed,
                 self.lead,
@@ -251,8 +257,14 @@ def public_name(name: str) -> str:
     return "".join(c if " " <= c <= "~" else "?" for c in last)[:MODEL_CHARACTERS] or "model"
 
 
-def open_pool(config: MixtureSection, journal: Journal, clock: Clock, counters: Counters) -> Pool:
-    """The pool that a node's configuration asks for."""
+def open_pool(
+    config: MixtureSection, journal: Journal, clock: Clock, counters: Counters, salt: bytes
+) -> Pool:
+    """The pool that a node's configuration asks for.
+
+    Args:
+        salt: see :class:`swarm.eviction.PoolLimits`.
+    """
     return Pool(
         journal,
         config.pool_groups,
@@ -260,4 +272,6 @@ def open_pool(config: MixtureSection, journal: Journal, clock: Clock, counters: 
         clock,
         counters,
         max_uses=config.max_uses,
+        newcomer_share=config.newcomer_share,
+        salt=salt,
     )

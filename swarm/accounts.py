@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swarm.clock import Clock
 from swarm.journal import Journal
 from swarm.refusals import strike_weight
+from swarm.standing import FULL, PROVEN, Proof
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +22,10 @@ RELEASE_AT = 1.0
 # No past is so bad that it takes longer than five and a half half-lives to outlive it.
 MOST_STRIKES = 45.0
 MAX_ACCOUNTS = 10_000
-PROVEN_GROUPS = 8
-"""Admitted groups after which an author is no stranger any more."""
 
-_COLUMNS = "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched"
+_COLUMNS = (
+    "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, earned, earned_at"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Account:
         struck_at: unix time of the last strike, seconds.
         barred: the last strike brought the weight to ``BAR_AT`` or found the author banned.
         touched: unix time of the last change, seconds.
+        proof: that its groups are useful to this node; a ban takes it.
         refused: refusals by reason; groups, or 1 for a frame that could not be opened.
     """
 
@@ -51,6 +53,7 @@ class Account:
     struck_at: float = 0.0
     barred: bool = False
     touched: float = 0.0
+    proof: Proof = Proof()  # noqa: RUF009 - frozen
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -73,11 +76,22 @@ def struck(account: Account, weight: float, now: float) -> Account:
     """The account after a strike of ``weight``."""
     strikes = min(MOST_STRIKES, strikes_now(account, now) + weight)
     barred = is_banned(account, now) or strikes >= BAR_AT
-    return replace(account, strikes=strikes, struck_at=now, barred=barred)
+    proof = Proof() if barred else account.proof
+    return replace(account, strikes=strikes, struck_at=now, barred=barred, proof=proof)
+
+
+def standing(account: Account, now: float) -> float:
+    """How far the author has proved useful, from 0 to 1; strikes take from it, a ban all."""
+    if is_banned(account, now):
+        return 0.0
+    return account.proof.standing(strikes_now(account, now), BAR_AT, now)
 
 
 class Accounts:
-    """Accounts by author, kept in the journal; at most ``MAX_ACCOUNTS``, the idlest go first."""
+    """Accounts by author, kept in the journal, at most ``MAX_ACCOUNTS``.
+
+    The idlest go first, of those who were proven last, and bans before them.
+    """
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
@@ -95,10 +109,25 @@ class Accounts:
 
     def standing(self, author: bytes) -> float:
         """How far the author has proved useful to this node: 0 for a stranger, 1 at the most."""
-        account = self.get(author)
-        if is_banned(account, self._clock.time()):
-            return 0.0
-        return min(1.0, account.admitted / PROVEN_GROUPS)
+        return standing(self.get(author), self._clock.time())
+
+    def proven(self) -> frozenset[bytes]:
+        """Every author who is no newcomer."""
+        now = self._clock.time()
+        rows = self._journal.read(
+            f"SELECT {_COLUMNS} FROM accounts WHERE earned>=?", (PROVEN * FULL,)
+        )
+        accounts = (_account(row, {}) for row in rows)
+        return frozenset(a.author for a in accounts if standing(a, now) >= PROVEN)
+
+    def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:
+        """Take in how useful outside groups were to an update: authors and values in [0, 1]."""
+        now = self._clock.time()
+        with self._journal.transaction() as connection:
+            for author, usefulness in groups:
+                account = self._load(connection, author)
+                proof = account.proof.after(usefulness, now)
+                self._store(connection, replace(account, proof=proof))
 
     def count_bytes(self, author: bytes, *, received: int = 0, sent: int = 0) -> None:
         """Add payload bytes that came from or went to the author."""
@@ -154,7 +183,7 @@ class Accounts:
 
     def _store(self, connection: sqlite3.Connection, account: Account) -> None:
         connection.execute(
-            "REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            f"REPLACE INTO accounts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 account.author,
                 account.bytes_in,
@@ -164,18 +193,21 @@ class Accounts:
                 account.struck_at,
                 account.barred,
                 self._clock.time(),
+                account.proof.earned,
+                account.proof.at,
             ),
         )
 
     @staticmethod
     def _forget_idlest(connection: sqlite3.Connection) -> None:
-        idlest = "SELECT author FROM accounts ORDER BY barred, touched LIMIT 1"
+        kept = f"CASE WHEN earned>={PROVEN * FULL} THEN 2 ELSE barred END"
+        idlest = f"SELECT author FROM accounts ORDER BY {kept}, touched LIMIT 1"
         for table in ("refusals", "accounts"):
             connection.execute(f"DELETE FROM {table} WHERE author=({idlest})")
 
 
 def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:
-    author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched = row
+    author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, earned, at = row
     return Account(
         author=author,
         bytes_in=bytes_in,
@@ -185,5 +217,6 @@ def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:
         struck_at=struck_at,
         barred=bool(barred),
         touched=touched,
+        proof=Proof(earned, at),
         refused=refused,
     )

@@ -1,23 +1,39 @@
 """Which outside groups an update takes beside the own ones.
 
-``uniform`` is SAPO's rule (arXiv 2509.08721, section 3 and the set-up of its experiments): outside
-groups without advantage are dropped first, then J of the rest are drawn uniformly.
+An author is drawn first, all alike, and then one of its groups; nobody gives a second one before
+everybody else who has any gave one. Groups without advantage are dropped first. Two rules say how
+many are taken.
 
-``auto`` keeps the draw and lets the number follow from what it is for. A group whose rewards are
+``uniform`` takes J at most, as SAPO does (arXiv 2509.08721, section 3 and the set-up of its
+experiments).
+
+``auto`` lets the number follow from what it is for. A group whose rewards are
 all equal teaches nothing, and most own groups of a weak policy are of that kind; what sharing adds
 is groups that are not. So an update is filled up to a fixed number of informative groups, own ones
 first, as dynamic sampling does by generating more (DAPO, arXiv 2503.14476, section 3.2). Where
 peers do worse on what they share than this policy would, both what is taken and what it spares the
 node are scaled down, until the node lives on its own experience. Where the pool holds far more than
 there is room for, the draw is among the newest: what peers wrote long ago is no measure of them.
+
+What anybody can get. Let an update be of n groups, own ones included, or of as many as the rule
+fills it up to where those are fewer, and let both shares be a quarter, the default:
+
+- one author gets n / 4 of them, but always one;
+- all newcomers together (authors whose groups have not yet proved useful here,
+  :mod:`swarm.standing`) get n / 4 too, but always one, however many keys they are. Beside P proven
+  authors who have groups left they are drawn as if they were one more, so they get 1 / (P + 1) of
+  the room; one of k newcomers gets the k-th part of that;
+- newcomers spare the node no own group. Beside any number of new keys it generates as if it were
+  alone, and only authors who proved useful, each within its cap, take that burden off it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Literal
 
 from swarm.lead import PeersLead
@@ -25,6 +41,7 @@ from swarm.pooled_group import Candidate
 
 NEWEST = 4
 """Groups that ``auto`` draws each one from, so that no author's last frame fills an update."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +54,31 @@ class MixtureConfig:
         select: how many are taken, as this module explains.
         informative: groups with advantage, own and outside, to which ``auto`` fills an update.
         discard: groups without advantage are dropped first.
+        local: I, own groups that an update has in any case.
+        author_share: of an update's groups, most that one author's may be.
+        newcomer_share: most that those of all authors without standing may be.
     """
 
     external: int = 6
     select: Literal["uniform", "auto"] = "auto"
     informative: int = 12
     discard: bool = True
+    local: int = 2
+    author_share: float = 0.25
+    newcomer_share: float = 0.25
+
+    @property
+    def slots(self) -> int:
+        """Groups that an update is made for, and that shares are shares of at most."""
+        return self.informative if self.select == "auto" else self.local + self.external
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Groups that one author, and all newcomers together, may have in one update."""
+
+    author: int
+    newcomers: int
 
 
 class Mixture:
@@ -64,13 +100,34 @@ class Mixture:
         """Take in how far peers were ahead on the outside groups of an update."""
         self._lead.observe(lead, groups)
 
-    def spared(self, available: int) -> int:
+    def spared(self, candidates: Iterable[Candidate], proven: Set[bytes]) -> int:
         """Own groups that need not be generated.
 
+        Only unused groups with an advantage count, of authors with standing, and of each no more
+        than an update of the published size could take.
+
         Args:
-            available: outside groups with advantage that could be taken.
+            candidates: what the pool holds.
+            proven: authors with standing.
         """
-        return min(available, round(self._worth * self._config.external))
+        config = self._config
+        held = Counter(
+            c.key.author
+            for c in candidates
+            if c.informative and not c.uses and c.key.author in proven
+        )
+        cap = self.caps(config.local + config.external).author
+        takeable = sum(min(count, cap) for count in held.values())
+        return min(takeable, round(self._worth * config.external))
+
+    def caps(self, size: int) -> Caps:
+        """What is allowed in an update of ``size`` groups."""
+        config = self._config
+        counted = min(size, config.slots)
+        return Caps(
+            max(1, int(config.author_share * counted + _ROUNDING)),
+            max(1, int(config.newcomer_share * counted + _ROUNDING)),
+        )
 
     def wanted(self, informative: int) -> int:
         """Outside groups that an update has room for.
@@ -90,9 +147,14 @@ class Mixture:
         return 1.0 if self._config.select == "uniform" else self._lead.worth
 
     def choose(
-        self, candidates: Sequence[Candidate], turn: int, informative: int
+        self,
+        candidates: Iterable[Candidate],
+        turn: int,
+        informative: int,
+        own: int,
+        proven: Set[bytes],
     ) -> list[Candidate]:
-        """As many candidates with advantage as are wanted, uniformly without replacement.
+        """As many candidates with advantage as are wanted and the caps allow.
 
         Those that earlier updates used less often come first.
 
@@ -100,23 +162,81 @@ class Mixture:
             candidates: with distinct keys; their order does not matter.
             turn: number of the choice, usually the round; each turn draws anew.
             informative: see :meth:`wanted`.
+            own: own groups in the update.
+            proven: authors with standing.
 
         Returns:
-            The chosen, in random order; fewer where there are not enough.
+            The chosen; fewer than wanted where there are not enough or the caps forbid more.
         """
         useful = [c for c in candidates if c.informative or not self._config.discard]
         useful.sort(key=lambda c: (c.uses, c.key))
-        draw = random.Random(f"mixture/{self._seed}/{turn}")
+        room = self.wanted(informative)
+        while True:
+            # Caps are shares of the update as it comes to be, so a smaller one allows less.
+            draw = random.Random(f"mixture/{self._seed}/{turn}")
+            chosen = self._draw(useful, draw, room, self.caps(own + room), proven)
+            if len(chosen) == room:
+                return chosen
+            room = len(chosen)
+
+    def _draw(
+        self,
+        useful: Sequence[Candidate],
+        draw: random.Random,
+        room: int,
+        caps: Caps,
+        proven: Set[bytes],
+    ) -> list[Candidate]:
+        """At most ``room`` groups, no author and not the newcomers over their caps."""
         chosen: list[Candidate] = []
         for _, equals in groupby(useful, key=lambda c: c.uses):
-            room = self.wanted(informative) - len(chosen)
-            tier = self._newest(list(equals), NEWEST * room)
-            chosen += draw.sample(tier, min(room, len(tier)))
+            left = room - len(chosen)
+            taken = Counter(c.key.author for c in chosen)
+            stacks = self._stacks(equals)
+            known = _in_turns([s for a, s in stacks.items() if a in proven])
+            if self._config.select == "auto":
+                known = known[: NEWEST * left]
+            lines = [
+                line[: caps.author - taken[author]]
+                for author, line in _shuffled(_by_author(known), draw).items()
+            ]
+            strangers = {a: s for a, s in stacks.items() if a not in proven}
+            met = sum(count for author, count in taken.items() if author not in proven)
+            newcomers = _in_turns(
+                line[: caps.author - taken[author]]
+                for author, line in _shuffled(strangers, draw).items()
+            )[: caps.newcomers - met]
+            # All newcomers together are one voice among those of proven authors.
+            lines.insert(draw.randint(0, len(lines)), newcomers)
+            chosen += _in_turns(lines)[:left]
         return chosen
 
-    def _newest(self, candidates: list[Candidate], count: int) -> list[Candidate]:
-        """As many of them as ``auto`` draws from, in the order of keys."""
-        if self._config.select == "uniform" or len(candidates) <= count:
-            return candidates
-        newest = sorted(candidates, key=lambda c: (-c.received, c.key))[:count]
-        return sorted(newest, key=lambda c: c.key)
+    def _stacks(self, candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
+        """Groups by author, those who gave the newest first; ``auto`` looks at its newest only."""
+        newest = sorted(candidates, key=lambda c: (-c.received, c.key))
+        stacks = _by_author(newest)
+        if self._config.select == "uniform":
+            return stacks
+        most = NEWEST * self.caps(self._config.slots).author
+        return {author: stack[:most] for author, stack in stacks.items()}
+
+
+def _by_author(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
+    stacks: defaultdict[bytes, list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        stacks[candidate.key.author].append(candidate)
+    return dict(stacks)
+
+
+def _shuffled(
+    stacks: dict[bytes, list[Candidate]], draw: random.Random
+) -> dict[bytes, list[Candidate]]:
+    """Authors in a drawn order, and of each the groups in a drawn order."""
+    authors = sorted(stacks)
+    draw.shuffle(authors)
+    return {author: draw.sample(stacks[author], len(stacks[author])) for author in authors}
+
+
+def _in_turns(lines: Iterable[Sequence[Candidate]]) -> list[Candidate]:
+    """The first of every line, then the second of every line that has one, and so on."""
+    return [c for row in zip_longest(*lines) for c in row if c is not None]

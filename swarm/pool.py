@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 import sqlite3
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
+from swarm.accounts import Accounts
 from swarm.clock import Clock
 from swarm.counters import Counters
+from swarm.eviction import Held, PoolLimits, over_limits
 from swarm.journal import Journal
 from swarm.packing import pack_pooled, pack_rewards, unpack_pooled, unpack_rewards
 from swarm.pooled_group import Candidate, GroupKey, PooledGroup
@@ -39,6 +38,7 @@ class Pool:
             ``pool_gone`` (chosen, but evicted before it was consumed) are counted here.
         max_bytes: stored bytes held at most.
         max_uses: updates that a group may be part of.
+        newcomer_share, salt: see :class:`swarm.eviction.PoolLimits`.
     """
 
     def __init__(
@@ -50,20 +50,23 @@ class Pool:
         counters: Counters,
         max_bytes: int = MAX_BYTES,
         max_uses: int = 1,
+        *,
+        newcomer_share: float = 0.25,
+        salt: bytes = b"",
     ) -> None:
         self._journal = journal
-        self._max_groups = max_groups
         self._max_age_s = max_age_s
         self._clock = clock
         self._counters = counters
-        self._max_bytes = max_bytes
+        self._limits = PoolLimits(max_groups, max_bytes, newcomer_share, salt)
+        self._accounts = Accounts(journal, clock)
         self._max_uses = max_uses
 
     def add(self, groups: Iterable[PooledGroup]) -> int:
         """Take in groups that are neither here nor used; returns how many.
 
-        Over the limits, the author who fills most of the pool loses groups first, those without
-        advantage before the others, the oldest first.
+        Over the limits :mod:`swarm.eviction` says whose groups leave; of one author those without
+        advantage go before the others, the oldest first.
         """
         rows = [_row(group) for group in groups]
         added = 0
@@ -174,11 +177,11 @@ class Pool:
     def _surplus(self, connection: sqlite3.Connection) -> list[GroupKey]:
         """What is over the limits; the pool is gone through only where there is any."""
         groups, size = connection.execute("SELECT count(*), total(size) FROM pool").fetchone()
-        if groups <= self._max_groups and size <= self._max_bytes:
+        if groups <= self._limits.groups and size <= self._limits.size:
             return []
         query = "SELECT author, epoch, number, informative, received, size FROM pool"
         held = [Held(GroupKey(*row[:3]), *row[3:]) for row in connection.execute(query)]
-        return over_limits(held, self._max_groups, self._max_bytes)
+        return over_limits(held, self._limits, self._accounts.proven())
 
 
 def _row(pooled: PooledGroup) -> tuple[object, ...]:
@@ -195,50 +198,3 @@ def _row(pooled: PooledGroup) -> tuple[object, ...]:
         entry.policy_step,
         contents,
     )
-
-
-class Held(NamedTuple):
-    """What eviction looks at; within one author the smallest ``rank`` goes first."""
-
-    key: GroupKey
-    informative: int
-    received: float
-    size: int
-
-    @property
-    def rank(self) -> tuple[int, float, GroupKey]:
-        return self.informative, self.received, self.key
-
-
-def over_limits(held: Sequence[Held], max_groups: int, max_bytes: int) -> list[GroupKey]:
-    """The groups to drop so that the rest keep both limits.
-
-    Each time, the author with the largest share of either limit gives one group, so that a
-    peer who floods the pool pushes out its own groups and nobody else's.
-    """
-    groups, size = len(held), sum(h.size for h in held)
-    if groups <= max_groups and size <= max_bytes:
-        return []
-    stacks: defaultdict[bytes, list[Held]] = defaultdict(list)
-    for entry in sorted(held, key=lambda h: h.rank, reverse=True):
-        stacks[entry.key.author].append(entry)
-    weight = {author: sum(h.size for h in stack) for author, stack in stacks.items()}
-
-    def share(author: bytes) -> tuple[float, bytes]:
-        part = max(len(stacks[author]) / max_groups, weight[author] / max_bytes)
-        return -part, author
-
-    heap = [share(author) for author in stacks]
-    heapq.heapify(heap)
-    dropped = []
-    while groups > max_groups or size > max_bytes:
-        _, author = heap[0]
-        gone = stacks[author].pop()
-        dropped.append(gone.key)
-        groups, size = groups - 1, size - gone.size
-        weight[author] -= gone.size
-        if stacks[author]:
-            heapq.heapreplace(heap, share(author))
-        else:
-            heapq.heappop(heap)
-    return dropped

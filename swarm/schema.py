@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 3
+VERSION = 4
 
 _BEGUN = """
 -- shelf: own groups begun that no update has used, and what is written of their completions
@@ -62,7 +62,8 @@ CREATE TABLE pool (
 CREATE TABLE accounts (
     author BLOB PRIMARY KEY, bytes_in INTEGER NOT NULL, bytes_out INTEGER NOT NULL,
     admitted INTEGER NOT NULL, strikes REAL NOT NULL, struck_at REAL NOT NULL,
-    barred INTEGER NOT NULL, touched REAL NOT NULL
+    barred INTEGER NOT NULL, touched REAL NOT NULL,
+    earned REAL NOT NULL DEFAULT 0, earned_at REAL NOT NULL DEFAULT 0
 );
 CREATE TABLE refusals (
     author BLOB, reason TEXT, n INTEGER NOT NULL, PRIMARY KEY (author, reason)
@@ -79,5 +80,10 @@ INSERT INTO used (author, epoch, number, step, trained)
 DROP TABLE used_once;
 """
 
-MIGRATIONS = {1: _BEGUN, 2: _SEVERAL_USES}
+_STANDING = """
+ALTER TABLE accounts ADD COLUMN earned REAL NOT NULL DEFAULT 0;
+ALTER TABLE accounts ADD COLUMN earned_at REAL NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS = {1: _BEGUN, 2: _SEVERAL_USES, 3: _STANDING}
 """From each earlier layout to the one after it."""

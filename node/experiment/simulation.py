@@ -102,7 +102,7 @@ class SimulatedNode:
         clock, role = around.clock, around.roles[number]
         rules = SHARES_ALL if role.useless else around.run.arm.rules
         self._journal = journal = Journal(MEMORY, clock)
-        pool = open_pool(config.mixture, journal, clock, self.counters)
+        pool = open_pool(config.mixture, journal, clock, self.counters, identity.author)
         outbox = Outbox(journal, self.counters)
         policy = around.policy(number)
         trainer = Trainer(

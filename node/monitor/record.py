@@ -38,6 +38,9 @@ class RoundRecord:
         groups_own: own groups in the update.
         groups_external: external groups in the update.
         external_wanted: external groups that the update had room for.
+        author_share: share of the update's groups that are of the author with most of them, 0 to 1;
+            own groups are nobody's.
+        newcomer_share: share that is of authors who had not proved useful before.
         pool_groups: groups in the pool after the round.
         tokens_generated: completion tokens sampled.
         tokens_trained: completion tokens in the update.
@@ -70,6 +73,8 @@ class RoundRecord:
     groups_own: int = 0
     groups_external: int = 0
     external_wanted: int = 0
+    author_share: float = 0.0
+    newcomer_share: float = 0.0
     pool_groups: int = 0
     tokens_generated: int = 0
     tokens_trained: int = 0

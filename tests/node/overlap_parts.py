@@ -23,6 +23,7 @@ from node.rounds import Outcome, Rounds, RoundSettings
 from node.tasks.curriculum import TaskSampler
 from node.tasks.task import Split
 from protocol.rollout import Finish
+from swarm.accounts import Accounts
 from swarm.clock import VirtualClock
 from swarm.counters import Counters
 from swarm.journal import Journal
@@ -196,6 +197,7 @@ class Parts:
         self.published: list[tuple[int, int]] = []
         return Rounds(
             source=source,
+            accounts=Accounts(self.journal, clock),
             pool=Pool(self.journal, 8, 60.0, clock, self.counters),
             mixture=Mixture(MixtureConfig(external=0), 0),
             intake=Intake(self.policy, Limits(1, 1), {}, b"", self.counters),

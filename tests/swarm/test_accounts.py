@@ -25,6 +25,7 @@ from swarm.clock import VirtualClock
 from swarm.collector import AUTHORS_FAULT
 from swarm.journal import Journal
 from swarm.refusals import STRIKES
+from swarm.standing import PROVEN
 from tests.swarm.experience_parts import ANNA, BEN, START, wait
 
 
@@ -127,3 +128,44 @@ def test_strangers_push_out_the_idlest_account_but_no_ban(accounts, clock, monke
         accounts.refuse(bytes([number]) * 32, "stale_epoch")
     assert {a.author for a in accounts.snapshot()} == {ANNA, b"\x08" * 32, b"\x09" * 32}
     assert accounts.banned(ANNA)
+
+
+def test_an_author_has_standing_once_four_useful_groups_were_learned_from(accounts):
+    accounts.admit(ANNA, 1000)
+    assert accounts.standing(ANNA) == 0.0
+    accounts.prove([(ANNA, 1.0)] * 3)
+    assert 0.0 < accounts.standing(ANNA) < PROVEN
+    assert accounts.proven() == frozenset()
+    accounts.prove([(ANNA, 1.0), (BEN, 0.0)])
+    assert accounts.standing(ANNA) >= PROVEN
+    assert accounts.proven() == {ANNA}
+
+
+def test_standing_goes_with_lies_and_a_ban_takes_it_for_good(accounts, clock):
+    accounts.prove([(ANNA, 1.0)] * 12)
+    accounts.refuse(ANNA, "reward_mismatch", 3)
+    assert accounts.proven() == frozenset()
+    wait(clock, 2 * HALF_LIFE_S)
+    assert accounts.proven() == {ANNA}
+    accounts.refuse(ANNA, "bad_signature")
+    wait(clock, 6 * HALF_LIFE_S)
+    assert not accounts.banned(ANNA)
+    assert accounts.standing(ANNA) == 0.0
+
+
+def test_standing_outlives_a_night_and_not_a_month(accounts, clock):
+    accounts.prove([(ANNA, 1.0)] * 12)
+    wait(clock, 12 * 3600.0)
+    assert accounts.proven() == {ANNA}
+    wait(clock, 30 * 86400.0)
+    assert accounts.proven() == frozenset()
+
+
+def test_strangers_push_out_no_proven_author_however_idle(accounts, clock, monkeypatch):
+    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 3)
+    accounts.prove([(ANNA, 1.0)] * 4)
+    for number in range(20):
+        wait(clock, 1.0)
+        accounts.refuse(bytes([number]) * 32, "bad_signature")
+    assert accounts.proven() == {ANNA}
+    assert len(accounts.snapshot()) == 3

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from swarm import journal as journal_module
+from swarm.accounts import Accounts
 from swarm.clock import VirtualClock
 from swarm.counters import Counters
 from swarm.journal import (
@@ -247,6 +248,9 @@ BEGIN;
 DROP TABLE begun;
 DROP TABLE written;
 ALTER TABLE pool DROP COLUMN uses;
+ALTER TABLE accounts DROP COLUMN earned;
+ALTER TABLE accounts DROP COLUMN earned_at;
+INSERT INTO accounts VALUES (x'617574686f72', 10, 20, 3, 1.0, 1.7e9, 0, 1.7e9);
 DROP TABLE used;
 CREATE TABLE used (
     author BLOB, epoch INTEGER, number INTEGER, step INTEGER NOT NULL, trained INTEGER NOT NULL,
@@ -269,6 +273,12 @@ def test_a_journal_of_an_older_program_is_brought_up_to_date_and_keeps_what_it_k
     assert journal.read("SELECT count(*) FROM begun, written") == [(0,)]
     pool = Pool(journal, 10, 60.0, clock, Counters())
     assert pool.lineage(4) == [GroupKey(b"author", 7, 3)]
+    accounts = Accounts(journal, clock)
+    known = accounts.get(b"author")
+    assert (known.bytes_in, known.admitted, known.strikes) == (10, 3, 1.0)
+    assert accounts.standing(b"author") == 0.0
+    accounts.prove([(b"author", 1.0)])
+    assert accounts.standing(b"author") > 0.0
 
 
 def test_a_missing_folder_is_named_with_a_remedy(tmp_path, clock):

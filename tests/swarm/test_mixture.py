@@ -1,4 +1,4 @@
-"""The mixture: pure, seeded, uniform over groups with an advantage, and no larger than wanted."""
+"""The mixture: pure, seeded, fair between authors, bounded for each and for newcomers together."""
 
 from __future__ import annotations
 
@@ -11,38 +11,124 @@ from hypothesis import strategies as st
 
 from swarm.lead import PeersLead
 from swarm.mixture import Mixture, MixtureConfig
-from swarm.pooled_group import informative
+from swarm.pooled_group import Candidate, informative
 from tests.swarm.experience_parts import START, pooled
 
+AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]
+EVERYBODY = frozenset(AUTHORS)
+
 rewards = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=5)
-pools = st.lists(rewards, max_size=12).map(
-    lambda groups: [pooled(i, r).candidate for i, r in enumerate(groups)]
+pools = st.lists(st.tuples(st.sampled_from(AUTHORS), rewards), max_size=30).map(
+    lambda groups: [
+        replace(pooled(i, r, author=author).candidate, uses=i % 2)
+        for i, (author, r) in enumerate(groups)
+    ]
 )
+shares = st.sampled_from([0.1, 0.25, 0.5, 1.0])
 configs = st.builds(
-    MixtureConfig, st.integers(0, 6), st.sampled_from(["uniform", "auto"]), st.integers(1, 9)
+    MixtureConfig,
+    st.integers(0, 8),
+    st.sampled_from(["uniform", "auto"]),
+    st.integers(1, 12),
+    local=st.integers(0, 8),
+    author_share=shares,
+    newcomer_share=shares,
 )
+proven_authors = st.frozensets(st.sampled_from(AUTHORS))
 
 
-@given(pools, configs, st.integers(), st.integers(0), st.integers(0, 9), st.randoms())
+def groups(authors, each: int = 1, **options) -> list[Candidate]:
+    """So many groups with an advantage of each author."""
+    return [pooled(i, author=a, **options).candidate for a in authors for i in range(each)]
+
+
+@given(pools, configs, st.integers(), st.integers(0), st.integers(0, 9), proven_authors, st.data())
 def test_a_choice_depends_on_the_set_and_not_on_its_order(
-    candidates, config, seed, turn, own, order
+    candidates, config, seed, turn, own, proven, data
 ):
     mixture = Mixture(config, seed)
-    shuffled = list(candidates)
-    order.shuffle(shuffled)
-    assert mixture.choose(shuffled, turn, own) == mixture.choose(candidates, turn, own)
+    shuffled = data.draw(st.permutations(candidates))
+    chosen = mixture.choose(candidates, turn, own, own, proven)
+    assert mixture.choose(shuffled, turn, own, own, proven) == chosen
+    assert mixture.spared(shuffled, proven) == mixture.spared(candidates, proven)
 
 
-@given(pools, configs, st.integers(0), st.integers(0, 9))
-def test_a_choice_is_of_distinct_groups_with_advantage_as_many_as_wanted(
-    candidates, config, turn, own
+def most(mixture: Mixture, candidates, size: int, proven) -> int:
+    """Groups that the caps of an update of ``size`` let through, counted another way."""
+    caps = mixture.caps(size)
+    held = Counter(c.key.author for c in candidates if informative(c.rewards))
+    bounded = {author: min(count, caps.author) for author, count in held.items()}
+    strangers = sum(n for author, n in bounded.items() if author not in proven)
+    return sum(n for a, n in bounded.items() if a in proven) + min(strangers, caps.newcomers)
+
+
+@given(pools, configs, st.integers(0), st.integers(0, 9), proven_authors)
+def test_no_author_and_not_the_newcomers_together_exceed_their_share_and_the_rest_is_taken(
+    candidates, config, turn, own, proven
 ):
-    useful = [c for c in candidates if informative(c.rewards)]
     mixture = Mixture(config, 1)
-    chosen = mixture.choose(candidates, turn, own)
-    assert len(chosen) == min(mixture.wanted(own), len(useful))
-    assert len({c.key for c in chosen}) == len(chosen)
-    assert all(c in useful for c in chosen)
+    chosen = mixture.choose(candidates, turn, own, own, proven)
+    assert len({c.key for c in chosen}) == len(chosen) <= mixture.wanted(own)
+    assert all(c in candidates and informative(c.rewards) for c in chosen)
+    size = own + len(chosen)
+    authors = Counter(c.key.author for c in chosen)
+    strangers = sum(count for author, count in authors.items() if author not in proven)
+    assert max(authors.values(), default=0) <= max(1, config.author_share * size)
+    assert strangers <= max(1, config.newcomer_share * size)
+    for larger in range(size + 1, own + mixture.wanted(own) + 1):
+        assert own + most(mixture, candidates, larger, proven) < larger
+
+
+def test_mallory_with_one_key_and_256_groups_gets_what_any_other_author_gets():
+    mallory, honest = AUTHORS[0], AUTHORS[1:6]
+    pool = groups([mallory], 256, received=START + 9) + groups(honest, 6)
+    for proven in (EVERYBODY, frozenset(honest)):
+        taken: Counter[bytes] = Counter()
+        for turn in range(60):
+            chosen = Mixture(MixtureConfig(), 1).choose(pool, turn, 2, 2, proven)
+            assert len(chosen) == 10
+            taken.update(c.key.author for c in chosen)
+        assert taken[mallory] <= 60 * 10 / 6 + 10
+
+
+@pytest.mark.parametrize("select", ["auto", "uniform"])
+@pytest.mark.parametrize("keys", [1, 100, 1000])
+def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(select, keys):
+    honest = AUTHORS[:5]
+    minted = [b"s" * 28 + number.to_bytes(4) for number in range(keys)]
+    pool = groups(honest, 6) + groups(minted, 6, received=START + 9)
+    mixture = Mixture(MixtureConfig(6, select), 1)
+    bought = total = 0
+    for turn in range(20):
+        chosen = mixture.choose(pool, turn, 2, 2, frozenset(honest))
+        total += len(chosen)
+        bought += sum(c.key.author not in honest for c in chosen)
+    assert bought <= total / 5
+
+
+def test_a_node_among_strangers_alone_generates_as_if_nobody_were_there():
+    minted = [b"s" * 28 + number.to_bytes(4) for number in range(300)]
+    mixture = Mixture(MixtureConfig(), 1)
+    assert mixture.spared(groups(minted, 6), frozenset()) == 0
+    assert len(mixture.choose(groups(minted, 6), 1, 8, 8, frozenset())) == 2
+    assert len(mixture.choose(groups(minted, 6), 1, 0, 0, frozenset())) == 1
+
+
+def test_only_what_proven_authors_could_really_give_spares_own_groups():
+    mixture = Mixture(MixtureConfig(), 1)
+    pool = groups(AUTHORS[:1], 50) + groups(AUTHORS[1:2], 1) + groups(AUTHORS[2:], 9)
+    assert mixture.spared(pool, frozenset(AUTHORS[:2])) == 3
+    used = [replace(c, uses=1) for c in pool]
+    assert mixture.spared(used, frozenset(AUTHORS[:2])) == 0
+
+
+def test_newcomers_are_tried_one_as_often_as_another():
+    pool = groups(AUTHORS[:4], 1) + groups(AUTHORS[4:], 40)
+    mixture, tried = Mixture(MixtureConfig(), 1), Counter[bytes]()
+    for turn in range(800):
+        tried.update(c.key.author for c in mixture.choose(pool, turn, 8, 8, frozenset()))
+    assert set(tried) == EVERYBODY
+    assert all(abs(count - 200) < 60 for count in tried.values())
 
 
 @given(st.integers(0, 6), st.integers(0, 40))
@@ -57,22 +143,24 @@ def test_auto_fills_an_update_with_groups_that_teach(own, wanted):
 
 @given(pools, st.integers(0, 9))
 def test_a_node_that_shares_nothing_takes_nothing(candidates, own):
-    assert Mixture(MixtureConfig(0, "auto"), 1).choose(candidates, 1, own) == []
+    assert Mixture(MixtureConfig(0, "auto"), 1).choose(candidates, 1, own, own, EVERYBODY) == []
 
 
-def test_every_useful_group_is_chosen_equally_often():
-    candidates = [pooled(i, (0.0, 1.0)).candidate for i in range(8)]
-    candidates += [pooled(i, (1.0, 1.0)).candidate for i in range(8, 12)]
+def test_every_useful_group_of_an_author_is_chosen_equally_often():
+    candidates = [pooled(i, (0.0, 1.0), author=AUTHORS[i % 4]).candidate for i in range(8)]
+    candidates += [pooled(i, (1.0, 1.0), author=AUTHORS[0]).candidate for i in range(8, 12)]
     mixture = Mixture(MixtureConfig(informative=6), 3)
-    chosen = [c for turn in range(2000) for c in mixture.choose(candidates, turn, 2)]
+    chosen = [c for turn in range(2000) for c in mixture.choose(candidates, turn, 2, 2, EVERYBODY)]
     times = Counter(c.key.number for c in chosen)
     assert set(times) == set(range(8))
     assert all(abs(count - 1000) < 150 for count in times.values())
 
 
 def test_nodes_with_different_seeds_choose_differently():
-    candidates = [pooled(i).candidate for i in range(30)]
-    choices = [tuple(Mixture(MixtureConfig(), seed).choose(candidates, 1, 8)) for seed in range(20)]
+    pool = groups(AUTHORS, 4)
+    choices = [
+        tuple(Mixture(MixtureConfig(), seed).choose(pool, 1, 8, 8, EVERYBODY)) for seed in range(20)
+    ]
     assert len(set(choices)) > 15
 
 
@@ -80,23 +168,26 @@ def test_nodes_with_different_seeds_choose_differently():
 def test_groups_that_were_used_fill_what_unused_ones_leave_free(candidates, turn, wanted):
     counted = [replace(c, uses=i % 3) for i, c in enumerate(candidates)]
     useful = sorted(c.uses for c in counted if informative(c.rewards))
-    chosen = Mixture(MixtureConfig(wanted, "uniform"), 1).choose(counted, turn, 0)
+    config = MixtureConfig(wanted, "uniform", author_share=1.0)
+    chosen = Mixture(config, 1).choose(counted, turn, 0, wanted, EVERYBODY)
     assert [c.uses for c in chosen] == useful[:wanted]
 
 
 def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking():
-    mixture = Mixture(MixtureConfig(6, "auto", 12), 1)
-    assert (mixture.spared(20), mixture.wanted(2)) == (6, 10)
+    mixture, pool = Mixture(MixtureConfig(6, "auto", 12), 1), groups(AUTHORS, 2)
+    assert (mixture.spared(pool, EVERYBODY), mixture.wanted(2)) == (6, 10)
     mixture.observe(-0.3, 100)
-    assert (mixture.spared(20), mixture.wanted(2), mixture.wanted(12)) == (0, 1, 0)
+    wanted = (mixture.wanted(2), mixture.wanted(12))
+    assert (mixture.spared(pool, EVERYBODY), *wanted) == (0, 1, 0)
     mixture.observe(0.1, 200)
-    assert (mixture.spared(20), mixture.wanted(2)) == (6, 10)
+    assert (mixture.spared(pool, EVERYBODY), mixture.wanted(2)) == (6, 10)
 
 
 def test_a_published_mix_takes_what_it_is_told_to_whoever_is_ahead():
     mixture = Mixture(MixtureConfig(6, "uniform"), 1)
     mixture.observe(-0.3, 100)
-    assert (mixture.spared(20), mixture.spared(2), mixture.wanted(2)) == (6, 2, 6)
+    spared = [mixture.spared(pool, EVERYBODY) for pool in (groups(AUTHORS), groups(AUTHORS[:2]))]
+    assert (*spared, mixture.wanted(2)) == (6, 2, 6)
 
 
 @given(st.lists(st.tuples(st.floats(-1, 1), st.integers(0, 12)), max_size=30))
@@ -119,10 +210,21 @@ def test_groups_count_alike_however_they_are_spread_over_updates():
 
 
 def test_from_a_rich_pool_the_default_draws_among_the_newest_groups_only():
-    candidates = [pooled(i, (0.0, 1.0), received=START + i).candidate for i in range(40)]
-    mixture = Mixture(MixtureConfig(6, "auto", 3), 1)
-    drawn = {c.key.number for turn in range(60) for c in mixture.choose(candidates, turn, 0)}
-    assert drawn == set(range(28, 40))
+    pool = [
+        pooled(i, (0.0, 1.0), author=AUTHORS[i % 4], received=START + i).candidate
+        for i in range(80)
+    ]
+    mixture = Mixture(MixtureConfig(6, "auto", 8), 1)
+    turns = range(60)
+    drawn = {c.key.number for t in turns for c in mixture.choose(pool, t, 0, 0, EVERYBODY)}
+    assert drawn == set(range(48, 80))
     published = Mixture(MixtureConfig(3, "uniform"), 1)
-    drawn = {c.key.number for turn in range(60) for c in published.choose(candidates, turn, 0)}
+    drawn = {c.key.number for t in turns for c in published.choose(pool, t, 0, 5, EVERYBODY)}
     assert min(drawn) < 5
+
+
+def test_an_author_whose_groups_are_older_than_a_flood_is_drawn_all_the_same():
+    anna, flo = AUTHORS[:2]
+    pool = groups([anna], 2) + groups([flo], 200, received=START + 60)
+    chosen = Mixture(MixtureConfig(), 1).choose(pool, 1, 8, 8, frozenset({anna, flo}))
+    assert {c.key.author for c in chosen} == {anna, flo}
