@@ -16,6 +16,7 @@ from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.journal import Journal
 from swarm.judge import Judge
+from swarm.known_peers import standing_with
 from swarm.member import Member
 from swarm.outbox import Outbox
 from swarm.pool import Pool
@@ -54,8 +55,11 @@ def assemble(
         threaded, opener: see :class:`swarm.admission.Admission`.
     """
     manifest, swarm = open_manifest(signed_manifest), swarm_id(signed_manifest)
-    directory = Directory(transport, identity, manifest, swarm, clock, secret, counters)
+    directory = Directory(
+        transport, identity, manifest, swarm, clock, secret, counters, accounts.standing
+    )
     transport.use_validator(directory.check)
+    transport.use_standing(standing_with(identity.author, accounts.standing))
     exchange = Exchange(
         transport,
         outbox,

@@ -7,22 +7,37 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
 from protocol.announcement import Offer
+from protocol.errors import BadKey
+from protocol.identity import author_of
 from swarm.accounts import Accounts
+from swarm.backoff import Backoff
+from swarm.clock import Clock
 from swarm.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange, WrongContent
+from swarm.known_peers import KNOWN
 from swarm.pool import Pool
 from swarm.pooled_group import PooledGroup
-from swarm.transport import ResponseTooLarge, TooSlow, Transport, TransportError
+from swarm.pull_allowance import PullAllowance
+from swarm.transport import MINIMUM_RATE, ResponseTooLarge, TooSlow, Transport, TransportError
 
 logger = logging.getLogger(__name__)
 
 REMEMBERED_FRAMES = 16_384
 ATTEMPTS = 3
+
+LEAST_PAUSE = 4.0
+LONGEST_PAUSE = 64.0
+"""An author that does not deliver is left alone for a quarter of an epoch, or ``LEAST_PAUSE``
+seconds, then twice as long and so on, up to ``LONGEST_PAUSE`` times that."""
+
+STRANGERS_RATE = 16_384.0
+"""Bytes a second asked of authors not known to be useful: a place is theirs for seconds only."""
 
 AUTHORS_FAULT = (WrongContent, ResponseTooLarge, TooSlow)
 """What an author who serves its own frame can be blamed for, and what is not tried again."""
@@ -71,6 +86,7 @@ class Collector:
         counters: Counters,
         limits: CollectorLimits,
         rng: random.Random,
+        clock: Clock,
     ) -> None:
         self._transport = transport
         self._directory = directory
@@ -83,10 +99,16 @@ class Collector:
         self._rng = rng
         self._gossip_epoch = -1
         self._pull_epoch = -1
-        self._pulls_left = 0
+        # So that a choice among peers leaves the order of authors as it is.
+        self._spare = copy(rng)
         self._attempts: OrderedDict[bytes, int] = OrderedDict()
         self._pulling: dict[bytes, asyncio.Task[None]] = {}
+        self._allowance = PullAllowance(limits.pulls_per_epoch, limits.concurrent_pulls)
+        pause = max(directory.manifest.epoch_seconds / 4, LEAST_PAUSE)
+        self._silent: Backoff[bytes] = Backoff(clock, first=pause, longest=LONGEST_PAUSE * pause)
+        self._mute: Backoff[str] = Backoff(clock, first=4 * pause, longest=LONGEST_PAUSE * pause)
         self._failures: list[Exception] = []
+        self._closed = False
 
     async def gossip(self) -> None:
         """Once an epoch, ask a few random peers what they have heard.
@@ -97,7 +119,7 @@ class Collector:
         if not peers or self._gossip_epoch == self._directory.epoch:
             return
         self._gossip_epoch = self._directory.epoch
-        asked = self._rng.sample(peers, min(self._limits.gossip_peers, len(peers)))
+        asked = self._whom_to_ask(peers)
         answers = await asyncio.gather(*map(self._ask, asked))
         for record in (record for records in answers for record in records):
             if self._directory.accept(record) is not None:
@@ -113,12 +135,9 @@ class Collector:
         self._raise_failure()
         if self._pull_epoch != self._directory.epoch:
             self._pull_epoch = self._directory.epoch
-            self._pulls_left = self._limits.pulls_per_epoch
+            self._allowance.begin()
         await self._directory.read()
-        for author, offer in self._choose():
-            self._note(offer.content_id, self._attempts.get(offer.content_id, 0) + 1)
-            self._pulls_left -= 1
-            self._pulling[author] = asyncio.create_task(self._pull(author, offer))
+        self._start_pulls()
 
     async def settle(self) -> None:
         """Wait for every pull under way; raises as :meth:`look` does."""
@@ -128,32 +147,58 @@ class Collector:
 
     async def close(self) -> None:
         """Drop every pull under way."""
+        self._closed = True
         tasks = list(self._pulling.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _whom_to_ask(self, peers: tuple[str, ...]) -> list[str]:
+        """Random peers but those that did not answer lately; one known to be useful, if any is."""
+        count = min(self._limits.gossip_peers, len(peers))
+        asked = [p for p in self._rng.sample(peers, count) if not self._mute.waits(p)]
+        others = [p for p in peers if p not in asked and not self._mute.waits(p)]
+        asked += self._spare.sample(others, min(count - len(asked), len(others)))
+        known = [p for p in others if p not in asked and self._knows(p)]
+        if asked and known and not any(map(self._knows, asked)):
+            asked[-1] = self._spare.choice(known)
+        return asked
+
+    def _knows(self, peer: str) -> bool:
+        try:
+            return self._accounts.standing(author_of(peer)) >= KNOWN
+        except BadKey:
+            return False
+
     async def _ask(self, peer: str) -> list[bytes]:
         try:
-            return await self._exchange.gossip(peer)
+            records = await self._exchange.gossip(peer)
         except TransportError as error:
             self._counters.add("gossip_failed", reason=error.code)
-            logger.debug("gossip with %s: %s", peer, error)
+            pause = self._mute.failed(peer)
+            logger.info("gossip with %s: %s; not asked for %g s", peer, error, pause)
             return []
+        self._mute.succeeded(peer)
+        return records
 
-    def _choose(self) -> list[tuple[bytes, Offer]]:
-        """New offers, one from each author in a drawn order, as many as may be pulled now."""
-        places = min(self._limits.concurrent_pulls - len(self._pulling), self._pulls_left)
+    def _start_pulls(self) -> None:
+        """Begin as many pulls as may be begun now, one from each author in a drawn order."""
         candidates = [
             (known.author, offers[0])
             for known in self._directory.known()
             if known.author != self._directory.identity.author
             and known.author not in self._pulling
+            and not self._silent.waits(known.author)
             and (offers := self._new(known.announcement.offers))
-            and not self._accounts.banned(known.author)
         ]
         self._rng.shuffle(candidates)
-        return candidates[: max(0, places)]
+        useful = self._directory.useful()
+        for author, offer in candidates:
+            if self._accounts.banned(author) or not self._allowance.take(author, useful):
+                continue
+            self._note(offer.content_id, self._attempts.get(offer.content_id, 0) + 1)
+            rate = MINIMUM_RATE if author in useful else STRANGERS_RATE
+            self._pulling[author] = asyncio.create_task(self._pull(author, offer, rate))
 
     def _new(self, offers: Iterable[Offer]) -> list[Offer]:
         """Offers worth a pull, the most informative first.
@@ -169,24 +214,34 @@ class Collector:
         ]
         return sorted(fresh, key=lambda offer: (-offer.informative, offer.content_id))
 
-    async def _pull(self, author: bytes, offer: Offer) -> None:
+    async def _pull(self, author: bytes, offer: Offer, minimum_rate: float) -> None:
+        delivered = False
         try:
-            frame = await self._exchange.pull(author, offer.content_id, offer.size)
+            frame = await self._exchange.pull(author, offer.content_id, offer.size, minimum_rate)
+            delivered = True
+            self._silent.succeeded(author)
             self._note(offer.content_id, ATTEMPTS)
             admitted = await self._admission.admit(frame, author)
             pooled = self._pool.add(admitted)
             self._counters.add("frames_pulled")
             self._counters.add("groups_pooled", pooled)
         except TransportError as error:
-            self._counters.add("pulls_failed", reason=error.code)
-            logger.info("pulling from %s: %s", author.hex()[:16], error)
-            if isinstance(error, AUTHORS_FAULT):
-                self._note(offer.content_id, ATTEMPTS)
-                self._accounts.refuse(author, error.code)
+            self._pull_failed(author, offer, error)
         except Exception as error:  # noqa: BLE001 - handed on by look() and settle()
             self._failures.append(error)
         finally:
             del self._pulling[author]
+            self._allowance.end(author, delivered=delivered)
+        if not delivered and not self._closed:
+            self._start_pulls()
+
+    def _pull_failed(self, author: bytes, offer: Offer, error: TransportError) -> None:
+        self._counters.add("pulls_failed", reason=error.code)
+        pause = self._silent.failed(author)
+        logger.info("pulling from %s: %s; left alone for %g s", author.hex()[:16], error, pause)
+        if isinstance(error, AUTHORS_FAULT):
+            self._note(offer.content_id, ATTEMPTS)
+            self._accounts.refuse(author, error.code)
 
     def _raise_failure(self) -> None:
         if self._failures:

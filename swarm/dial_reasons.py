@@ -28,8 +28,10 @@ class DialReasons:
             _, _, attempt = text.partition("] ")
             line = (attempt or text).splitlines()[0]
             reason = line.rpartition("connect: ")[2].rpartition("msg=")[2]
-        if len(self._last) < MAX_ADDRESSES:
-            self._last[address] = reason
+        self._last.pop(address, None)
+        if len(self._last) >= MAX_ADDRESSES:
+            del self._last[next(iter(self._last))]
+        self._last[address] = reason
         return reason
 
     def forget(self, address: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from protocol import envelope
 from protocol.admission_rule import ProofOfWork, find_nonce
@@ -21,8 +23,10 @@ from protocol.errors import Expired, ProtocolError
 from protocol.identity import Identity
 from protocol.keys import epoch_of, reader_shards, record_key, shard_of
 from protocol.manifest import Manifest
+from swarm.bounded import Bounded, lot, rank_of
 from swarm.clock import Clock
 from swarm.counters import Counters
+from swarm.known_peers import KEPT, Standing
 from swarm.transport import RecordView, Transport
 
 MAX_KNOWN = 4096
@@ -44,7 +48,9 @@ class Directory:
     """One member's view of the swarm's announcements.
 
     Args:
-        secret: local bytes that make the shards read here unpredictable to others.
+        secret: local bytes that make the shards read here, and whom this node remembers of too
+            many, unpredictable to others.
+        standing: who is known to be useful.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class Directory:
         clock: Clock,
         secret: bytes,
         counters: Counters,
+        standing: Standing,
     ) -> None:
         self.identity = identity
         self.manifest = manifest
@@ -66,7 +73,10 @@ class Directory:
         self._counters = counters
         self._nonce: int | None = None
         self._last_expiry = 0.0
-        self._known: dict[bytes, Known] = {}
+        self._standing = standing
+        self._rng = random.Random(sha256(b"gossip" + secret).digest())
+        self._own: Known | None = None
+        self._known: Bounded[bytes, Known] = Bounded(MAX_KNOWN, self._rank)
 
     @property
     def epoch(self) -> int:
@@ -77,7 +87,7 @@ class Directory:
         """Whether the hash table may hold a record; for :meth:`Transport.use_validator`."""
         now = self._clock.time()
         try:
-            check_record(
+            _, announcement = check_record(
                 record.key,
                 record.subkey,
                 record.value,
@@ -92,7 +102,7 @@ class Directory:
         except ProtocolError as error:
             self._refused(error)
             return False
-        return True
+        return self._begun(announcement)
 
     async def announce(self, offers: Sequence[Offer], policy_step: int, sequence: int) -> bool:
         """Sign and store this node's record of the epoch, in place of an earlier one.
@@ -108,7 +118,7 @@ class Directory:
             epoch, shard, sequence, policy_step, expiry, nonce, tuple(offers)
         )
         record = sign_announcement(announcement, self.identity, self.swarm_id)
-        self._known[self.identity.author] = Known(self.identity.author, announcement, record)
+        self._own = Known(self.identity.author, announcement, record)
         key = record_key(self.swarm_id, epoch, self.manifest.shards, shard)
         stored = await self._transport.store(key, self.identity.author, record, expiry)
         self._counters.add("announced" if stored else "announce_failed")
@@ -146,24 +156,57 @@ class Directory:
             present is not None and present.announcement.sequence >= announcement.sequence
         ):
             return None
-        if present is None and len(self._known) >= MAX_KNOWN:
-            self._counters.add("announcements_over_bound")
+        if not self._begun(announcement):
             return None
-        known = self._known[author] = Known(author, announcement, record)
-        return known
+        known = Known(author, announcement, record)
+        loser = self._known.put(author, known)
+        if loser is not None:
+            self._counters.add("announcements_over_bound")
+        return None if loser == author else known
 
     def known(self) -> list[Known]:
         """Latest announcements that have not expired, own included, in the order of authors."""
         now = self._clock.time()
-        for author in [a for a, k in self._known.items() if k.announcement.expiry <= now]:
-            del self._known[author]
-        return [self._known[author] for author in sorted(self._known)]
+        for entry in self._known.values():
+            if entry.announcement.expiry <= now:
+                self._known.pop(entry.author)
+        own = [self._own] if self._own and self._own.announcement.expiry > now else []
+        return sorted([*own, *self._known.values()], key=lambda entry: entry.author)
+
+    def useful(self) -> set[bytes]:
+        """Authors known to be useful, of those who announce something."""
+        return {author for author in self._known if self._known.rank(author) < 0}
 
     def recent(self, after: int, limit: int) -> list[bytes]:
-        """Records of epochs later than ``after``: the own one, then the latest announced."""
-        records = [k for k in self.known() if k.announcement.epoch > after]
-        records.sort(key=lambda k: (k.author != self.identity.author, -k.announcement.expiry))
-        return [known.record for known in records[:limit]]
+        """Records of epochs later than ``after``: the own one, then a fair sample of the others.
+
+        Up to a quarter is of authors known to be useful, the best first; the rest is drawn.
+        """
+        timely = [k for k in self.known() if k.announcement.epoch > after]
+        own = [k for k in timely if k is self._own]
+        others = [k for k in timely if k is not self._own]
+        room = max(0, limit - len(own))
+        if len(others) > room:
+            by_use = sorted(others, key=lambda k: self._known.rank(k.author))
+            useful = [k for k in by_use if self._known.rank(k.author) < 0][: int(limit * KEPT)]
+            rest = [k for k in others if k not in useful]
+            others = useful + self._rng.sample(rest, max(0, room - len(useful)))
+        return [known.record for known in (own + others)[:limit]]
+
+    def _begun(self, announcement: Announcement) -> bool:
+        """Whether the epoch has begun by this node's clock.
+
+        A record that came early would be there before all others; its author, whose clock may be
+        ahead in good faith, announces again.
+        """
+        if announcement.epoch <= self.epoch:
+            return True
+        self._counters.add("announcements_refused", reason="not_begun")
+        return False
+
+    def _rank(self, author: bytes) -> float:
+        drawn = lot(self._secret, self.epoch.to_bytes(8, "big"), author)
+        return rank_of(drawn, self._standing(author))
 
     async def _proof(self) -> int:
         """This author's nonce, worked out once and on another thread where work is due."""

@@ -32,12 +32,24 @@ from swarm.budget import ByteBudget
 from swarm.clock import Clock
 from swarm.counters import Counters
 from swarm.directory import Directory
-from swarm.transport import MINIMUM_RATE, Refusal, Transport, TransportError
+from swarm.known_peers import Standings
+from swarm.transport import (
+    HEADER_SECONDS,
+    MINIMUM_RATE,
+    OPENING_SECONDS,
+    RATE_GRACE_SECONDS,
+    Refusal,
+    Transport,
+    TransportError,
+)
 
 logger = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = OPENING_SECONDS + HEADER_SECONDS + RATE_GRACE_SECONDS
 """Deadline of an answer before its bytes are counted."""
+
+MISS_COST = 16_384
+"""Bytes charged for asking for a frame that is not here: a look into the database all the same."""
 
 
 class NotServed(TransportError):  # noqa: N818
@@ -89,11 +101,18 @@ class Exchange:
         self._accounts = accounts
         self._counters = counters
         largest = max(directory.manifest.max_frame_bytes, MAX_GOSSIP_RESPONSE_BYTES, len(manifest))
-        self._budget = ByteBudget(upload_rate, largest, clock)
+        standings = Standings(clock)
+        standings.use(accounts.standing)
+        self._budget = ByteBudget(upload_rate, largest, clock, standings)
         self._serve()
 
-    async def pull(self, author: bytes, content_id: bytes, size: int) -> bytes:
+    async def pull(
+        self, author: bytes, content_id: bytes, size: int, minimum_rate: float = MINIMUM_RATE
+    ) -> bytes:
         """The frame of that content id and size, from its author.
+
+        Args:
+            minimum_rate: bytes a second, as in :meth:`Transport.request`.
 
         Raises:
             NotServed, WrongContent, and the errors of :meth:`Transport.request`
@@ -103,7 +122,8 @@ class Exchange:
             PULL_STREAM,
             content_id,
             limit=size + 1,
-            deadline=ANSWER_SECONDS + size / MINIMUM_RATE,
+            deadline=ANSWER_SECONDS + size / minimum_rate,
+            minimum_rate=minimum_rate,
         )
         self._accounts.count_bytes(author, received=len(answer))
         try:
@@ -164,13 +184,18 @@ class Exchange:
 
     async def _on_pull(self, peer: str, request: bytes) -> bytes:
         try:
-            frame = self._frames.get(decode_pull_request(request))
+            content_id = decode_pull_request(request)
         except ProtocolError as error:
             raise Refusal(error.code) from error
-        if not self._budget.take(peer, len(frame or b"")):
+        # Asked before the database is, so that refusals cost next to nothing.
+        has_room = self._budget.has_room(peer)
+        frame = self._frames.get(content_id) if has_room else None
+        cost = MISS_COST if frame is None else len(frame)
+        if not has_room or not self._budget.take(peer, cost):
             self._counters.add("uploads_refused")
             return encode_pull_response(PullStatus.BUSY)
         if frame is None:
+            self._counters.add("pulls_missed")
             return encode_pull_response(PullStatus.NOT_FOUND)
         try:
             self._accounts.count_bytes(author_of(peer), sent=len(frame))
@@ -183,6 +208,8 @@ class Exchange:
             asked = decode_gossip_request(request)
         except ProtocolError as error:
             raise Refusal(error.code) from error
+        if not self._budget.has_room(peer):
+            raise self._over_budget()
         answer = encode_gossip_response(self._directory.recent(asked.after, asked.limit))
         return self._within_budget(peer, answer)
 
@@ -191,9 +218,12 @@ class Exchange:
 
     def _within_budget(self, peer: str, answer: bytes) -> bytes:
         if not self._budget.take(peer, len(answer)):
-            self._counters.add("uploads_refused")
-            raise Refusal("over_budget")
+            raise self._over_budget()
         return answer
+
+    def _over_budget(self) -> Refusal:
+        self._counters.add("uploads_refused")
+        return Refusal("over_budget")
 
 
 async def fetch_manifest(transport: Transport, peer: str) -> bytes:

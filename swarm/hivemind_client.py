@@ -1,4 +1,4 @@
-"""What hivemind's client of a p2p daemon is made to do: bear hang-ups, and charge for calls.
+"""What hivemind's client of a p2p daemon is made to do: bear hang-ups, charge for calls.
 
 Works on the objects that :mod:`swarm.hivemind_node` hands over and imports nothing of hivemind.
 """
@@ -9,12 +9,13 @@ import logging
 from typing import Any
 
 from swarm.budget import ByteBudget
-from swarm.clock import SystemClock
 from swarm.counters import Counters
+from swarm.guests import Guests
 
 logger = logging.getLogger(__name__)
 
 RPC_BYTES_PER_SECOND = 1 << 20
+RPC_SENT_PER_SECOND = 8 << 20
 RPC_LARGEST = 1 << 20
 
 
@@ -36,17 +37,25 @@ def expect_hang_ups(p2p: Any) -> None:
     control._handler = on_stream
 
 
-def limit_calls(p2p: Any, counters: Counters) -> None:
-    """Charge every DHT call that comes in, so that one peer cannot keep this node verifying."""
-    budget = ByteBudget(RPC_BYTES_PER_SECOND, RPC_LARGEST, SystemClock())
+def limit_calls(p2p: Any, counters: Counters, guests: Guests) -> None:
+    """Charge every DHT call that comes in, and its answer, fairly between the peers that call.
+
+    So nobody can keep this node verifying records or sending the same shard again and again.
+    """
+    received = ByteBudget(RPC_BYTES_PER_SECOND, RPC_LARGEST, guests.clock, guests.standings)
+    sent = ByteBudget(RPC_SENT_PER_SECOND, RPC_LARGEST, guests.clock, guests.standings)
     handlers = p2p._client.control.unary_handlers
 
     def charged(handler: Any) -> Any:
         async def serve(request: bytes, peer: Any) -> bytes:
-            if not budget.take(str(peer), len(request)):
+            caller = str(peer)
+            if not (received.take(caller, len(request)) and sent.take(caller, 0)):
                 counters.add("dht_calls_refused")
+                guests.refused(caller)
                 raise PermissionError("over budget")
-            return bytes(await handler(request, peer))
+            answer = bytes(await handler(request, peer))
+            sent.owe(caller, len(answer))
+            return answer
 
         return serve
 

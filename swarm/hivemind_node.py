@@ -17,10 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.dial_reasons import DialReasons
+from swarm.guests import Guests
 from swarm.hivemind_client import expect_hang_ups, limit_calls
-from swarm.hivemind_records import BoundedStorage, RecordGate, StrictSerializer
+from swarm.hivemind_records import RecordGate, StrictSerializer
+from swarm.hivemind_routing import OneIdEach
+from swarm.hivemind_storage import BoundedStorage
 from swarm.transport import PeerUnreachable, TransportError
 
 logger = logging.getLogger(__name__)
@@ -80,8 +84,12 @@ class HivemindNode:
         settings: NodeSettings,
         counters: Counters,
         predecessor: HivemindNode | None = None,
+        guests: Guests | None = None,
     ) -> HivemindNode:
         """Start a daemon, taking over the DHT id and the records of a dead predecessor.
+
+        Args:
+            guests: what is known of its peers; nothing, unless it is given.
 
         Raises:
             DaemonFailed
@@ -90,6 +98,7 @@ class HivemindNode:
         from hivemind.dht.storage import DictionaryDHTValue
         from hivemind.utils.logging import use_hivemind_log_handler
 
+        guests = guests or Guests(SystemClock(), counters)
         use_hivemind_log_handler("nowhere")
         logging.addLevelName(logging.WARNING, "WARNING")
         serializer = StrictSerializer(DictionaryDHTValue)
@@ -115,9 +124,11 @@ class HivemindNode:
         dht.protocol.storage = (
             predecessor._dht.protocol.storage
             if predecessor
-            else BoundedStorage(dht.protocol.storage, counters)
+            else BoundedStorage(dht.protocol.storage, counters, guests)
         )
-        limit_calls(p2p, counters)
+        routing = OneIdEach(dht.protocol, counters, guests)
+        dht.protocol.update_routing_table = routing.update
+        limit_calls(p2p, counters, guests)
         expect_hang_ups(p2p)
         return cls(p2p, dht, gate, visible)
 
@@ -238,7 +249,8 @@ class HivemindNode:
         from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
         from hivemind.proto import p2pd_pb2
 
-        reader, writer = await self._p2p._client.control.daemon_connector.open_connection()
+        connector = self._p2p._client.control.daemon_connector
+        reader, writer = await connector.open_connection()
         try:
             opening = p2pd_pb2.StreamOpenRequest(
                 peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol]
@@ -253,6 +265,12 @@ class HivemindNode:
             writer.close()
             raise
         return reader, writer
+
+    async def disconnect(self, peer: str) -> None:
+        """End all connections with a peer, and its streams with them."""
+        from hivemind.p2p import PeerID
+
+        await self._p2p._client.disconnect(PeerID.from_base58(peer))
 
     async def wait_dead(self) -> str:
         """Return when the daemon has exited or hung up, with what happened."""

@@ -1,20 +1,20 @@
-"""What a hivemind DHT node lets in: strict decoding, checked records, bounded storage.
+"""What a hivemind DHT node lets in: strict decoding and checked records.
 
-Stand-ins for three parts of ``hivemind.dht`` that trust their peers. They keep the methods that
+Stand-ins for two parts of ``hivemind.dht`` that trust their peers. They keep the methods that
 its node calls and import nothing of it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from secrets import token_bytes
 from typing import Any
 
 import msgpack
 
+from swarm.bounded import Bounded, lot
 from swarm.counters import Counters
 from swarm.transport import RECORD_LIMIT, RecordCheck, RecordView
 
@@ -24,7 +24,6 @@ DICTIONARY_CODE = 0x50
 """msgpack extension under which hivemind sends the subkeys of one key."""
 
 MAX_SUBKEYS = 1024
-MAX_KEYS = 256
 SUBKEY_LIMIT = 64
 BIN_HEADER = 3
 MESSAGE_LIMIT = 4 << 20
@@ -125,14 +124,16 @@ class RecordGate:
         self.check: RecordCheck | None = None
         self._serializer = serializer
         self._counters = counters
-        self._passed: OrderedDict[bytes, None] = OrderedDict()
+        secret = token_bytes(32)
+        self._passed: Bounded[bytes, None] = Bounded(
+            REMEMBERED_CHECKS, lambda digest: lot(secret, digest)
+        )
 
     def validate(self, record: Any) -> bool:
         """Whether a record from a peer may be kept or read (hivemind's ``DHTRecord``)."""
         head = repr((record.key, record.subkey, record.expiration_time)).encode()
         digest = sha256(head + record.value).digest()
         if digest in self._passed:
-            self._passed.move_to_end(digest)
             return True
         try:
             passed = self._examine(record)
@@ -142,9 +143,7 @@ class RecordGate:
         if not passed:
             self._counters.add("records_refused")
             return False
-        self._passed[digest] = None
-        if len(self._passed) > REMEMBERED_CHECKS:
-            self._passed.popitem(last=False)
+        self._passed.put(digest, None)
         return True
 
     def prune(self, key: bytes, dictionary: Any) -> bool:
@@ -180,46 +179,3 @@ class RecordGate:
         if not isinstance(subkey, bytes) or not isinstance(value, bytes):
             return False
         return self.check(RecordView(record.key, subkey, value, record.expiration_time))
-
-
-class BoundedStorage:
-    """A node's share of the hash table: dictionaries of records only, so many and so long.
-
-    Wraps hivemind's own storage. Beyond the bounds new records are refused, so that a flood of
-    made-up authors cannot push out those already there, nor make a key too large to be read.
-    """
-
-    def __init__(self, storage: Any, counters: Counters) -> None:
-        self._storage = storage
-        self._counters = counters
-
-    def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
-        """Keep a record under ``key`` and ``subkey``; a value without a subkey is refused."""
-        if subkey is None:
-            return False
-        return self.store_subkey(key, subkey, value, expiration_time)
-
-    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        """Keep a record unless it is not later than the one there or the bounds are reached."""
-        entry = self._storage.get(key)
-        if entry is None and len(self._storage) >= MAX_KEYS:
-            return self._full("keys")
-        if entry is not None:
-            present = entry.value.get(subkey)
-            if present is not None and present.expiration_time >= expiration_time:
-                return False
-            if present is None and len(entry.value) >= MAX_SUBKEYS:
-                return self._full("subkeys")
-        return bool(self._storage.store_subkey(key, subkey, value, expiration_time))
-
-    def get(self, key: Any) -> Any:
-        """The dictionary under ``key`` with its expiry, or None."""
-        return self._storage.get(key)
-
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """All keys with their dictionaries."""
-        return iter(self._storage.items())
-
-    def _full(self, bound: str) -> bool:
-        self._counters.add("records_over_bound", bound=bound)
-        return False

@@ -9,13 +9,16 @@ from pathlib import Path
 
 from swarm.clock import Clock, SystemClock
 from swarm.counters import Counters
+from swarm.guests import Guests
 from swarm.hivemind_node import HivemindNode, NodeSettings, StreamHandler
+from swarm.known_peers import Standing
 from swarm.peer_cache import PeerCache
 from swarm.service import Service
 from swarm.streams import ask, serve
 from swarm.supervisor import Supervisor
 from swarm.transport import (
     MINIMUM_RATE,
+    OPENING_SECONDS,
     RECORD_LIMIT,
     DeadlineExceeded,
     Handler,
@@ -60,6 +63,7 @@ class HivemindTransport:
         relays = tuple(peers) if relay else ()
         settings = NodeSettings(identity, tuple(listen), tuple(announce), relays, start_timeout)
         self._counters = counters or Counters()
+        self._guests = Guests(clock or SystemClock(), self._counters)
         self._services: dict[str, Service] = {}
         self._check: RecordCheck | None = None
         self._bytes_in = 0
@@ -69,8 +73,9 @@ class HivemindTransport:
             peers,
             PeerCache(peer_cache),
             self._prepare,
-            clock or SystemClock(),
+            self._guests.clock,
             self._counters,
+            self._guests,
         )
 
     @property
@@ -111,6 +116,9 @@ class HivemindTransport:
         if self._supervisor.started:
             self._supervisor.node.gate.check = check
 
+    def use_standing(self, standing: Standing) -> None:
+        self._guests.standings.use(standing)
+
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         if len(value) > RECORD_LIMIT:
             raise RecordTooLarge(
@@ -144,7 +152,7 @@ class HivemindTransport:
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(deadline):
-                reader, writer = await self._supervisor.node.open_stream(peer, protocol)
+                reader, writer = await self._open(peer, protocol)
                 self._bytes_out += len(payload)
                 answer = await ask(
                     reader, writer, payload, peer=peer, limit=limit, minimum_rate=minimum_rate
@@ -159,6 +167,17 @@ class HivemindTransport:
         self._bytes_in += len(answer)
         return answer
 
+    async def _open(
+        self, peer: str, protocol: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            async with asyncio.timeout(OPENING_SECONDS):
+                return await self._supervisor.node.open_stream(peer, protocol)
+        except TimeoutError as error:
+            raise PeerUnreachable(
+                f"no stream to peer {peer} within {OPENING_SECONDS:g} s"
+            ) from error
+
     def handle(
         self,
         protocol: str,
@@ -172,6 +191,7 @@ class HivemindTransport:
             protocol,
             handler,
             self._counters,
+            self._guests,
             request_limit=request_limit,
             concurrent=concurrent,
             concurrent_per_peer=concurrent_per_peer,

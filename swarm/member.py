@@ -98,6 +98,7 @@ class Member:
             counters,
             limits or CollectorLimits(),
             rng or random.Random(),
+            clock,
         )
 
     @property

@@ -15,9 +15,13 @@ from hashlib import sha256
 from protocol.keys import dht_key_of
 from swarm.clock import Clock, within
 from swarm.counters import Counters
+from swarm.guests import Guests
+from swarm.known_peers import Standing
 from swarm.service import Service
 from swarm.transport import (
+    HEADER_SECONDS,
     MINIMUM_RATE,
+    OPENING_SECONDS,
     RATE_GRACE_SECONDS,
     RECORD_LIMIT,
     DeadlineExceeded,
@@ -94,6 +98,10 @@ class MemoryNetwork:
         """Draw whether one message is lost."""
         return self.conditions.loss > 0 and self._random.random() < self.conditions.loss
 
+    def takes_time(self, source: str) -> bool:
+        """Whether an answer of ``source`` is under way for a while."""
+        return self.conditions.latency > 0 or source in self.upload_rate
+
     async def travel(self) -> None:
         """One way through the network."""
         if self.conditions.latency > 0:
@@ -111,6 +119,7 @@ class MemoryTransport:
         self.bytes_out = 0
         self._network = network
         self._counters = counters or Counters()
+        self._guests = Guests(network.clock, self._counters)
         self._services: dict[str, Service] = {}
         self._check: RecordCheck | None = None
         self._records: dict[bytes, dict[bytes, RecordView]] = {}
@@ -138,6 +147,9 @@ class MemoryTransport:
 
     def use_validator(self, check: RecordCheck) -> None:
         self._check = check
+
+    def use_standing(self, standing: Standing) -> None:
+        self._guests.standings.use(standing)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         if len(value) > RECORD_LIMIT:
@@ -192,11 +204,18 @@ class MemoryTransport:
         minimum_rate: float = MINIMUM_RATE,
     ) -> bytes:
         self.bytes_out += len(payload)
-        exchange = self._exchange(peer, protocol, payload, limit, minimum_rate)
+        clock = self._network.clock
+        began = clock.time()
         try:
-            answer = await within(self._network.clock, deadline, exchange)
+            header = min(deadline, OPENING_SECONDS + HEADER_SECONDS)
+            answer = await within(clock, header, self._ask(peer, protocol, payload, limit))
+            receiving = self._receive(peer, answer, minimum_rate)
+            if self._network.takes_time(peer):
+                await within(clock, began + deadline - clock.time(), receiving)
+            else:
+                await receiving
         except TimeoutError as error:
-            raise DeadlineExceeded(f"peer {peer} did not answer within {deadline:g} s") from error
+            raise DeadlineExceeded(f"peer {peer} did not answer in time") from error
         self.bytes_in += len(answer)
         return answer
 
@@ -213,6 +232,7 @@ class MemoryTransport:
             protocol,
             handler,
             self._counters,
+            self._guests,
             request_limit=request_limit,
             concurrent=concurrent,
             concurrent_per_peer=concurrent_per_peer,
@@ -227,16 +247,15 @@ class MemoryTransport:
         service = self._services.get(protocol)
         if service is None:
             raise PeerUnreachable(f"peer {self.peer_id} does not speak {protocol}")
-        with service.admit(peer):
+        with service.admit(peer) as place:
             service.check_size(len(payload))
+            service.asked(place)
             self.bytes_in += len(payload)
             answer = await service.answer(peer, payload)
         self.bytes_out += len(answer)
         return answer
 
-    async def _exchange(
-        self, peer: str, protocol: str, payload: bytes, limit: int, minimum_rate: float
-    ) -> bytes:
+    async def _ask(self, peer: str, protocol: str, payload: bytes, limit: int) -> bytes:
         await self._network.travel()
         if self._network.lost() or not self._network.reachable(self.peer_id, peer):
             raise PeerUnreachable(f"no connection to peer {peer}")
@@ -246,14 +265,16 @@ class MemoryTransport:
             raise Refused(f"peer {peer} gave no answer") from None
         if len(answer) > limit:
             raise ResponseTooLarge(f"peer {peer} declared {len(answer)} bytes, limit {limit}")
-        rate = self._network.upload_rate.get(peer)
+        return answer
+
+    async def _receive(self, peer: str, answer: bytes, minimum_rate: float) -> None:
+        clock, rate = self._network.clock, self._network.upload_rate.get(peer)
         if rate is not None:
             if rate < minimum_rate and len(answer) / rate > RATE_GRACE_SECONDS:
-                await self._network.clock.sleep(RATE_GRACE_SECONDS)
+                await clock.sleep(RATE_GRACE_SECONDS)
                 raise TooSlow(f"peer {peer} sends below {minimum_rate:g} bytes a second")
-            await self._network.clock.sleep(len(answer) / rate)
+            await clock.sleep(len(answer) / rate)
         await self._network.travel()
-        return answer
 
     def _passes(self, record: RecordView) -> bool:
         passed = self._check is not None and self._check(record)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from swarm.counters import Counters
+from swarm.guests import Guests
+from swarm.places import Place, Places
 from swarm.transport import Handler, Refusal
 
 logger = logging.getLogger(__name__)
 
 
 class Service:
-    """A handler that takes a bounded number of requests at a time, in total and from each peer."""
+    """A handler that takes a bounded number of requests at a time, in total and from each peer.
+
+    Args:
+        guests: what is known of those who ask, shared by all services of a transport.
+    """
 
     def __init__(
         self,
         protocol: str,
         handler: Handler,
         counters: Counters,
+        guests: Guests,
         *,
         request_limit: int,
         concurrent: int,
@@ -28,31 +34,44 @@ class Service:
     ) -> None:
         self.protocol = protocol
         self.request_limit = request_limit
+        self.guests = guests
         self._handler = handler
         self._counters = counters
-        self._concurrent = concurrent
-        self._concurrent_per_peer = concurrent_per_peer
-        self._running: Counter[str] = Counter()
+        self._places = Places(concurrent, concurrent_per_peer, guests.clock, guests.standings)
 
     @contextmanager
-    def admit(self, peer: str) -> Iterator[None]:
+    def admit(self, peer: str) -> Iterator[Place]:
         """Hold one of the peer's places from the first byte read to the last one sent.
 
         Raises:
-            Refusal: ``busy``, no place is free.
+            Refusal: ``busy``, no place is free; ``backed_off``, the peer let this node wait lately;
+                ``gave_way``, the place went to somebody else meanwhile.
         """
-        if (
-            self._running.total() >= self._concurrent
-            or self._running[peer] >= self._concurrent_per_peer
-        ):
-            raise self.refusal("busy")
-        self._running[peer] += 1
+        if not self.guests.welcome(peer):
+            raise self._turned_away(peer, "backed_off")
+        place = self._places.take(peer)
+        if place is None:
+            raise self._turned_away(peer, "busy")
         try:
-            yield
+            yield place
+        except (EOFError, OSError):
+            if place.lost:
+                raise self.refusal("gave_way") from None
+            if place.waiting:
+                self.guests.let_wait(peer)
+            raise
+        else:
+            self.guests.kept_time(peer)
         finally:
-            self._running[peer] -= 1
-            if not self._running[peer]:
-                del self._running[peer]
+            self._places.release(place)
+
+    def asked(self, place: Place) -> None:
+        """Note that a request is complete."""
+        self._places.work(place)
+
+    def answered(self, place: Place, size: int) -> None:
+        """Note that an answer of ``size`` bytes is on its way."""
+        self._places.hand_over(place, size)
 
     def check_size(self, size: int) -> None:
         """Raises :class:`Refusal` ``too_large`` when a request of ``size`` bytes is over limit."""
@@ -64,7 +83,7 @@ class Service:
         try:
             return await self._handler(peer, request)
         except Refusal as refusal:
-            raise self.refusal(refusal.reason) from None
+            raise self._turned_away(peer, refusal.reason) from None
         except Exception:
             logger.exception("handler of %s failed on a request of %s", self.protocol, peer)
             raise self.refusal("internal") from None
@@ -73,3 +92,7 @@ class Service:
         """A counted refusal, to be raised."""
         self._counters.add("requests_refused", protocol=self.protocol, reason=reason)
         return Refusal(reason)
+
+    def _turned_away(self, peer: str, reason: str) -> Refusal:
+        self.guests.refused(peer)
+        return self.refusal(reason)

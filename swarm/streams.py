@@ -7,10 +7,12 @@ is a refusal.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from struct import Struct
 
 from swarm.service import Service
 from swarm.transport import (
+    HEADER_SECONDS,
     MINIMUM_RATE,
     RATE_GRACE_SECONDS,
     DeadlineExceeded,
@@ -21,7 +23,8 @@ from swarm.transport import (
 )
 
 CHUNK = 1 << 16
-REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 1.5
+"""For a request to be complete: at most 64 bytes in this protocol, so a distant round trip."""
 
 _LENGTH = Struct(">I")
 
@@ -38,15 +41,20 @@ async def ask(
     """Send one request on a fresh stream and read its answer. The caller sets the deadline.
 
     Raises:
-        PeerUnreachable, Refused, ResponseTooLarge, TooSlow
+        PeerUnreachable, Refused, DeadlineExceeded, ResponseTooLarge, TooSlow
     """
     try:
-        writer.write(_LENGTH.pack(len(payload)) + payload)
-        await writer.drain()
-        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        async with asyncio.timeout(HEADER_SECONDS):
+            writer.write(_LENGTH.pack(len(payload)) + payload)
+            await writer.drain()
+            (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if size > limit:
             raise ResponseTooLarge(f"peer {peer} declared {size} bytes, {limit} were agreed on")
         return await _read_at_rate(reader, size, minimum_rate, peer)
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"peer {peer} did not begin to answer within {HEADER_SECONDS:g} s"
+        ) from error
     except asyncio.IncompleteReadError as error:
         if not error.partial and error.expected == _LENGTH.size:
             raise Refused(f"peer {peer} gave no answer") from error
@@ -66,22 +74,34 @@ async def serve(
         Refusal, PeerUnreachable, DeadlineExceeded: nothing more is to be sent.
     """
     try:
-        with service.admit(peer):
-            async with asyncio.timeout(REQUEST_SECONDS):
-                (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                service.check_size(size)
-                request = await reader.readexactly(size)
+        with service.admit(peer) as place:
+            async with asyncio.timeout(REQUEST_SECONDS) as patience:
+                place.give_way = _at_once(patience)
+                request = await _read_request(reader, service)
+            service.asked(place)
             answer = await service.answer(peer, request)
             # Drained means sent: the peer's place stays taken until the last byte has left.
             writer.transport.set_write_buffer_limits(high=0)
             writer.write(_LENGTH.pack(len(answer)) + answer)
-            async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE):
+            service.answered(place, len(answer))
+            async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE) as patience:
+                place.give_way = _at_once(patience)
                 await writer.drain()
-            return size, len(answer)
+            return len(request), len(answer)
     except TimeoutError as error:
         raise DeadlineExceeded(f"peer {peer} was too slow") from error
     except (asyncio.IncompleteReadError, OSError) as error:
         raise PeerUnreachable(f"the stream from peer {peer} broke: {error}") from error
+
+
+def _at_once(patience: asyncio.Timeout) -> Callable[[], None]:
+    return lambda: None if patience.expired() else patience.reschedule(0.0)
+
+
+async def _read_request(reader: asyncio.StreamReader, service: Service) -> bytes:
+    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    service.check_size(size)
+    return await reader.readexactly(size)
 
 
 async def _read_at_rate(

@@ -10,6 +10,7 @@ from typing import Any
 
 from swarm.clock import Clock
 from swarm.counters import Counters
+from swarm.guests import Guests
 from swarm.hivemind_node import HivemindNode, NodeSettings
 from swarm.machine import check_ports, sweep_sockets
 from swarm.peer_cache import PeerCache
@@ -44,6 +45,7 @@ class Supervisor:
         prepare: Prepare,
         clock: Clock,
         counters: Counters,
+        guests: Guests,
     ) -> None:
         self.connected: dict[str, tuple[str, ...]] = {}
         self._settings = settings
@@ -52,6 +54,8 @@ class Supervisor:
         self._prepare = prepare
         self._clock = clock
         self._counters = counters
+        self._guests = guests
+        guests.show_out = self._show_out
         self._unreachable: set[str] = set()
         self._node: HivemindNode | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +104,7 @@ class Supervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._node is not None:
             node, self._node = self._node, None
-            self._cache.remember(self._addresses_connected())
+            self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
             self.connected = {}
             await node.stop()
 
@@ -170,7 +174,7 @@ class Supervisor:
                 self._counters.add("watch_failed")
                 logger.info("the daemon does not tell its peers: %s", error)
             if turn % CACHE_EVERY == 0:
-                self._cache.remember(self._addresses_connected())
+                self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
 
     async def _supervise(self) -> None:
         """Whenever the daemon dies, start it again as it was and dial whom it knew."""
@@ -198,13 +202,24 @@ class Supervisor:
 
     async def _start_node(self, dead: HivemindNode | None) -> HivemindNode:
         """A new node; when cancelled meanwhile, one that is stopped again rather than lost."""
-        starting = asyncio.ensure_future(HivemindNode.start(self._settings, self._counters, dead))
+        starting = asyncio.ensure_future(
+            HivemindNode.start(self._settings, self._counters, dead, self._guests)
+        )
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
             with suppress(TransportError):
                 await (await starting).stop()
             raise
+
+    def _show_out(self, peer: str) -> None:
+        self.spawn(self._disconnect(peer))
+
+    async def _disconnect(self, peer: str) -> None:
+        try:
+            await self.node.disconnect(peer)
+        except Exception as error:  # noqa: BLE001 - hivemind's and the daemon's
+            logger.info("peer %s was not disconnected: %s", peer, error)
 
     def _addresses_connected(self) -> tuple[str, ...]:
         return tuple(address for addresses in self.connected.values() for address in addresses)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from protocol.limits import MAX_RECORD_BYTES
+from swarm.known_peers import Standing
 
 RECORD_LIMIT = MAX_RECORD_BYTES
 """Bytes of a record's value. Larger ones poison the hash table of whoever stores them."""
@@ -23,6 +24,12 @@ MINIMUM_RATE = 4096.0
 
 RATE_GRACE_SECONDS = 2.0
 """Time before the minimum rate is asked for: a distant peer's round trips and its disk."""
+
+HEADER_SECONDS = 3.0
+"""For an answer to begin, once the stream is open."""
+
+OPENING_SECONDS = 5.0
+"""For a stream to open, its peer dialled first where need be."""
 
 Handler = Callable[[str, bytes], Awaitable[bytes]]
 """(peer id, request) -> answer; raises :class:`Refusal` to decline."""
@@ -178,7 +185,8 @@ class Transport(Protocol):
 
         Args:
             limit: bytes of answer accepted.
-            deadline: seconds from now.
+            deadline: seconds from now. The stream has :data:`OPENING_SECONDS` of them, the
+                answer's beginning :data:`HEADER_SECONDS`.
             minimum_rate: bytes a second, asked for after :data:`RATE_GRACE_SECONDS`.
 
         Raises:
@@ -200,4 +208,8 @@ class Transport(Protocol):
 
     def use_validator(self, check: RecordCheck) -> None:
         """Check every record stored with or read by this peer. Before it is set, none passes."""
+        ...
+
+    def use_standing(self, standing: Standing) -> None:
+        """Keep a share of what is bounded for authors of good standing; before, nobody is known."""
         ...

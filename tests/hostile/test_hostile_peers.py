@@ -265,7 +265,7 @@ def test_flo_holds_many_requests_open_and_is_refused_beyond_her_places() -> None
             await release.wait()
             return b"done"
 
-        limits = {"request_limit": 10, "concurrent": 6, "concurrent_per_peer": 4}
+        limits = {"request_limit": 10, "concurrent": 8, "concurrent_per_peer": 4}
         anna.transport.handle("slow", slow, **limits)
 
         def ask(who: MemoryTransport) -> asyncio.Task[bytes]:

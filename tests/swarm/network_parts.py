@@ -17,6 +17,7 @@ from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.journal import Journal
 from swarm.judge import Verdict
+from swarm.known_peers import standing_with
 from swarm.member import Member
 from swarm.memory_transport import Conditions, MemoryNetwork, MemoryTransport
 from swarm.outbox import Origin, Outbox
@@ -83,9 +84,17 @@ class Node:
         self.outbox = Outbox(self.journal, counters)
         self.pool = Pool(self.journal, 1000, 1e6, clock, counters)
         self.directory = Directory(
-            transport, self.identity, agreed, swarm, clock, name.encode(), counters
+            transport,
+            self.identity,
+            agreed,
+            swarm,
+            clock,
+            name.encode(),
+            counters,
+            self.accounts.standing,
         )
         transport.use_validator(self.directory.check)
+        transport.use_standing(standing_with(self.identity.author, self.accounts.standing))
         self.exchange = Exchange(
             transport,
             self.outbox,

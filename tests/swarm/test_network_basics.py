@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from swarm.budget import BURST_SECONDS, PEER_SHARE, ByteBudget
 from swarm.clock import VirtualClock, within
 from swarm.counters import Counters
+from swarm.known_peers import KEPT, Standings
 from swarm.machine import PortTaken, check_ports, sweep_sockets
 from swarm.peer_cache import MAX_ADDRESSES, PeerCache
 from swarm.redial import LONGEST_SECONDS, Redial
@@ -91,7 +92,7 @@ def test_counters_add_up_over_threads_and_name_their_labels() -> None:
 def test_no_peer_gets_more_than_its_share_and_one_burst(asked: list[tuple[float, int]]) -> None:
     clock = VirtualClock()
     rate = 100_000.0
-    budget = ByteBudget(rate, 50_000, clock)
+    budget = ByteBudget(rate, 50_000, clock, Standings(clock))
     began, served = clock.time(), 0
     for pause, size in asked:
         wait(clock, pause)
@@ -100,15 +101,16 @@ def test_no_peer_gets_more_than_its_share_and_one_burst(asked: list[tuple[float,
     assert served <= rate * PEER_SHARE * (elapsed + BURST_SECONDS) + 1
 
 
-def test_many_peers_together_get_no_more_than_the_whole_rate() -> None:
-    budget = ByteBudget(100_000, 50_000, VirtualClock())
+def test_many_strangers_together_get_no_more_than_their_part_of_the_rate() -> None:
+    clock = VirtualClock()
+    budget = ByteBudget(100_000, 50_000, clock, Standings(clock))
     served = sum(budget.take(f"peer {n}", 50_000) for n in range(100))
-    assert served == 100_000 * BURST_SECONDS // 50_000
+    assert served == 100_000 * BURST_SECONDS * (1 - KEPT) // 50_000
 
 
 def test_the_largest_answer_can_be_sent_at_any_rate() -> None:
     clock = VirtualClock()
-    budget = ByteBudget(1.0, 50_000, clock)
+    budget = ByteBudget(1.0, 50_000, clock, Standings(clock))
     assert budget.take("ben", 50_000)
     assert not budget.take("ben", 50_000)
     wait(clock, BURST_SECONDS)

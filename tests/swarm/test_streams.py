@@ -11,7 +11,9 @@ from struct import pack
 import pytest
 
 import swarm.streams as streams
+from swarm.clock import SystemClock
 from swarm.counters import Counters
+from swarm.guests import Guests
 from swarm.service import Service
 from swarm.transport import (
     DeadlineExceeded,
@@ -40,6 +42,7 @@ def service(handler=echo, counters: Counters | None = None, places: int = 4) -> 
         "echo",
         handler,
         counters or Counters(),
+        Guests(SystemClock(), counters or Counters()),
         request_limit=100_000,
         concurrent=places,
         concurrent_per_peer=places,
