@@ -134,6 +134,11 @@ class TasksSection(Section):
     files: dict[str, Annotated[str, Field(min_length=1)]] = key(
         {}, "Local files of the catalogue's jsonl families, by name. Relative to this file."
     )
+    evaluating: Texts = key(
+        (),
+        "Families, by name, that this node opens though scoring them evaluates the text of "
+        "answers. No other family needs this.",
+    )
 
 
 class MixtureSection(Section):

@@ -32,13 +32,17 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     """
     if launch := Launch.read():
         launch.check(config)
+
+    def say(line: str) -> None:
+        typer.echo(line, err=options.json)
+
     with stopping() as stop, folder.locked(), ExitStack() as stack:
         ranks = stack.enter_context(Ranks(launch)) if launch else None
-        node = stack.enter_context(Participant(config, folder, ranks=ranks))
+        node = stack.enter_context(Participant(config, folder, ranks=ranks, say=say))
         stack.enter_context(stop.working())
         announce(node.membership, options)
         for note in node.notes:
-            typer.echo(note, err=options.json)
+            say(note)
         status = StatusFile(folder, node.membership)
         status.write(None)
         for sink in (*open_sinks(config, folder, json=options.json), status):
@@ -46,7 +50,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
             node.recorder.add(sink)
         node.rounds.run(config.schedule.rounds, stop)
     done = f"{node.rounds.round} rounds are done; the same command goes on from there"
-    typer.echo(done, err=options.json)
+    say(done)
 
 
 def help_learn(launch: Launch) -> None:

@@ -19,6 +19,7 @@ from node.loop_thread import LoopThread
 from node.opened import Opened
 from node.pinning import pinned_manifest
 from node.run_folder import RunFolder
+from node.tasks.allowed import allowed_by
 from node.tasks.verifier import Verifier
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
@@ -134,7 +135,7 @@ class Membership(Opened):
     def _verifier(self) -> Verifier:
         return Verifier(
             self.manifest.catalogue,
-            self._config.tasks.files,
+            allowed_by(self._config.tasks),
             outside=True,
             counters=self._counters,
         )

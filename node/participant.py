@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from node.config import Config
@@ -19,7 +20,9 @@ from node.ranks import Ranks
 from node.recorder import Recorder
 from node.rounds import Rounds
 from node.run_folder import RunFolder
+from node.tasks.allowed import allowed_by
 from node.tasks.curriculum import served_levels
+from node.tasks.overview import overview
 from node.tasks.verifier import Verifier
 from node.tasks.verifier_pool import VerifierPool
 from node.threads import choose, fastest
@@ -37,6 +40,7 @@ class Participant(Opened):
     Args:
         clock: what draws and the pool go by; the network always keeps real time.
         ranks: processes that help this one's learner.
+        say: told what the swarm's manifest will open, before it does.
 
     A context manager: entering opens every part and joins the swarm, leaving closes them. The
     caller holds the run folder's lock for as long.
@@ -60,10 +64,12 @@ class Participant(Opened):
         folder: RunFolder,
         clock: Clock | None = None,
         ranks: Ranks | None = None,
+        say: Callable[[str], None] = log.info,
     ) -> None:
         self.config = config
         self.folder = folder
         self._ranks = ranks
+        self._say = say
         self._clock = clock or SystemClock()
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
@@ -79,8 +85,11 @@ class Participant(Opened):
             Membership(config, self.folder, journal, pool, self.counters)
         )
         manifest = self.membership.manifest
+        allowed = allowed_by(config.tasks)
+        for line in overview(manifest.catalogue, allowed):
+            self._say(line)
         verifiers = [
-            Verifier(manifest.catalogue, config.tasks.files, outside=False, counters=self.counters)
+            Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
             for _ in range(JUDGES if config.overlaps else 1)
         ]
         verifier = stack.enter_context(VerifierPool(verifiers))

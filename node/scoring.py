@@ -17,6 +17,7 @@ from node.exporting import checkpoint_policy, newest
 from node.pinning import checked_manifest
 from node.policy import Policy, PolicyConfig
 from node.run_folder import RunFolder
+from node.tasks.allowed import allowed_by
 from node.tasks.curriculum import TaskSampler, served_levels
 from node.tasks.verifier import Verifier
 from protocol.manifest import Manifest
@@ -62,7 +63,7 @@ def evaluate(
         CatalogueError: the swarm's tasks cannot be built here.
     """
     manifest = pinned_manifest(folder)
-    with Verifier(manifest.catalogue, config.tasks.files, outside=False) as verifier:
+    with Verifier(manifest.catalogue, allowed_by(config.tasks), outside=False) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
         policy = _policy(config, folder, model)

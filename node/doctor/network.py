@@ -11,8 +11,10 @@ from pathlib import Path
 
 from node.config import Config
 from node.doctor.finding import Finding, fail, ok, warn
+from node.doctor.tasks import check_manifest
 from node.run_folder import RunFolder
 from protocol.identity import Identity
+from swarm.exchange import fetch_manifest
 from swarm.transport import ClockSkew, Transport, TransportError
 
 CONNECT_SECONDS = 5.0
@@ -30,7 +32,7 @@ def check_network(config: Config, folder: RunFolder) -> list[Finding]:
         reached = [warn("peers", "none named", remedy)]
     else:
         reached = [_check_connection(peer) for peer in peers]
-        reached += asyncio.run(_dial(peers, config.network.start_timeout))
+        reached += asyncio.run(_dial(peers, config))
     return [*check_ports(config, folder), *reached]
 
 
@@ -74,7 +76,7 @@ def _check_connection(address: str) -> Finding:
     return ok("peers", f"{host} port {port} accepts connections")
 
 
-async def _dial(peers: Sequence[str], start_timeout: float) -> list[Finding]:
+async def _dial(peers: Sequence[str], config: Config) -> list[Finding]:
     """Dial each peer as a node does, under an identity that is thrown away."""
     from swarm.hivemind_transport import HivemindTransport
 
@@ -82,28 +84,33 @@ async def _dial(peers: Sequence[str], start_timeout: float) -> list[Finding]:
         key = Path(folder) / "identity.key"
         Identity.create(key)
         transport = HivemindTransport(
-            key, listen=("/ip4/127.0.0.1/tcp/0",), start_timeout=start_timeout
+            key,
+            listen=("/ip4/127.0.0.1/tcp/0",),
+            start_timeout=config.network.start_timeout,
         )
         try:
             await transport.start()
-            return [await _dial_one(transport, peer) for peer in peers]
+            dialled = [await _dial_one(transport, peer, config) for peer in peers]
+            return [finding for findings in dialled for finding in findings]
         except TransportError as error:
             return [fail("dial", "the network does not start here", _line(error))]
         finally:
             await transport.close()
 
 
-async def _dial_one(transport: Transport, address: str) -> Finding:
+async def _dial_one(transport: Transport, address: str, config: Config) -> list[Finding]:
     peer = address.rpartition("/")[2]
     try:
         async with asyncio.timeout(DIAL_SECONDS):
-            await transport.connect(address)
+            connected = await transport.connect(address)
+            signed = await fetch_manifest(transport, connected)
     except ClockSkew as error:
-        return fail("dial", f"{peer}: its clock and ours differ", _line(error))
+        return [fail("dial", f"{peer}: its clock and ours differ", _line(error))]
     except (TransportError, TimeoutError) as error:
         remedy = _line(error) or "It did not answer in time; check the id at the address's end."
-        return fail("dial", f"{peer} does not answer", remedy)
-    return ok("dial", f"{peer} answers, and its clock agrees")
+        return [fail("dial", f"{peer} does not answer", remedy)]
+    answers = ok("dial", f"{peer} answers, and its clock agrees")
+    return [answers, *check_manifest(signed, peer, config.tasks)]
 
 
 def _line(error: Exception) -> str:

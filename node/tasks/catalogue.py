@@ -24,13 +24,22 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from node.tasks.evaluating import EVALUATING
 from node.tasks.task import Questions, TaskSource
 from protocol.manifest import EnvSpec, canonical_json
+
+NO_FILE = "env '{name}' is not served here: name its file under [tasks] files"
+NO_PACKAGE = "env '{name}' is not served here: install the package that brings it"
+EVALUATES = (
+    "env '{name}' evaluates the text of answers and is not opened: name it in tasks.evaluating "
+    "if you trust whoever writes the answers"
+)
 
 _KEYS = {"name", "source", "version", "levels", "template", "extract"}
 _SHIPPED = resources.files("node.tasks") / "catalogues"
@@ -59,27 +68,57 @@ def load_catalogue(name_or_path: str) -> tuple[EnvSpec, ...]:
     return _parse(text, name_or_path, folder)
 
 
-def open_catalogue(
-    specs: Sequence[EnvSpec], files: Mapping[str, str | Path]
-) -> dict[str, TaskSource]:
-    """Open every env that this machine can serve, by name.
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What this machine's owner lets a catalogue open.
 
-    An env whose file or plugin is not here is left out: this machine neither trains on it nor
-    takes groups of it.
+    Attributes:
+        files: path of the JSONL file of each env of that source.
+        evaluating: names of envs that may be opened though they evaluate the text of answers.
+    """
+
+    files: Mapping[str, str | Path] = field(default_factory=dict)
+    evaluating: Collection[str] = ()
+
+    def message(self) -> dict[str, Any]:
+        """As a worker is told, which has a working directory of its own."""
+        files = {name: str(Path(path).absolute()) for name, path in self.files.items()}
+        return {"files": files, "evaluating": list(self.evaluating)}
+
+
+def open_catalogue(
+    specs: Sequence[EnvSpec], files: Mapping[str, str | Path], evaluating: Collection[str] = ()
+) -> dict[str, TaskSource]:
+    """The envs that :func:`open_envs` opens, by name."""
+    return open_envs(specs, Allowed(files, evaluating))[0]
+
+
+def open_envs(
+    specs: Sequence[EnvSpec], allowed: Allowed
+) -> tuple[dict[str, TaskSource], dict[str, str]]:
+    """Open every env that this machine can and may serve.
+
+    An env whose file or plugin is not here, or that evaluates text without leave, is left out:
+    this machine neither trains on it nor takes groups of it.
 
     Args:
-        specs: from :func:`load_catalogue` or from a swarm's manifest.
-        files: path of the JSONL file of each env of that source.
+        specs: from :func:`load_catalogue` or from a swarm's manifest; both are checked alike.
+
+    Returns:
+        The open envs by name, and of each other one what keeps it closed.
 
     Raises:
         CatalogueError: an env is here but in another version, or its settings are impossible.
     """
     sources: dict[str, TaskSource] = {}
+    closed: dict[str, str] = {}
     for spec in specs:
-        questions = _open(spec, files)
-        if questions is not None:
-            sources[spec.name] = TaskSource(spec.name, spec.template, spec.extract, questions)
-    return sources
+        opened = _open(spec, allowed)
+        if isinstance(opened, str):
+            closed[spec.name] = opened
+        else:
+            sources[spec.name] = TaskSource(spec.name, spec.template, spec.extract, opened)
+    return sources, closed
 
 
 def level_settings(spec: EnvSpec) -> list[dict[str, Any]]:
@@ -88,28 +127,43 @@ def level_settings(spec: EnvSpec) -> list[dict[str, Any]]:
     Raises:
         CatalogueError: a level is not a JSON object.
     """
-    levels = [json.loads(level) for level in spec.levels]
+    try:
+        levels = [json.loads(level) for level in spec.levels]
+    except (ValueError, RecursionError) as error:
+        raise CatalogueError(f"env {spec.name!r}: a level is not JSON: {error}") from error
     if not all(isinstance(level, dict) for level in levels):
         raise CatalogueError(f"env {spec.name!r}: every level is a table of settings")
     return levels
 
 
-def _open(spec: EnvSpec, files: Mapping[str, str | Path]) -> Questions | None:
-    """The questions of one env; None when this machine lacks its file or plugin."""
+def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
+    """The questions of one env, or what keeps it closed here."""
     # Each source is imported only when named: reasoning-gym alone costs half a second and 70 MB.
-    if spec.source == "reasoning-gym":
-        from node.tasks.reasoning_gym import ReasoningGym
-
-        return ReasoningGym.open(spec, level_settings(spec))
     if spec.source == "jsonl":
         from node.tasks.jsonl import JsonLines
 
-        if spec.name not in files:
-            return None
-        return JsonLines.open(spec, level_settings(spec), Path(files[spec.name]))
+        if spec.name not in allowed.files:
+            return NO_FILE.format(name=spec.name)
+        return JsonLines.open(spec, level_settings(spec), Path(allowed.files[spec.name]))
+    if spec.source == "reasoning-gym":
+        if evaluates(spec) and spec.name not in allowed.evaluating:
+            return EVALUATES.format(name=spec.name)
+        from node.tasks.reasoning_gym import ReasoningGym
+
+        return ReasoningGym.open(spec, level_settings(spec))
     from node.tasks.plugins import open_plugin
 
-    return open_plugin(spec, level_settings(spec))
+    plugin = open_plugin(spec, level_settings(spec))
+    if plugin is None:
+        return NO_PACKAGE.format(name=spec.name)
+    if plugin.evaluates_text and spec.name not in allowed.evaluating:
+        return EVALUATES.format(name=spec.name)
+    return plugin
+
+
+def evaluates(spec: EnvSpec) -> bool:
+    """Whether an env is a family known to evaluate the text of answers; a package tells itself."""
+    return spec.source == "reasoning-gym" and spec.name in EVALUATING
 
 
 def _read(path: Path) -> str:

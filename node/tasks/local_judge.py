@@ -1,7 +1,7 @@
 """The judge of answers inside this process: as the verifier judges, without its walls.
 
-For text that nobody outside wrote. A simulated swarm shares one, and a verdict that several of
-its nodes ask for is worked out once.
+For text that nobody outside wrote; envs that evaluate text stay closed. A simulated swarm shares
+one, and a verdict that several of its nodes ask for is worked out once.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from node.tasks.catalogue import open_catalogue
+from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.scores import score
 from node.tasks.task import ScoringError, Split, Task, TaskError
 from protocol.manifest import EnvSpec
-from swarm.judge import CRASHED, EVALUATES_TEXT, UNKNOWN_ENV, JudgeRefused, Verdict
+from swarm.judge import CRASHED, UNKNOWN_ENV, JudgeRefused, Verdict
 
 REMEMBERED = 4096
 """Tasks and verdicts, each: some rounds of a small swarm."""
@@ -30,7 +30,7 @@ class LocalJudge:
     """
 
     def __init__(self, specs: Sequence[EnvSpec]) -> None:
-        self._sources = open_catalogue(specs, {})
+        self._sources, self._closed = open_envs(specs, Allowed())
         self._built = lru_cache(REMEMBERED)(self._build)
         self._judged = lru_cache(REMEMBERED)(self._judge)
 
@@ -57,7 +57,7 @@ class LocalJudge:
         """Rebuild one task and score ``texts`` as answers to it.
 
         Raises:
-            JudgeRefused: no verdict; scoring that evaluates text is never done in this process.
+            JudgeRefused: no verdict.
         """
         return self._judged(env, level, seed, tuple(texts), split)
 
@@ -65,18 +65,15 @@ class LocalJudge:
         self, env: str, level: int, seed: int, texts: tuple[str, ...], split: Split
     ) -> Verdict:
         task = self._built(env, level, seed, split)
-        source = self._sources[env]
-        if source.evaluates_text:
-            raise JudgeRefused(EVALUATES_TEXT, f"env {env!r}")
         try:
-            scores = score(source, task, texts)
+            scores = score(self._sources[env], task, texts)
         except (ScoringError, RecursionError) as error:
             raise JudgeRefused(CRASHED, str(error)) from error
         return Verdict(task.prompt, tuple(scores.rewards))
 
     def _build(self, env: str, level: int, seed: int, split: Split) -> Task:
         if env not in self._sources:
-            raise JudgeRefused(UNKNOWN_ENV, f"{env!r} is not served here")
+            raise JudgeRefused(UNKNOWN_ENV, self._closed.get(env, f"{env!r} is not served here"))
         try:
             return self._sources[env].build(level, seed, split)
         except TaskError as error:

@@ -1,7 +1,8 @@
 """Tasks that an installed package brings along, by entry point.
 
 The package names a factory in the group ``swarm_node.tasks``; called with the list of the levels'
-settings it returns the questions, a :class:`Plugin`.
+settings it returns the questions, a :class:`Plugin`. Only plain, bounded JSON reaches it; what that
+means is for the package to check. A package is opened because this machine's owner installed it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from node.tasks.catalogue import CatalogueError
+from node.tasks.settings import check_plain
 from node.tasks.task import Questions
 from protocol.manifest import EnvSpec
 
@@ -33,6 +35,8 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
     found = tuple(entry_points(group=GROUP, name=spec.name))
     if not found:
         return None
+    for number, level in enumerate(levels):
+        check_plain(spec.name, number, level)
     try:
         questions: Plugin = found[0].load()(list(levels))
         version, _ = questions.version, questions.evaluates_text

@@ -12,15 +12,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from reprlib import repr as short
 from types import ModuleType
 from typing import Any
 
 from node.tasks.catalogue import CatalogueError
 from node.tasks.evaluating import EVALUATING
+from node.tasks.settings import Kind, Truth, check_settings, schema
 from protocol.manifest import EnvSpec
 
 PARTIAL = "partial_credit"
-_READS_A_FILE = "data_file"
 _INDICES = (1 << 32) - 1
 _CHARTS = (
     "matplotlib",
@@ -67,7 +68,8 @@ class ReasoningGym:
                 f"env {spec.name!r} is of reasoning-gym {spec.version}, installed is {installed}: "
                 f"pip install reasoning-gym=={spec.version}"
             )
-        return cls(spec.name, [_open(spec.name, n, level) for n, level in enumerate(levels)])
+        kinds = _kinds(spec.name)
+        return cls(spec.name, [_open(spec.name, n, each, kinds) for n, each in enumerate(levels)])
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         """Item ``number`` modulo the items there are."""
@@ -88,18 +90,28 @@ def import_library() -> ModuleType:
         return importlib.import_module("reasoning_gym.factory")
 
 
-def _open(family: str, number: int, settings: Mapping[str, Any]) -> _Level:
-    factory = import_library()
-    if family not in factory.DATASETS:
-        raise CatalogueError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
+def _open(
+    family: str, number: int, settings: Mapping[str, Any], kinds: Mapping[str, Kind]
+) -> _Level:
+    check_settings(family, number, settings, kinds)
     of_family = {key: value for key, value in settings.items() if key != PARTIAL}
-    if _READS_A_FILE in of_family:
-        raise CatalogueError(f"env {family!r} level {number}: {_READS_A_FILE} names a local file")
     try:
-        dataset = factory.create_dataset(family, seed=0, **of_family)
-        return _Level(dataset, _items(dataset), bool(settings.get(PARTIAL, False)))
+        dataset = import_library().create_dataset(family, seed=0, **of_family)
+        return _Level(dataset, _items(dataset), settings.get(PARTIAL, False))
+    except MemoryError:
+        raise
     except Exception as error:
-        raise CatalogueError(f"env {family!r} level {number} {of_family}: {error}") from error
+        raise CatalogueError(
+            f"env {family!r} level {number} {short(of_family)}: {error}"
+        ) from error
+
+
+def _kinds(family: str) -> dict[str, Kind]:
+    """What a level of the family may set."""
+    datasets = import_library().DATASETS
+    if family not in datasets:
+        raise CatalogueError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
+    return {**schema(family, datasets[family][1]), PARTIAL: Truth()}
 
 
 def _items(dataset: Any) -> int:

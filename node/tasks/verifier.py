@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from node.tasks.catalogue import CatalogueError
+from node.tasks.catalogue import Allowed, CatalogueError
 from node.tasks.task import Split
 from node.tasks.worker_process import WorkerDied, WorkerLimits, WorkerProcess
 from protocol.manifest import EnvSpec
@@ -27,11 +26,6 @@ from swarm.judge import (
 
 logger = logging.getLogger(__name__)
 
-_NOT_SERVED = {
-    "jsonl": "env %r is not served here: name its file under [tasks] files",
-    "plugin": "env %r is not served here: install the package that brings it",
-}
-
 Coordinates = tuple[str, int, int, Split]
 
 
@@ -43,7 +37,7 @@ class Verifier:
 
     Args:
         specs: the swarm's catalogue.
-        files: path of the file of each ``jsonl`` env that this machine holds.
+        allowed: what this machine's owner lets the catalogue open.
         limits: of the worker process.
         outside: whether texts come from strangers. Then envs whose scoring evaluates text are
             refused, and the worker yields the processor to the node's own work.
@@ -53,7 +47,7 @@ class Verifier:
     def __init__(
         self,
         specs: Sequence[EnvSpec],
-        files: Mapping[str, str | Path] | None = None,
+        allowed: Allowed | None = None,
         *,
         outside: bool,
         limits: WorkerLimits | None = None,
@@ -61,7 +55,7 @@ class Verifier:
     ) -> None:
         self._catalogue: dict[str, Any] = {
             "specs": [asdict(spec) for spec in specs],
-            "files": {name: str(Path(path).absolute()) for name, path in (files or {}).items()},
+            "allowed": (allowed or Allowed()).message(),
         }
         self._outside = outside
         self._limits = limits or WorkerLimits()
@@ -78,11 +72,10 @@ class Verifier:
             JudgeRefused: no worker can be started (``unavailable``).
         """
         with self._lock:
-            served = tuple(self._running().envs)
-        for spec in self._catalogue["specs"]:
-            if spec["name"] not in served:
-                logger.warning(_NOT_SERVED[spec["source"]], spec["name"])
-        return served
+            worker = self._running()
+        for reason in worker.closed.values():
+            logger.warning("%s", reason)
+        return tuple(worker.envs)
 
     def judge(
         self,

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from node.channel import Channel, ChannelError, take_over_stdin
-from node.tasks.catalogue import CatalogueError, open_catalogue
+from node.tasks.catalogue import Allowed, CatalogueError, open_envs
 from node.tasks.scores import score
 from node.tasks.task import ScoringError, Split, Task, TaskError, TaskSource
 from protocol.manifest import EnvSpec
@@ -56,14 +56,14 @@ def _open(channel: Channel) -> dict[str, TaskSource]:
     request = channel.receive()
     specs = [EnvSpec(**{**spec, "levels": tuple(spec["levels"])}) for spec in request["specs"]]
     try:
-        sources = open_catalogue(specs, request["files"])
+        sources, closed = open_envs(specs, Allowed(**request["allowed"]))
     except CatalogueError as error:
         channel.send({"error": str(error)})
         raise SystemExit(1) from error
     # Standard error is for a start that fails; nobody reads it from here on.
     _silence(2)
     envs = {s.name: {"levels": s.levels, "evaluates": s.evaluates_text} for s in sources.values()}
-    channel.send({"envs": envs})
+    channel.send({"envs": envs, "closed": closed})
     return sources
 
 

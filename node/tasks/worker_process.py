@@ -60,12 +60,18 @@ class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to 
 
 
 class WorkerProcess:
-    """One live worker. Not thread-safe. After :class:`WorkerDied` it is ended and reaped."""
+    """One live worker. Not thread-safe. After :class:`WorkerDied` it is ended and reaped.
+
+    Attributes:
+        envs: what it has opened, by name.
+        closed: of each other env of the catalogue, what keeps it closed here.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
         self._process = process
         self._channel = channel
         self.envs: dict[str, OpenEnv] = {}
+        self.closed: dict[str, str] = {}
 
     @classmethod
     def start(cls, catalogue: dict[str, Any], limits: WorkerLimits, *, nice: bool) -> WorkerProcess:
@@ -89,6 +95,7 @@ class WorkerProcess:
         worker.envs = {
             name: OpenEnv(env["levels"], env["evaluates"]) for name, env in reply["envs"].items()
         }
+        worker.closed = reply["closed"]
         return worker
 
     @classmethod

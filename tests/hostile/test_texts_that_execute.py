@@ -13,9 +13,7 @@ import pytest
 from node.tasks.catalogue import open_catalogue
 from node.tasks.evaluating import EVALUATING
 from node.tasks.jsonl import file_digest
-from node.tasks.verifier import Verifier
 from protocol.manifest import EnvSpec
-from swarm.judge import JudgeRefused
 from tests.hostile.payload_probe import MARK, texts
 
 PROBE = Path(__file__).with_name("payload_probe.py")
@@ -42,20 +40,6 @@ def test_the_whole_library_is_tried(found):
 def test_every_family_that_executes_an_answer_is_listed_and_no_other(found):
     executing = {family for family, executes in found.items() if executes}
     assert executing == EVALUATING - COMPOSITE
-
-
-def test_listed_families_are_refused_for_strangers_and_scored_for_oneself():
-    families = sorted(EVALUATING - COMPOSITE)
-    specs = [
-        EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-        for family in families
-    ]
-    with Verifier(specs, outside=True) as strict, Verifier(specs, outside=False) as own:
-        for family in families:
-            with pytest.raises(JudgeRefused) as refusal:
-                strict.judge(family, 0, 1, ["1"])
-            assert refusal.value.reason == "evaluates_text"
-            assert own.judge(family, 0, 1, ["no answer"]).rewards == (0.0,)
 
 
 @pytest.mark.parametrize("match", ["exact", "numeric"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.tasks.catalogue import CatalogueError, open_catalogue
+from node.tasks.catalogue import Allowed, CatalogueError, open_catalogue
 from node.tasks.jsonl import file_digest
 from node.tasks.task import Split
 from node.tasks.verifier import Verifier
@@ -45,7 +45,9 @@ def test_training_and_evaluation_share_no_line(file):
 
 
 def test_exact_wants_the_text_and_numeric_the_value(file):
-    with Verifier([spec(file, "exact", "numeric")], {"halves": file}, outside=True) as verifier:
+    with Verifier(
+        [spec(file, "exact", "numeric")], Allowed({"halves": file}), outside=True
+    ) as verifier:
         seed = 7
         question = verifier.prompts([("halves", 0, seed, Split.TRAIN)])[0]
         gold = dict(PAIRS)[question]
@@ -86,7 +88,7 @@ def test_another_file_than_the_swarms_is_refused(file):
 
 
 def test_a_file_changed_under_a_running_node_makes_its_verifier_unavailable(file):
-    with Verifier([spec(file, "exact")], {"halves": file}, outside=False) as verifier:
+    with Verifier([spec(file, "exact")], Allowed({"halves": file}), outside=False) as verifier:
         verifier.start()
         file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
         worker = psutil.Process(verifier.pid)

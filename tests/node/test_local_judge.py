@@ -8,7 +8,7 @@ from node.tasks.catalogue import load_catalogue
 from node.tasks.local_judge import LocalJudge
 from node.tasks.task import Split
 from node.tasks.verifier import Verifier
-from swarm.judge import EVALUATES_TEXT, UNKNOWN_ENV, JudgeRefused
+from swarm.judge import UNKNOWN_ENV, JudgeRefused
 
 SPECS = load_catalogue("tiny")
 
@@ -28,7 +28,7 @@ def test_it_agrees_with_the_verifier_on_every_family_and_split():
 
 def test_it_never_evaluates_text_in_this_process():
     specs = [s for s in load_catalogue("reasoning-gym") if s.name == "binary_matrix"]
-    with pytest.raises(JudgeRefused, match=EVALUATES_TEXT):
+    with pytest.raises(JudgeRefused, match="evaluates the text of answers"):
         LocalJudge(specs).judge("binary_matrix", 0, 1, ["__import__('os').abort()"])
 
 

@@ -1,0 +1,34 @@
+"""What a swarm's manifest would open on this machine. Nothing is opened for it."""
+
+from __future__ import annotations
+
+from node.config import Config
+from node.config_sections import TasksSection
+from node.doctor.finding import Finding, fail, ok, warn
+from node.errors import NodeError
+from node.pinning import checked_manifest
+from node.run_folder import RunFolder
+from node.tasks.allowed import allowed_by
+from node.tasks.overview import overview
+
+
+def check_pinned(config: Config, folder: RunFolder) -> list[Finding]:
+    """The manifest in the run folder, where there is one."""
+    if not folder.manifest.exists():
+        return []
+    return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), config.tasks)
+
+
+def check_manifest(signed: bytes, source: str, tasks: TasksSection) -> list[Finding]:
+    """What joining by a manifest would open, and what it would not."""
+    try:
+        manifest = checked_manifest(signed, source)
+    except NodeError as error:
+        return [fail("tasks", f"{error.what}: {error.value}", error.remedy)]
+    opened, *closed = overview(manifest.catalogue, allowed_by(tasks))
+    return [ok("tasks", opened), *(_closed(line) for line in closed)]
+
+
+def _closed(line: str) -> Finding:
+    found, _, remedy = line.partition(": ")
+    return warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}.")

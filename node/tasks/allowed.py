@@ -1,0 +1,11 @@
+"""What the config lets a catalogue open."""
+
+from __future__ import annotations
+
+from node.config_sections import TasksSection
+from node.tasks.catalogue import Allowed
+
+
+def allowed_by(tasks: TasksSection) -> Allowed:
+    """What the table ``[tasks]`` of the user's own file allows."""
+    return Allowed(tasks.files, tasks.evaluating)

@@ -1,0 +1,39 @@
+"""What a manifest would open on this machine, told from its words alone: nothing is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+from node.tasks.catalogue import EVALUATES, NO_FILE, NO_PACKAGE, Allowed, evaluates
+from node.tasks.plugins import GROUP
+from protocol.manifest import EnvSpec
+
+
+def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
+    """One line for all that would be opened, and one for each env that would not.
+
+    What a manifest says is shown escaped, since whoever founded the swarm wrote it.
+    """
+    closed = {spec.name: why for spec in specs if (why := _closed(spec, allowed))}
+    opened = [_entry(spec) for spec in specs if spec.name not in closed]
+    return [f"this swarm's tasks here: {', '.join(opened) or 'none'}", *closed.values()]
+
+
+def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
+    """What keeps an env closed; what a package evaluates is known only once it is open."""
+    reason = None
+    if spec.source == "jsonl" and spec.name not in allowed.files:
+        reason = NO_FILE
+    elif spec.source == "plugin" and not entry_points(group=GROUP, name=spec.name):
+        reason = NO_PACKAGE
+    elif evaluates(spec) and spec.name not in allowed.evaluating:
+        reason = EVALUATES
+    return reason.format(name=spec.name) if reason else None
+
+
+def _entry(spec: EnvSpec) -> str:
+    levels = f"{len(spec.levels)} level" + "s" * (len(spec.levels) != 1)
+    source = {"jsonl": "your file", "plugin": "your package"}.get(spec.source, spec.source)
+    evaluating = ", evaluates answers" * evaluates(spec)
+    return f"{spec.name} ({levels} of {source}{evaluating})"

@@ -1,0 +1,179 @@
+"""Mallory founds a swarm whose manifest carries code: none of it is looked at as code."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from node.tasks.catalogue import CatalogueError, open_catalogue
+from node.tasks.evaluating import EVALUATING
+from node.tasks.plugins import open_plugin
+from node.tasks.reasoning_gym import ReasoningGym, import_library
+from node.tasks.settings import Truth, check_settings, schema
+from protocol.manifest import EnvSpec, canonical_json
+from tests.hostile.payload_probe import CALLS, MARK
+from tests.node.packages import declare
+
+LIBRARY = import_library().DATASETS
+FAMILIES = sorted(LIBRARY)
+NEVER = (
+    *CALLS,
+    *([call] for call in CALLS),
+    [[CALLS[0]]],
+    {CALLS[0]: CALLS[0]},
+    "/etc/passwd",
+    "../../key",
+    "",
+    None,
+    10**400,
+    -(10**400),
+    math.nan,
+    math.inf,
+    [math.nan],
+    [10**400],
+    [[1, 2]],
+    [1] * 65,
+    ["+"] * 65,
+)
+WATCHED = ("compile", "exec", "open", "import", "os.", "socket.", "subprocess.", "ctypes.")
+seen: list[str] = []
+watching = False
+
+
+def hook(event: str, args: tuple) -> None:
+    if watching and event.startswith(WATCHED):
+        seen.append(event)
+
+
+sys.addaudithook(hook)
+
+
+@contextmanager
+def watched():
+    global watching
+    seen.clear()
+    watching = True
+    try:
+        yield seen
+    finally:
+        watching = False
+
+
+def fields(family: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(LIBRARY[family][1])]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_field_of_the_library_takes_what_mallory_writes(family):
+    kinds = schema(family, LIBRARY[family][1])
+    for name in [*fields(family), "no_such_field", CALLS[0]]:
+        for value in NEVER:
+            with watched() as events, pytest.raises(CatalogueError) as refusal:
+                check_settings(family, 3, {name: value}, kinds)
+            assert events == []
+            message = str(refusal.value)
+            assert f"env {family!r} level 3: setting" in message
+            assert name[:8] in message
+            assert len(message) < 2000 and "\n" not in message
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_level_is_checked_before_the_library_hears_of_it(family, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("the library was asked")
+
+    monkeypatch.setattr(import_library(), "create_dataset", never)
+    for name in fields(family):
+        spec = EnvSpec(
+            family,
+            "reasoning-gym",
+            "0.1.25",
+            (canonical_json({name: CALLS[0]}),),
+            "{question}",
+            "text",
+        )
+        with pytest.raises(CatalogueError, match=f"env '{family}' level 0: setting '{name}'"):
+            open_catalogue([spec], {}, evaluating=[family])
+    assert MARK not in os.environ
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_the_library_sets_itself_may_be_set(family):
+    config = LIBRARY[family][1]
+    kinds = schema(family, config)
+    defaults = {name: getattr(config(), name) for name in kinds}
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items()}
+    check_settings(family, 0, plain, kinds)
+
+
+def test_what_names_a_file_or_another_seed_is_open_in_no_family():
+    for family in FAMILIES:
+        assert not {"seed", "size", "data_file"} & schema(family, LIBRARY[family][1]).keys()
+
+
+def test_the_own_key_of_a_level_takes_truth_alone():
+    with pytest.raises(CatalogueError, match="'partial_credit' = 'yes': use true or false"):
+        ReasoningGym.open(
+            EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text"),
+            [{"partial_credit": "yes"}],
+        )
+    assert Truth().wants(1) is not None
+
+
+@pytest.mark.parametrize("family", sorted(EVALUATING))
+def test_a_family_that_evaluates_is_opened_by_its_name_alone(family):
+    spec = EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
+    assert open_catalogue([spec], {}) == {}
+    assert open_catalogue([spec], {}, evaluating=["another"]) == {}
+    if family != "composite":
+        assert set(open_catalogue([spec], {}, evaluating=[family])) == {family}
+
+
+class Keeps:
+    """A package's task that takes any settings."""
+
+    version = "1"
+    evaluates_text = False
+
+    def __init__(self, levels: list) -> None:
+        self.levels = len(levels)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"__import__('os')": 1},
+        {"a": {"b": 1}},
+        {"a": None},
+        {"a": 10**400},
+        {"a": math.nan},
+        {"a": "x" * 257},
+        {"a": [1] * 257},
+        {"a": [[[[[1]]]]]},
+    ],
+)
+def test_a_package_is_handed_plain_bounded_values_alone(tmp_path, monkeypatch, settings):
+    declare(monkeypatch, tmp_path, "keeps", f"{__name__}:Keeps")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[Keeps.__module__])
+    spec = EnvSpec("keeps", "plugin", "1", ("{}",), "{question}", "text")
+    assert open_plugin(spec, [{"a": 1, "b": [1.5, "x", True]}]) is not None
+    with pytest.raises(CatalogueError, match="env 'keeps' level 0: setting"):
+        open_plugin(spec, [settings])
+
+
+def test_text_of_a_manifest_is_evaluated_nowhere():
+    """What evaluates text or fills templates by attribute is in no file that meets a manifest."""
+    root = Path(__file__).resolve().parents[2]
+    for path in [
+        p for floor in ("protocol", "swarm", "node") for p in (root / floor).rglob("*.py")
+    ]:
+        text = path.read_text(encoding="utf-8")
+        for word in (" eval(", " exec(", "parse_expr(", "sympify(", ".format_map(", "pickle."):
+            assert word not in text, f"{path}: {word}"
+        assert "template.format" not in text, path
