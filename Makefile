@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM := .venv-vllm
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench vllm test-vllm docs clean
+.PHONY: demo test lint mutants bench vllm test-vllm docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -25,6 +25,10 @@ vllm: $(VLLM)/installed
 
 test-vllm: $(VLLM)/installed
 	$(VLLM)/bin/python -m pytest -m vllm tests/vllm
+
+# Whether every row of docs/security.md has a test that fails without its defence.
+mutants: $(VENV)/installed-test
+	$(BIN)/python -m tests.mutants
 
 bench: $(VENV)/installed-test
 	$(BIN)/python benchmarks/run.py

@@ -1,0 +1,158 @@
+"""A test without the defence that it names must fail, and whoever checks that can fail too."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import ROOT, main
+from tests.mutants.mutant import BadMutant, faults, read
+
+CODE = """def admit(size: int) -> bool:
+    if size > 4:
+        return False
+    return size != 3
+"""
+TESTS = """from gate import admit
+import pytest
+
+def test_large_ones_stay_out():
+    assert not admit(5)
+
+def test_small_ones_come_in():
+    assert admit(1)
+
+@pytest.mark.skip
+def test_that_no_machine_runs():
+    assert not admit(5)
+
+@pytest.fixture
+def broken():
+    assert not admit(5)
+
+def test_whose_preparation_breaks(broken):
+    pass
+
+def test_that_waits():
+    import time
+    if admit(5):
+        time.sleep(60)
+"""
+LARGE = '''
+[[mutant]]
+threat = "large-ones"
+defence = "sizes over four are refused"
+file = "gate.py"
+find = """size > 4"""
+replace = """size > 9"""
+tests = ["tests/test_gate.py::{test}"]
+'''
+DOCUMENT = "| threat | what stops it |\n|---|---|\n| `large-ones` | a limit |\n"
+
+
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    """A tree with a gate, its tests and one mutant, which they kill."""
+    files = {
+        "gate.py": CODE,
+        "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
+        "tests/test_gate.py": TESTS,
+        "tests/mutants/gate.toml": LARGE.format(test="test_large_ones_stay_out"),
+        "docs/security.md": DOCUMENT,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def attempt(tree: Path, capsys, *options: str) -> tuple[int, str]:
+    code = main(["--jobs", "1", *options], tree)
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+def test_a_mutant_that_a_test_notices_is_killed(tree, capsys):
+    code, shown = attempt(tree, capsys)
+    assert code == 0
+    assert "1 of 1 mutants killed" in shown
+    assert (tree / "gate.py").read_text() == CODE
+
+
+@pytest.mark.parametrize(
+    ("test", "seconds", "verdict"),
+    [
+        ("test_small_ones_come_in", "60", "SURVIVED"),
+        ("test_that_no_machine_runs", "60", "must pass before"),
+        ("test_whose_preparation_breaks", "60", "no test ran to its end"),
+        ("test_that_waits", "8", "out of time"),
+    ],
+)
+def test_whatever_else_comes_of_a_mutant_is_a_failure(tree, capsys, test, seconds, verdict):
+    (tree / "tests/mutants/gate.toml").write_text(LARGE.format(test=test))
+    code, shown = attempt(tree, capsys, "--seconds", seconds)
+    assert code == 1
+    assert verdict in shown
+
+
+def test_tests_that_fail_anyway_show_nothing(tree, capsys):
+    (tree / "gate.py").write_text(CODE.replace("!= 3", "!= 1"))
+    (tree / "tests/mutants/gate.toml").write_text(LARGE.format(test="test_small_ones_come_in"))
+    code, shown = attempt(tree, capsys)
+    assert code == 1
+    assert "must pass before" in shown
+
+
+@pytest.mark.parametrize(
+    ("bad", "fault"),
+    [
+        (("size > 4", "size"), "occurs 3 times"),
+        (("size > 4", "sizes > 4"), "occurs 0 times"),
+        (("size > 9", "size >"), "no Python any more"),
+        (("size > 9", "size > 4"), "the same text"),
+        (("gate.py", "wall.py"), "no file wall.py"),
+        (("gate.py", "../gate.py"), "no file ../gate.py"),
+        (("::test_large", "::test_huge"), "no test tests/test_gate.py::test_huge"),
+        (('"large-ones"', '"Large Ones"'), "not a slug"),
+        (("defence", "defense"), "keys"),
+        (('["', '[3, "'), "3 is not a text"),
+        (("[[mutant]]", "[mutant"), "gate.toml"),
+    ],
+)
+def test_an_entry_that_cannot_be_tried_is_refused_by_name(tree, capsys, bad, fault):
+    text = LARGE.format(test="test_large_ones_stay_out").replace(*bad)
+    (tree / "tests/mutants/gate.toml").write_text(text)
+    code, shown = attempt(tree, capsys)
+    assert code == 1
+    assert fault in shown
+    assert "killed" not in shown
+
+
+@pytest.mark.parametrize(
+    ("document", "fault"),
+    [
+        (DOCUMENT + "| `small-ones` | nothing |\n", "small-ones of docs/security.md has no mutant"),
+        (DOCUMENT.replace("large", "huge"), "large-ones has mutants but no row"),
+        ("# Security\n", "no table of threats"),
+        (None, "there is no docs/security.md"),
+    ],
+)
+def test_the_table_of_threats_and_the_mutants_match(tree, capsys, document, fault):
+    path = tree / "docs/security.md"
+    path.unlink() if document is None else path.write_text(document)
+    code, shown = attempt(tree, capsys)
+    assert code == 1
+    assert fault in shown
+    assert attempt(tree, capsys, "--only", "large-ones")[0] == 0, "one threat alone can be tried"
+
+
+def test_every_entry_of_this_tree_can_be_tried():
+    try:
+        mutants = read(ROOT / "tests/mutants")
+    except BadMutant as error:
+        pytest.fail(str(error))
+    assert mutants
+    assert [f"{m.source}: {fault}" for m in mutants for fault in faults(m, ROOT)] == []
