@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import signal
 from contextlib import ExitStack
-
-import typer
+from functools import partial
 
 from node.config import Config
 from node.launch import Launch
+from node.monitor.printable import PrintableFormatter, say
 from node.monitor.sinks import open_sinks
 from node.participant import Participant
 from node.ranks import Ranks
@@ -33,16 +33,14 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     if launch := Launch.read():
         launch.check(config)
 
-    def say(line: str) -> None:
-        typer.echo(line, err=options.json)
-
+    tell = partial(say, err=options.json)
     with stopping() as stop, folder.locked(), ExitStack() as stack:
         ranks = stack.enter_context(Ranks(launch)) if launch else None
-        node = stack.enter_context(Participant(config, folder, ranks=ranks, say=say))
+        node = stack.enter_context(Participant(config, folder, ranks=ranks, say=tell))
         stack.enter_context(stop.working())
         announce(node.membership, options)
         for note in node.notes:
-            say(note)
+            tell(note)
         status = StatusFile(folder, node.membership)
         status.write(None)
         for sink in (*open_sinks(config, folder, json=options.json), status):
@@ -50,7 +48,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
             node.recorder.add(sink)
         node.rounds.run(config.schedule.rounds, stop)
     done = f"{node.rounds.round} rounds are done; the same command goes on from there"
-    say(done)
+    tell(done)
 
 
 def help_learn(launch: Launch) -> None:
@@ -59,7 +57,9 @@ def help_learn(launch: Launch) -> None:
     Raises:
         NodeError: the ranks cannot go on together.
     """
-    logging.basicConfig(format=f"rank {launch.rank}: %(message)s")
+    messages = logging.StreamHandler()
+    messages.setFormatter(PrintableFormatter(f"rank {launch.rank}: %(message)s"))
+    logging.basicConfig(handlers=[messages])
     with Ranks(launch) as ranks:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from node.encoding import encoding_digest, plain_ids, turn_ids
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ for _library in ("transformers", "huggingface_hub"):
 PROBE_ROWS, PROBE_TOKENS = 32, 8
 
 SHIPPED = ("tiny", "tiny-wide")
-PROMPT_FORMAT = "swarm-node/1/prompt"
 
 
 class PolicyError(NodeError):
@@ -99,7 +97,7 @@ class Policy:
         self.pad_id = self.eos_id if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         text_config = model.config.get_text_config()
         self.context_length = int(getattr(text_config, "max_position_embeddings", 1 << 20))
-        self.encoding = _encoding_digest(tokenizer, self.eos_id)
+        self.encoding = encoding_digest(tokenizer, self.eos_id)
         self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
         self.special_ids = frozenset(tokenizer.all_special_ids)
         opening: list[int] = tokenizer.encode("", add_special_tokens=True)
@@ -139,13 +137,9 @@ class Policy:
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a prompt: one user turn of the chat template where the tokenizer has one, else
         the plain text behind the BOS token if the tokenizer adds one by itself."""
-        if self.tokenizer.chat_template is not None:
-            turn = [{"role": "user", "content": text}]
-            ids: Any = self.tokenizer.apply_chat_template(
-                turn, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-            return list(ids)
-        return self._prefix + self._encode(text)
+        if self.tokenizer.chat_template is None:
+            return self._prefix + plain_ids(self.tokenizer, text)
+        return turn_ids(self.tokenizer, text)
 
     def check_prompt(self, ids: Sequence[int]) -> None:
         """Refuse a prompt that cannot be completed.
@@ -165,7 +159,7 @@ class Policy:
         Text that spells a special token is read as plain text, so an author cannot write control
         tokens into somebody else's training data.
         """
-        return self._encode(text) + ([self.eos_id] if stopped else [])
+        return plain_ids(self.tokenizer, text) + ([self.eos_id] if stopped else [])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, special tokens left out."""
@@ -208,12 +202,6 @@ class Policy:
         assert self.adapter is not None
         self.adapter.save(folder)
         self.tokenizer.save_pretrained(folder)
-
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(
-            text, add_special_tokens=False, split_special_tokens=True
-        )
-        return ids
 
 
 def _source(model: str) -> str:
@@ -283,16 +271,3 @@ def _stop_ids(
             "Set eos_token in its tokenizer_config.json.",
         )
     return int(own if own is not None else ids[0]), tuple(int(i) for i in ids)
-
-
-def _encoding_digest(tokenizer: PreTrainedTokenizerBase, eos_id: int) -> bytes:
-    """Digest of whatever decides which ids a text becomes; padding and truncation do not."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        rules = json.loads(backend.to_str())
-        rules.pop("padding", None)
-        rules.pop("truncation", None)
-    else:
-        rules = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
-    described = [PROMPT_FORMAT, rules, tokenizer.chat_template, eos_id]
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).digest()

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-import typer
-
 from node.membership import Membership
+from node.monitor.printable import say
 from node.run_options import RunOptions
 
 log = logging.getLogger(__name__)
@@ -21,11 +20,9 @@ def announce(membership: Membership, options: RunOptions) -> None:
     """Say who this is and how others get here."""
     status = membership.status()
     name = membership.manifest.name
-    typer.echo(
-        f"{status.peer_id} in swarm {name!r} {membership.swarm_id.hex()[:16]}", err=options.json
-    )
+    say(f"{status.peer_id} in swarm {name!r} {membership.swarm_id.hex()[:16]}", err=options.json)
     for address in status.addresses:
-        typer.echo(f"others join with: swarm-node join --peers {address}", err=options.json)
+        say(f"others join with: swarm-node join --peers {address}", err=options.json)
 
 
 class Stop(threading.Event):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-import typer
-
 from node.config import Config
 from node.errors import NodeError
 from node.membership import Membership
+from node.monitor.printable import say
 from node.run_folder import RunFolder
 from node.run_options import RunOptions
 from node.running import announce, stopping
@@ -37,7 +36,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         )
         stack.enter_context(stop.working())
         for note in (*notes, *membership.notes):
-            typer.echo(note, err=options.json)
+            say(note, err=options.json)
         announce(membership, options)
         status = StatusFile(folder, membership)
         while True:

@@ -54,18 +54,17 @@ def command(
     debug: DebugOption = False,
 ) -> None:
     """Start a seed and several nodes with tiny models, show them live, and sum up."""
-    from rich.console import Console
-
     from node.demo.run import DemoSettings, run, table
+    from node.monitor.terminal import Terminal
 
     local, external = parse_mix(mix)
     nodes = nodes or NODES[engine]
     settings = DemoSettings(nodes, rounds, local, external, seed, engine.value)
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
-    summary = run(settings, folder, Console(stderr=json))
+    summary = run(settings, folder, Terminal(stderr=json))
     if json:
         typer.echo(summary.as_json())
         return
-    console = Console()
+    console = Terminal()
     console.print(table(summary))
     console.print(f"the chart is {summary.chart}")

@@ -31,14 +31,13 @@ def command(
     debug: DebugOption = False,
 ) -> None:
     """Check packages, device, disk, key, clock, ports and peers. Exit 1 when something fails."""
-    from rich.console import Console
-
     from node.doctor.machine import check_machine
     from node.doctor.network import check_network
+    from node.monitor.terminal import Terminal
 
     overrides = overrides_of(assignments, peers)
     node = open_node(config, overrides) if find_config(config) else _unmade(overrides)
-    with Console(stderr=True).status("looking at this machine and its network"):
+    with Terminal(stderr=True).status("looking at this machine and its network"):
         findings = [
             *check_machine(node.config, node.folder),
             *check_network(node.config, node.folder),
@@ -62,15 +61,14 @@ def _unmade(overrides: dict[str, Any]) -> Node:
 
 
 def _show(findings: list[Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
 
-    console = Console(soft_wrap=True)
+    from node.monitor.printable import printable
+    from node.monitor.terminal import Terminal
+
+    console = Terminal(soft_wrap=True)
     for finding in findings:
-        colour = COLOURS[finding.level]
-        line = (
-            f"[{colour}]{finding.level:<4}[/{colour}]  {finding.check:<11}{escape(finding.found)}"
-        )
-        console.print(line, highlight=False)
+        level = (f"{finding.level:<4}", COLOURS[finding.level])
+        console.print(Text.assemble(level, f"  {finding.check:<11}{printable(finding.found)}"))
         if finding.remedy:
-            console.print(f"      {'':<11}-> {escape(finding.remedy)}", highlight=False)
+            console.print(f"      {'':<11}-> {printable(finding.remedy)}", highlight=False)

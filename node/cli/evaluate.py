@@ -17,6 +17,7 @@ from node.cli.common import (
     print_json,
 )
 from node.errors import UsageError
+from node.monitor.printable import say
 
 
 def command(
@@ -59,16 +60,17 @@ def _newest(folder: Any) -> str:
 
     loaded = newest(folder)
     for note in loaded.notes:
-        typer.echo(note, err=True)
+        say(note, err=True)
     return str(loaded.path)
 
 
 def _with_progress(node: Any, model: str | None, tasks: int, samples: int) -> Any:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from node.monitor.terminal import Terminal
+
     columns = (TextColumn("tasks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
@@ -86,8 +88,9 @@ def _with_progress(node: Any, model: str | None, tasks: int, samples: int) -> An
 
 
 def _show(model: str, scores: dict[str, Any], ks: list[int]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from node.monitor.terminal import Terminal
 
     table = Table(title=model)
     table.add_column("family")
@@ -96,4 +99,4 @@ def _show(model: str, scores: dict[str, Any], ks: list[int]) -> None:
     for name, score in scores.items():
         passed = (f"{score.pass_at[k]:.3f}" for k in ks)
         table.add_row(name, str(score.tasks), f"{score.mean_reward:.3f}", *passed)
-    Console().print(table)
+    Terminal().print(table)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.common import DebugOption, JsonOption
+from node.cli.common import DebugOption, JsonOption, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,12 +78,11 @@ def sapo(
     Whole swarms are simulated, one a process, by the parts that join runs; only wires and clock
     are the simulation's.
     """
-    from rich.console import Console
-
     from node.experiment.arms import AUTO, CONTROLS, MIXES, mix
     from node.experiment.run import Plan, run
     from node.experiment.settings import Settings
     from node.experiment.tables import table
+    from node.monitor.terminal import Terminal
 
     settings = Settings(nodes=nodes, rounds=rounds, bury=bury)
     if quick:
@@ -93,7 +93,7 @@ def sapo(
         arms += tuple(arm for arm in CONTROLS if arm.name not in {a.name for a in arms})
     root = run_dir or Path("experiment-run") / ("quick" if quick else "sapo")
     plan = Plan(settings, arms, tuple(range(seeds)), workers)
-    summaries = run(plan, root, Console(stderr=True))
+    summaries = run(plan, root, Terminal(stderr=True))
     _tell(root, table(settings, summaries), json)
 
 
@@ -139,13 +139,12 @@ def regimes(
 
     Unequal, divided or different nodes, dense rewards, churn and useless peers, eight nodes each.
     """
-    from rich.console import Console
-
     from node.experiment.arms import AUTO, MIXES, mix
     from node.experiment.regime_report import run_regimes, table
     from node.experiment.regimes import REGIMES, find
     from node.experiment.run import Plan
     from node.experiment.settings import Settings
+    from node.monitor.terminal import Terminal
 
     plan = Plan(
         Settings(rounds=rounds),
@@ -154,17 +153,17 @@ def regimes(
         workers,
         tuple(map(find, dict.fromkeys(names))) if names else tuple(REGIMES.values()),
     )
-    summaries = run_regimes(plan, run_dir, Console(stderr=True))
+    summaries = run_regimes(plan, run_dir, Terminal(stderr=True))
     _tell(run_dir, table(plan, summaries), json)
 
 
 def _tell(root: Path, table: Table, json: bool) -> None:
     """Print what came out of an experiment."""
-    from rich.console import Console
+    from node.monitor.terminal import Terminal
 
     if json:
-        typer.echo((root / "results.json").read_text())
+        print_json(loads((root / "results.json").read_text()))
         return
-    console = Console()
+    console = Terminal()
     console.print(table)
     console.print(f"the tables are in {root / 'table.md'}, the chart is {root / 'chart.png'}")

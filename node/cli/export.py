@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.monitor.printable import say
 
 
 def command(
@@ -25,8 +26,8 @@ def command(
     node = open_node(config)
     loaded = export(node.config, node.folder, out, adapter=adapter)
     for note in loaded.notes:
-        typer.echo(note, err=True)
+        say(note, err=True)
     if json:
         print_json({"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state})
         return
-    typer.echo(f"wrote {out} from {loaded.path.name}")
+    say(f"wrote {out} from {loaded.path.name}")

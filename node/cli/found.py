@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.monitor.printable import say
 
 
 def command(
@@ -61,6 +62,6 @@ def command(
     if json:
         print_json({"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)})
         return
-    typer.echo(f"wrote {path}")
-    typer.echo(f"the swarm is {identifier}")
-    typer.echo(f"next: swarm-node seed --config {node.path}")
+    say(f"wrote {path}")
+    say(f"the swarm is {identifier}")
+    say(f"next: swarm-node seed --config {node.path}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.monitor.printable import say
 
 app = typer.Typer(help="Show or copy the key that this node is known by.", no_args_is_help=True)
 
@@ -28,7 +29,7 @@ def show(config: ConfigOption = None, json: JsonOption = False, debug: DebugOpti
         print_json(facts)
         return
     for name, value in facts.items():
-        typer.echo(f"{name.replace('_', ' '):<12}{value}")
+        say(f"{name.replace('_', ' '):<12}{value}")
 
 
 @app.command("export", epilog="Example: swarm-node identity export --out backup.key")
@@ -48,5 +49,5 @@ def export(
     if json:
         print_json({"peer_id": identity.peer_id, "file": str(out)})
         return
-    typer.echo(f"wrote the key of {identity.peer_id} to {out}")
-    typer.echo("whoever has this file is this node: keep it as you keep a password")
+    say(f"wrote the key of {identity.peer_id} to {out}")
+    say("whoever has this file is this node: keep it as you keep a password")

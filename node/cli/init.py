@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from node.cli.common import DebugOption, JsonOption, print_json
+from node.monitor.printable import say
 
 
 def command(
@@ -23,6 +24,6 @@ def command(
         paths = {"config": str(folder.config), "identity": str(folder.identity)}
         print_json({**paths, "peer_id": identity.peer_id})
         return
-    typer.echo(f"wrote {folder.config} and {folder.identity}")
-    typer.echo(f"this node is {identity.peer_id}")
-    typer.echo(f"next: swarm-node join --config {folder.config} --peers ADDRESS")
+    say(f"wrote {folder.config} and {folder.identity}")
+    say(f"this node is {identity.peer_id}")
+    say(f"next: swarm-node join --config {folder.config} --peers ADDRESS")

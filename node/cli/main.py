@@ -30,6 +30,7 @@ from node.cli import (
 )
 from node.cli.peers_option import SpreadPeers
 from node.errors import NodeError
+from node.monitor.printable import guard_terminal, printable_lines, say
 
 app = typer.Typer(
     name="swarm-node",
@@ -81,12 +82,13 @@ def options(
 
 def run() -> None:
     """Run one command; exit with 0, 1 (it failed) or 2 (what was asked for makes no sense)."""
+    guard_terminal()
     try:
         app(prog_name="swarm-node")
     except Exception as error:  # noqa: BLE001 - the last line of defence, and it is loud
         if "--debug" in sys.argv:
-            traceback.print_exc()
-        print(f"error: {explain(error)}", file=sys.stderr)
+            sys.stderr.write(printable_lines(traceback.format_exc()))
+        say(f"error: {explain(error)}", err=True)
         sys.exit(error.exit_code if isinstance(error, NodeError) else 1)
 
 

@@ -16,9 +16,9 @@ def command(
     if json:
         print_json(peers)
         return
-    from rich.console import Console
+    from node.monitor.terminal import Terminal
 
-    Console().print(_table(peers) if peers else "no peers met yet")
+    Terminal().print(_table(peers) if peers else "no peers met yet")
 
 
 def _table(peers: list[dict[str, Any]]) -> Any:

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from node.cli.common import Node, find_config, open_node
+from node.monitor.printable import say
 
 NEW_FOLDER = Path("swarm-run")
 
@@ -32,19 +31,19 @@ def start(
     from node.monitor.logs import start_logging
     from node.preparing import open_identity, prepare
 
-    def say(text: str) -> None:
-        typer.echo(text, err=json)
-
     path = find_config(given)
     if path is None:
         peers = {key: value for key, value in overrides.items() if key == "network.peers"}
         folder, identity = prepare(NEW_FOLDER, peers)
         path = folder.config
-        say(f"made a node in ./{NEW_FOLDER}: {identity.peer_id}; its settings are in {path}")
+        say(
+            f"made a node in ./{NEW_FOLDER}: {identity.peer_id}; its settings are in {path}",
+            err=json,
+        )
     node = open_node(path, overrides)
     identity, made = open_identity(node.folder)
     if made:
-        say(f"made an identity: {identity.peer_id}, kept in {node.folder.identity}")
+        say(f"made an identity: {identity.peer_id}, kept in {node.folder.identity}", err=json)
     start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
     if stop_on_eof:
         interrupt_on_eof()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from node.cli.common import ConfigOption, DebugOption, JsonOption, Node, open_node, print_json
+from node.monitor.printable import say
 
 
 def command(
@@ -18,7 +17,7 @@ def command(
         print_json(status)
         return
     for name, value in _lines(status):
-        typer.echo(f"{name:<10}{value}")
+        say(f"{name:<10}{value}")
 
 
 def read(node: Node) -> dict[str, Any]:

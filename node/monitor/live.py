@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.spinner import Spinner
 from rich.table import Table
+from rich.text import Text
 
 from node.monitor.record import RoundRecord
 from node.monitor.sparkline import sparkline
+from node.monitor.terminal import Terminal
 from node.monitor.words import externals, one_line, refusals, share, size, split
 
 HISTORY = 4096
@@ -27,7 +29,7 @@ class LivePanel:
         rounds: rounds to be done; 0 when there is no end.
     """
 
-    def __init__(self, title: str, rounds: int, console: Console) -> None:
+    def __init__(self, title: str, rounds: int, console: Terminal) -> None:
         self._title = title
         self._rounds = rounds
         self._rewards: deque[float] = deque(maxlen=HISTORY)
@@ -49,7 +51,7 @@ class LivePanel:
         self._live.stop()
 
     def _panel(self, content: RenderableType) -> Panel:
-        return Panel(content, title=self._title, border_style="cyan", width=self._width)
+        return Panel(content, title=Text(self._title), border_style="cyan", width=self._width)
 
     def _table(self, record: RoundRecord) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -57,10 +59,13 @@ class LivePanel:
         table.add_column()
         of = f" of {self._rounds}" if self._rounds else ""
         total = record.seconds.get("total", 0.0)
-        rows = {
+        rows: dict[str, RenderableType] = {
             "round": f"{record.round}{of}, policy step {record.policy_step}",
-            "reward": f"own [bold]{share(record.reward_own)}[/bold], "
-            f"external {share(record.reward_external)}, held-out {share(self._last_eval)}",
+            "reward": Text.assemble(
+                "own ",
+                (share(record.reward_own), "bold"),
+                f", external {share(record.reward_external)}, held-out {share(self._last_eval)}",
+            ),
             "": sparkline(list(self._rewards), SPARK_WIDTH),
             "informative": f"{record.informative_own:.0%} of own groups",
             "external": f"{externals(record)} filled, {record.pool_groups} in the pool",
@@ -80,12 +85,12 @@ class LivePanel:
 class PlainLines:
     """Prints one line a round, for logs and pipes."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Terminal) -> None:
         self._console = console
 
     def write(self, record: RoundRecord) -> None:
         """Print one line."""
-        self._console.print(one_line(record), markup=False, highlight=False, soft_wrap=True)
+        self._console.print(one_line(record), highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Nothing is held."""

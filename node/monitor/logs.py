@@ -7,8 +7,10 @@ import sys
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from rich.console import Console
 from rich.logging import RichHandler
+
+from node.monitor.printable import PrintableFormatter, printable, say
+from node.monitor.terminal import Terminal
 
 OURS = ("node", "swarm", "protocol")
 FILE_BYTES = 10_000_000
@@ -22,7 +24,7 @@ def start_logging(path: Path, level: str, *, debug: bool = False) -> None:
     that goes to the file, with stack traces.
     """
     file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    file.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     terminal = _terminal(debug)
     root = logging.getLogger()
     root.handlers[:] = [file, terminal]
@@ -33,13 +35,13 @@ def start_logging(path: Path, level: str, *, debug: bool = False) -> None:
 
 def _terminal(debug: bool) -> logging.Handler:
     """Rich where there is a terminal, else plain lines that nothing wraps."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     handler: logging.Handler = logging.StreamHandler()
     if console.is_terminal:
-        handler = RichHandler(console=console, show_path=False, rich_tracebacks=debug)
+        handler = RichHandler(console=console, show_path=False)
     handler.setLevel(logging.DEBUG if debug else logging.WARNING)
+    handler.setFormatter(PrintableFormatter("%(message)s") if debug else _MessageOnly())
     if not debug:
-        handler.setFormatter(_MessageOnly())
         handler.addFilter(_is_ours)
     return handler
 
@@ -53,14 +55,14 @@ class _LogFile(RotatingFileHandler):
         """Called within the handling of the error."""
         if not self._failed:
             self._failed = True
-            print(f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}", file=sys.stderr)
+            say(f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}", err=True)
 
 
 class _MessageOnly(logging.Formatter):
     """One line; stack traces are left to the file."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return " ".join(record.getMessage().split())
+        return printable(" ".join(record.getMessage().split()))
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from rich.console import Console
-
 from node.config import Config
 from node.monitor.jsonl import JsonLinesFile, JsonLinesOutput
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.prometheus import Prometheus
 from node.monitor.sink import Sink
 from node.monitor.tensorboard import TensorBoard
+from node.monitor.terminal import Terminal
 from node.run_folder import RunFolder
 
 
@@ -44,7 +43,7 @@ def open_sinks(config: Config, folder: RunFolder, *, json: bool = False) -> tupl
 def _view(config: Config, json: bool) -> Sink:
     if json:
         return JsonLinesOutput()
-    console = Console()
+    console = Terminal()
     if config.monitor.live and console.is_terminal:
         return LivePanel(config.node.name, config.schedule.rounds, console)
     return PlainLines(console)
