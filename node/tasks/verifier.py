@@ -92,9 +92,10 @@ class Verifier:
         """
         task = (env, level, seed, split)
         reply = self._ask({"task": _wire(task), "texts": list(texts)}, [task])
+        verdict = _verdict(reply, len(texts))
         if unreadable := reply.get("unreadable"):
             self._counters.add("answers_unreadable", unreadable, env=env)
-        return _verdict(reply, len(texts))
+        return verdict
 
     def prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
         """The prompts of tasks, in their order.
@@ -156,7 +157,9 @@ class Verifier:
                 logger.warning("the worker was lost on env %r: %s", tasks[0][0], death)
                 raise JudgeRefused(reason, str(death)) from death
         if "refused" in reply:
-            raise JudgeRefused(str(reply["refused"]), str(reply.get("detail", "")))
+            # A bent worker must choose neither names of counters nor what an author is blamed for.
+            reason = UNKNOWN_ENV if reply["refused"] == UNKNOWN_ENV else CRASHED
+            raise JudgeRefused(reason, str(reply.get("detail", "")))
         return reply
 
     def _running(self) -> WorkerProcess:
@@ -193,4 +196,7 @@ def _verdict(reply: dict[str, Any], count: int) -> Verdict:
         raise JudgeRefused(CRASHED, "the worker's verdict is malformed")
     if not all(isinstance(reward, float) and 0.0 <= reward <= 1.0 for reward in rewards):
         raise JudgeRefused(CRASHED, "the worker's rewards are not numbers in [0, 1]")
+    unreadable = reply.get("unreadable", 0)
+    if type(unreadable) is not int or not 0 <= unreadable <= count:
+        raise JudgeRefused(CRASHED, "the worker's count of unreadable answers is malformed")
     return Verdict(prompt, tuple(rewards))
