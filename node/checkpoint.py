@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import CheckpointError, DiskFullError
-from node.files import fsync_path, is_disk_full
+from node.files import PRIVATE_FOLDER, fsync_path, is_disk_full
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +79,11 @@ class Checkpoints:
         Raises:
             DiskFullError: no space; earlier checkpoints are untouched, nothing half is left.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         self._sweep()
         draft = self.folder / f".draft-{os.getpid()}"
         try:
-            draft.mkdir()
+            draft.mkdir(mode=PRIVATE_FOLDER)
             write(draft)
             (draft / STATE).write_text(json.dumps(dict(state), indent=1) + "\n")
             _seal(draft)

@@ -5,12 +5,49 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from node.errors import DiskFullError, NodeError
+from swarm.private_file import PRIVATE_FILE, make_private
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_NOTHING = 1 << 20
+
+
+PRIVATE_FOLDER = 0o700
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@contextmanager
+def private_umask() -> Iterator[None]:
+    """Whatever this process and its children make in the block is their owner's alone.
+
+    It is for what libraries write; what is written here says so itself, as another thread may end
+    such a block of its own.
+    """
+    before = os.umask(_OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def tighten(path: Path) -> bool:
+    """Take a file or folder from other users; whether they could do anything with it before.
+
+    Left as it is: what belongs to somebody else, and a folder with a sticky bit, which is
+    everybody's, such as ``/tmp``.
+    """
+    if os.name != "posix" or path.is_symlink():
+        return False
+    info = path.stat()
+    if not info.st_mode & _OTHERS or info.st_uid != os.getuid() or info.st_mode & stat.S_ISVTX:
+        return False
+    path.chmod(stat.S_IMODE(info.st_mode) & ~_OTHERS)
+    return True
 
 
 def fsync_path(path: Path) -> None:
@@ -30,7 +67,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """
     tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        tmp.write_bytes(data)
+        make_private(tmp).write_bytes(data)
         if durable:
             fsync_path(tmp)
         tmp.replace(path)
@@ -71,14 +108,14 @@ def write_error(path: Path, error: OSError) -> NodeError:
     )
 
 
-def write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file that must not exist yet, with these permissions.
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that must not exist yet, for its owner alone.
 
     Raises:
         NodeError: it exists, or cannot be written.
     """
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     except OSError as error:
         raise NodeError(
             f"cannot write ({error.strerror})", path, "Name a new file in a folder of yours."

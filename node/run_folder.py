@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from node.errors import NodeError, RunFolderBusy
-from node.files import write_atomic, write_error
+from node.files import PRIVATE_FOLDER, private_umask, tighten, write_atomic, write_error
+from swarm.private_file import make_private
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class RunFolder:
             NodeError: it cannot be made or written to.
         """
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         except OSError as error:
             raise NodeError(
                 f"cannot make the run folder ({error.strerror})",
@@ -88,7 +92,27 @@ class RunFolder:
                 self.root,
                 "Change its owner or choose another place with [node] run_dir.",
             )
+        if tighten(self.root.resolve()):
+            log.warning(
+                "the run folder %s was open to other users: it is yours alone now", self.root
+            )
         return self
+
+    def tighten(self) -> None:
+        """Take what an earlier version left open to other users from them.
+
+        Raises:
+            NodeError: it cannot be taken.
+        """
+        own = {self.config, self.metrics, self.status, self.manifest, self.peer_cache, self.journal}
+        trees = [self.checkpoints, self.tensorboard]
+        try:
+            found = [path for name in own | {self.log, self.lock_file} for path in _kin(name)]
+            found += [path for tree in trees if tree.exists() for path in (tree, *tree.rglob("*"))]
+            if count := sum(map(tighten, found)):
+                log.info("%d files in %s were open to other users", count, self.root)
+        except OSError as error:
+            raise write_error(self.root, error) from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -98,7 +122,7 @@ class RunFolder:
             RunFolderBusy: another process holds it.
         """
         self.create()
-        with self._lock_handle() as handle:
+        with private_umask(), self._lock_handle() as handle:
             # a reader of `holder` holds the lock for an instant
             if not _try_lock(handle, attempts=4):
                 raise RunFolderBusy(
@@ -111,6 +135,7 @@ class RunFolder:
                 handle.write(f"{os.getpid()}\n".encode())
             except OSError as error:
                 raise write_error(self.lock_file, error) from error
+            self.tighten()
             try:
                 yield
             finally:
@@ -129,7 +154,7 @@ class RunFolder:
     def _lock_handle(self) -> BinaryIO:
         try:
             # unbuffered: what failed to be written must not be tried again on closing
-            return self.lock_file.open("ab+", buffering=0)
+            return make_private(self.lock_file).open("ab+", buffering=0)
         except OSError as error:
             raise write_error(self.lock_file, error) from error
 
@@ -155,6 +180,11 @@ class RunFolder:
             raise NodeError(
                 "not a status file", self.status, "Delete it; a running node writes it anew."
             ) from error
+
+
+def _kin(path: Path) -> list[Path]:
+    """The file and those named after it: a database's journals and copies, earlier logs."""
+    return [each for each in path.parent.glob(f"{path.name}*") if each.is_file()]
 
 
 def _try_lock(handle: BinaryIO, attempts: int = 1) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from swarm.clock import Clock
 from swarm.journal_errors import RESTORED, JournalCorrupt, JournalError, named_errors
+from swarm.private_file import make_private
 from swarm.schema import MIGRATIONS, TABLES, VERSION
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Journal:
         self._clock = clock
         self._lock = threading.RLock()
         with named_errors(path):
+            if path != MEMORY:
+                make_private(Path(path))
             self._connection = sqlite3.connect(
                 path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -177,6 +180,7 @@ class Journal:
         unfinished = target.with_name(target.name + ".tmp")
         with self._lock, named_errors(target):
             unfinished.unlink(missing_ok=True)
+            make_private(unfinished)
             copy = sqlite3.connect(unfinished)
             try:
                 self._connection.backup(copy)
@@ -243,6 +247,7 @@ def _rebuild(path: Path, clock: Clock, backup: Path) -> str:
     source = "started anew, as there is no backup"
     rebuilt.unlink(missing_ok=True)
     if backup.exists():
+        make_private(rebuilt)
         shutil.copyfile(backup, rebuilt)
         source = f"went on from the backup {backup.name}"
     try:

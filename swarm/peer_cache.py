@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from swarm.known_peers import KNOWN
+from swarm.private_file import make_private
 from swarm.redial import peer_of
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,10 @@ class PeerCache:
             return
         draft = self._path.with_suffix(".new")
         try:
-            draft.write_text("".join(f"{a}\n" for a in self._addresses), encoding="ascii")
+            draft.unlink(missing_ok=True)
+            make_private(draft).write_text(
+                "".join(f"{a}\n" for a in self._addresses), encoding="ascii"
+            )
             draft.replace(self._path)
         except OSError as error:
             logger.warning("peer cache %s was not written: %s", self._path, error)

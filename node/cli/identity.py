@@ -45,7 +45,7 @@ def export(
 
     node = open_node(config)
     identity = Identity.load(node.folder.identity)
-    write_new(out, identity.export(), mode=0o600)
+    write_new(out, identity.export())
     if json:
         print_json({"peer_id": identity.peer_id, "file": str(out)})
         return

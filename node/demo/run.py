@@ -30,6 +30,7 @@ from node.demo.summary import (
 from node.demo.view import SwarmView
 from node.engines.vllm_version import check_vllm
 from node.errors import NodeError
+from node.files import PRIVATE_FOLDER, write_new
 from node.founding import found_swarm
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
@@ -106,10 +107,11 @@ def swarm_of(
 
 def start_seed(folder: Path, environment: dict[str, str]) -> NodeProcess:
     """Found a swarm in ``folder`` and start its seed."""
-    folder.mkdir()
+    folder.mkdir(mode=PRIVATE_FOLDER)
     identity = Identity.create(folder / "identity.key")
-    (folder / "manifest.swarm").write_bytes(
-        found_swarm(identity, name="demo", catalogue="tiny", epoch_seconds=EPOCH_SECONDS)
+    write_new(
+        folder / "manifest.swarm",
+        found_swarm(identity, name="demo", catalogue="tiny", epoch_seconds=EPOCH_SECONDS),
     )
     write_config(folder / "node.toml", loopback({"node.name": "seed"}))
     return NodeProcess(["seed", "--config", str(folder / "node.toml")], folder, environment)
@@ -119,7 +121,7 @@ def start_node(
     folder: Path, name: str, overrides: dict[str, Any], environment: dict[str, str]
 ) -> NodeProcess:
     """Write a node's configuration and identity into ``folder`` and start it."""
-    folder.mkdir()
+    folder.mkdir(mode=PRIVATE_FOLDER)
     Identity.create(folder / "identity.key")
     write_config(folder / "node.toml", loopback({"node.name": name, **overrides}))
     return NodeProcess(["join", "--config", str(folder / "node.toml")], folder, environment)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from node.files import write_error
 from node.monitor.record import RoundRecord
+from swarm.private_file import make_private
 
 
 class JsonLinesFile:
@@ -22,7 +23,7 @@ class JsonLinesFile:
         self._path = path
         _drop_half_line(path)
         # unbuffered: what failed to be written must not be tried again by close()
-        self._file = path.open("ab", buffering=0)
+        self._file = make_private(path).open("ab", buffering=0)
 
     def write(self, record: RoundRecord) -> None:
         """Append one line and hand it to the system.

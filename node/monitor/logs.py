@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rich.logging import RichHandler
 
 from node.monitor.printable import PrintableFormatter, printable, say
 from node.monitor.terminal import Terminal
+from swarm.private_file import make_private
 
 OURS = ("node", "swarm", "protocol")
 FILE_BYTES = 10_000_000
@@ -50,6 +52,10 @@ class _LogFile(RotatingFileHandler):
     """Says once on the terminal that it cannot write, in place of a trace a message."""
 
     _failed = False
+
+    def _open(self) -> TextIOWrapper:
+        make_private(Path(self.baseFilename))
+        return super()._open()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Called within the handling of the error."""

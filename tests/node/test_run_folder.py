@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+import logging
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from node.checkpoint import Checkpoints
 from node.errors import NodeError, RunFolderBusy
+from node.files import private_umask
+from node.monitor.jsonl import JsonLinesFile
+from node.monitor.logs import start_logging
+from node.preparing import prepare
 from node.run_folder import RunFolder
+from swarm.clock import SystemClock
+from swarm.journal import Journal, backup_path, open_or_restore
+from swarm.peer_cache import PeerCache
 
 HOLD = """
 import sys
@@ -79,3 +89,80 @@ def test_a_place_that_cannot_be_a_folder_is_refused_with_the_remedy(tmp_path: Pa
     (tmp_path / "file").write_text("")
     with pytest.raises(NodeError, match="run_dir"):
         RunFolder(tmp_path / "file" / "run").create()
+
+
+@pytest.fixture
+def careless():
+    """A user whose files are open to everybody unless a program says otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def open_to_others(root: Path) -> dict[str, str]:
+    """Mode of what other users could look into, by name."""
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (root, *root.rglob("*"))}
+    return {str(path): oct(mode) for path, mode in modes.items() if mode & 0o077}
+
+
+def test_nothing_that_a_node_writes_is_for_other_users(tmp_path, careless):
+    folder, _ = prepare(tmp_path / "node")
+    journal = Journal(folder.journal, SystemClock())
+    journal.next_sequence()
+    journal.backup()
+    assert {p.name for p in folder.root.glob("journal*")} >= {
+        "journal.sqlite-wal",
+        "journal.sqlite-shm",
+        "journal.sqlite.backup",
+    }
+    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
+    start_logging(folder.log, "info")
+    logging.getLogger().handlers[0].close()
+    logging.getLogger().handlers[:], logging.getLogger().level = handlers, level
+    JsonLinesFile(folder.metrics).close()
+    folder.write_status({})
+    PeerCache(folder.peer_cache).remember(["/ip4/127.0.0.1/tcp/1"])
+    assert open_to_others(folder.root) == {}
+    with folder.locked():
+        Checkpoints(folder.checkpoints).save(1, lambda draft: (draft / "x").write_bytes(b""), {})
+        subprocess.run([sys.executable, "-c", "open('child', 'w')"], cwd=folder.root, check=True)
+        assert open_to_others(folder.root) == {}
+    journal.close()
+    folder.journal.write_bytes(b"damaged")
+    restored, _ = open_or_restore(folder.journal, SystemClock())
+    restored.close()
+    folder.journal.unlink()
+    backup_path(folder.journal).unlink()
+    assert open_to_others(folder.root) == {}
+
+
+def test_the_umask_of_a_caller_comes_back(careless):
+    with private_umask():
+        assert os.umask(0o077) == 0o077
+    assert os.umask(0) == 0
+
+
+def test_an_older_folder_is_taken_from_other_users_and_says_so(tmp_path, careless, caplog):
+    root = tmp_path / "old"
+    root.mkdir(mode=0o755)
+    names = ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite.backup", "node.log.1"]
+    names += ["checkpoints/step-00000001/model.safetensors", "tensorboard/events", "status.json"]
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"")
+    (root / "essay.txt").write_bytes(b"")
+    assert len(open_to_others(root)) == len(names) + 2 + 3
+    with caplog.at_level("INFO"), RunFolder(root).locked():
+        assert set(open_to_others(root)) == {str(root / "essay.txt")}, "which is not ours"
+    assert "is yours alone now" in caplog.text
+    assert "10 files in" in caplog.text
+    caplog.clear()
+    with RunFolder(root).locked():
+        assert caplog.text == ""
+
+
+def test_a_folder_that_is_everybodys_stays_so(tmp_path):
+    tmp_path.chmod(0o1777)
+    with RunFolder(tmp_path).locked():
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
+        assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
