@@ -72,7 +72,7 @@ class Directory:
         self._secret = secret
         self._counters = counters
         self._nonce: int | None = None
-        self._last_expiry = 0.0
+        self._expiries: dict[int, float] = {}
         self._standing = standing
         self._rng = random.Random(sha256(b"gossip" + secret).digest())
         self._own: Known | None = None
@@ -112,8 +112,7 @@ class Directory:
         nonce = await self._proof()
         now, epoch = self._clock.time(), self.epoch
         shard = shard_of(self.identity.author, epoch, self.manifest.shards)
-        expiry = now + LIFETIME_EPOCHS * self.manifest.epoch_seconds
-        expiry = self._last_expiry = max(expiry, self._last_expiry + LEAST_STEP)
+        expiry = self._expiry(now, epoch)
         announcement = Announcement(
             epoch, shard, sequence, policy_step, expiry, nonce, tuple(offers)
         )
@@ -123,6 +122,17 @@ class Directory:
         stored = await self._transport.store(key, self.identity.author, record, expiry)
         self._counters.add("announced" if stored else "announce_failed")
         return stored
+
+    def _expiry(self, now: float, epoch: int) -> float:
+        """Later than that of the record which this one replaces, and of no other.
+
+        A clock that was ahead for a while has left expiries that no reader would take now.
+        """
+        least = self._expiries.get(epoch, 0.0) + LEAST_STEP
+        expiry = max(now + LIFETIME_EPOCHS * self.manifest.epoch_seconds, least)
+        near = {e: x for e, x in self._expiries.items() if abs(e - epoch) <= LIFETIME_EPOCHS}
+        self._expiries = near | {epoch: expiry}
+        return expiry
 
     async def read(self) -> list[Known]:
         """Read two drawn shards of the present and the previous epoch; what is new there."""

@@ -151,7 +151,9 @@ class Member:
                 logger.exception("%s failed: %s (%d in a row)", name, error, failures)
                 if failures >= FAILURES_REPORTED:
                     self._failing[name] = error
-            await self._clock.sleep(max(began + period - self._clock.time(), period / 4))
+            # A clock that was put back meanwhile shows less than nothing.
+            took = max(0.0, self._clock.time() - began)
+            await self._clock.sleep(max(period - took, period / 4))
 
     def _peers(self) -> tuple[PeerInfo, ...]:
         connected = set(self._transport.peers())

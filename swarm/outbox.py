@@ -112,8 +112,12 @@ class Outbox:
         return rows[0][0] if rows else None
 
     def offers(self, limit: int) -> list[Offer]:
-        """The youngest ``limit`` frames, the youngest first."""
-        query = f"SELECT {_OFFER} FROM frames ORDER BY created DESC, content_id LIMIT ?"
+        """The ``limit`` frames kept last, the last first.
+
+        In the order of rows, not of clock times: frames sealed while the clock was ahead would
+        otherwise be offered before all others until their time has come.
+        """
+        query = f"SELECT {_OFFER} FROM frames ORDER BY rowid DESC LIMIT ?"
         return [Offer(*row) for row in self._journal.read(query, (limit,))]
 
     def prune(self, *, oldest_epoch: int, oldest_frame: float, max_bytes: int) -> None:

@@ -33,7 +33,8 @@ class Redial:
                 self._next.pop(address, None)
                 continue
             at, pause = self._next.get(address, (now, FIRST_SECONDS))
-            if at <= now:
+            # No pause is longer; the clock was put back.
+            if at <= now or at > now + LONGEST_SECONDS:
                 self._next[address] = (now + pause, min(2 * pause, LONGEST_SECONDS))
                 ready.append(address)
         return tuple(ready)

@@ -157,10 +157,10 @@ class MemorySwarm:
         self.manifest = manifest(**agreed)
         self.nodes: list[Node] = []
 
-    async def join(self, name: str, **options) -> Node:
+    async def join(self, name: str, clock: Clock | None = None, **options) -> Node:
         counters = Counters()
         transport = MemoryTransport(self.network, identity(name).peer_id, counters)
-        node = Node(name, transport, self.clock, counters, self.manifest, **options)
+        node = Node(name, transport, clock or self.clock, counters, self.manifest, **options)
         await transport.start()
         self.nodes.append(node)
         return node
