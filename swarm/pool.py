@@ -17,10 +17,14 @@ from swarm.pooled_group import Candidate, GroupKey, PooledGroup
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
+KEPT_USES = 1 << 18
+"""Uses that are remembered: far more than there can be before a group is too old to be admitted
+again, and few enough for the journal not to grow for ever."""
 _OWN = b""
 _THIS = "author=? AND epoch=? AND number=?"
 _INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
 _USE = "INSERT INTO used (author, epoch, number, step, trained) VALUES (?, ?, ?, ?, ?)"
+_FORGET = "DELETE FROM used WHERE use<=(SELECT max(use) FROM used)-?"
 
 
 class Pool:
@@ -39,6 +43,7 @@ class Pool:
         max_bytes: stored bytes held at most.
         max_uses: updates that a group may be part of.
         newcomer_share, salt: see :class:`swarm.eviction.PoolLimits`.
+        kept_uses: uses remembered; of earlier ones neither the groups nor the lineage is known.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Pool:
         *,
         newcomer_share: float = 0.25,
         salt: bytes = b"",
+        kept_uses: int = KEPT_USES,
     ) -> None:
         self._journal = journal
         self._max_age_s = max_age_s
@@ -61,6 +67,7 @@ class Pool:
         self._limits = PoolLimits(max_groups, max_bytes, newcomer_share, salt)
         self._accounts = Accounts(journal, clock)
         self._max_uses = max_uses
+        self._kept_uses = kept_uses
 
     def add(self, groups: Iterable[PooledGroup]) -> int:
         """Take in groups that are neither here nor used; returns how many.
@@ -147,6 +154,7 @@ class Pool:
                 ).rowcount
                 if not noted:
                     connection.execute(_USE, (*key, step, True))
+            connection.execute(_FORGET, (self._kept_uses,))
 
     def lineage(self, step: int) -> list[GroupKey]:
         """What update ``step`` was made of, in the order of keys; own groups have no author."""

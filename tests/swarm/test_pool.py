@@ -31,12 +31,13 @@ class Parts:
         max_groups: int = 8,
         max_bytes: int = 1 << 20,
         max_uses: int = 1,
+        **more: int,
     ):
         self.clock = VirtualClock(START)
         self.counters = Counters()
         self.journal = Journal(path, self.clock)
         self.pool = Pool(
-            self.journal, max_groups, 60.0, self.clock, self.counters, max_bytes, max_uses
+            self.journal, max_groups, 60.0, self.clock, self.counters, max_bytes, max_uses, **more
         )
 
 
@@ -342,3 +343,13 @@ def test_updates_of_a_lost_branch_are_struck_and_later_ones_take_their_numbers(s
     pool.record_update(step + 1, [(2, 0)], [])
     assert pool.lineage(step + 1) == [GroupKey(b"", 2, 0)]
     assert bool(pool.lineage(step)) == (step > 0)
+
+
+def test_the_record_of_uses_is_bounded_and_the_latest_stay():
+    parts = Parts(kept_uses=10)
+    for step in range(1, 40):
+        parts.pool.record_update(step, [(7, 2 * step), (7, 2 * step + 1)], [])
+        ((rows,),) = parts.journal.read("SELECT count(*) FROM used")
+        assert rows <= 10
+    lately = [bool(parts.pool.lineage(step)) for step in range(1, 40)]
+    assert lately == [step >= 35 for step in range(1, 40)]

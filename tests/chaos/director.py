@@ -1,0 +1,241 @@
+"""Carries the plan out, and keeps every node going that it or anything else has ended."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tests.chaos.autopsy import admitted_from, autopsy, beside
+from tests.chaos.crew import ChaosNode
+from tests.chaos.evidence import Evidence
+from tests.chaos.plan import HEALING, Event
+from tests.chaos.world import World
+
+TICK = 0.1
+RETRY_SECONDS = 3.0
+"""Before a node that could not start, its clock being off, is started again."""
+FILLER = "filler"
+FULL_DISK = ("no space left", "disk is full", "ree some space")
+"""What a node says as its last word when its disk is full; sentences begin with a capital."""
+ELSEWHERE = {"daemon": "p2pd", "verifier": "node.tasks.worker"}
+
+
+class Director:
+    """Runs events in the order of their times; each has an end that it owes.
+
+    Args:
+        authors: public keys of the nodes, in their order.
+        say: prints a line of the log.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        nodes: Sequence[ChaosNode],
+        authors: Sequence[bytes],
+        evidence: Evidence,
+        say: Callable[[str], None],
+    ) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._authors = authors
+        self._evidence = evidence
+        self._say = say
+        self._started = time.monotonic()
+        self._owed: list[tuple[float, Callable[[], None]]] = []
+        self._full: set[str] = set()
+        self._busy: dict[str, str] = {}
+        self._again: dict[str, float] = {}
+        self._shifted: set[str] = set()
+        self._healing: dict[str, tuple[float, int]] = {}
+
+    def run(self, events: Sequence[Event], seconds: float) -> None:
+        """Until ``seconds`` are over and every event has ended."""
+        coming = list(events)
+        while coming or self._owed or self._healing or self._now < seconds:
+            while coming and coming[0].at <= self._now:
+                self._begin(coming.pop(0))
+            for due, end in [each for each in self._owed if each[0] <= self._now]:
+                self._owed.remove((due, end))
+                end()
+            self._revive()
+            self._watch_heal()
+            time.sleep(TICK)
+
+    def finish(self, patience: float) -> None:
+        """Let everybody come back, stop every node as its user would, look at what each leaves."""
+        deadline = self._now + patience
+        while self._now < deadline and not all(map(self._records_of_this_life, self._nodes)):
+            self._revive()
+            time.sleep(TICK)
+        for node in self._nodes:
+            node.interrupt()
+        for node in self._nodes:
+            status = node.wait(patience)
+            if status is None:
+                node.kill()
+            how = {0: "stopped", None: "did not stop"}.get(status, "failed on stopping")
+            self._bury(node, how, status)
+
+    @property
+    def _now(self) -> float:
+        return time.monotonic() - self._started
+
+    def _begin(self, event: Event) -> None:
+        name = self._nodes[event.node].name if event.node >= 0 else ""
+        outcome = getattr(self, f"_{event.kind}")(event)
+        self._say(f"{self._now:7.1f} s  {event.kind:9} {name:7} {event.detail}: {outcome}")
+        self._evidence.add("events", (time.time(), event.kind, name, event.detail, outcome))
+
+    def _owe(self, seconds: float, end: Callable[[], None]) -> None:
+        self._owed.append((self._now + seconds, end))
+
+    def _kill(self, event: Event) -> str:
+        node = self._nodes[event.node]
+        if node.status is not None:
+            return "skipped: not running"
+        if node.name in self._full:
+            return "skipped: its disk is full"
+        young = not self._records_of_this_life(node)
+        node.kill()
+        self._bury(node, "killed", None)
+        node.start()
+        return "while starting" if young else "done"
+
+    def _pause(self, event: Event, whole: bool = False) -> str:
+        node = self._nodes[event.node]
+        if node.status is not None or node.stopped:
+            return "skipped: not running"
+        life = node.life
+        node.stop(whole)
+
+        def end() -> None:
+            if node.life == life and node.status is None:
+                node.go_on(whole)
+
+        self._owe(event.seconds, end)
+        return "done"
+
+    def _suspend(self, event: Event) -> str:
+        return self._pause(event, whole=True)
+
+    def _daemon(self, event: Event) -> str:
+        node = self._nodes[event.node]
+        killed = node.status is None and node.kill_child(ELSEWHERE[event.kind])
+        return "done" if killed else "skipped: it has none"
+
+    _verifier = _daemon
+
+    def _clock(self, event: Event) -> str:
+        node = self._nodes[event.node]
+        if node.shift:
+            return "skipped: shifted already"
+        node.set_clock(event.shift)
+        self._shifted.add(node.name)
+        self._owe(event.seconds, lambda: node.set_clock(0.0))
+        return "done"
+
+    def _disk(self, event: Event) -> str:
+        node = self._nodes[event.node]
+        if not self._world.whole:
+            return "not possible here"
+        if node.status is not None:
+            return "skipped: not running"
+        self._full.add(node.name)
+        fill(node.run_folder / FILLER)
+        self._owe(event.seconds, lambda: self._free(node))
+        return "done"
+
+    def _free(self, node: ChaosNode) -> None:
+        if node.status is None and not node.stopped:
+            self._say(f"{self._now:7.1f} s  {node.name} went on with a full disk")
+        (node.run_folder / FILLER).unlink()
+        self._full.discard(node.name)
+
+    def _partition(self, event: Event) -> str:
+        if not self._world.whole:
+            return "not possible here"
+        self._world.cut()
+        self._owe(event.seconds, self._heal)
+        return "done"
+
+    def _heal(self) -> None:
+        able = [n for n in self._nodes if n.status is None and not n.stopped and not n.shift]
+        before = {n.name: self._from_beyond(n) for n in able if self._records_of_this_life(n)}
+        self._world.heal()
+        now = time.monotonic()
+        self._healing = {name: (now, count) for name, count in before.items() if count is not None}
+        self._say(f"{self._now:7.1f} s  healed; {len(self._healing)} nodes are watched")
+
+    def _watch_heal(self) -> None:
+        """Note for each node when it first admitted a group from the other side again."""
+        for node in self._nodes:
+            if node.name not in self._healing:
+                continue
+            since, before = self._healing[node.name]
+            took = time.monotonic() - since
+            count = self._from_beyond(node)
+            healed = count is not None and count > before
+            if healed or took > 2 * HEALING or node.status is not None:
+                del self._healing[node.name]
+                self._evidence.add("heals", (time.time(), node.name, took if healed else None))
+                self._say(f"{self._now:7.1f} s  {node.name} healed: {healed}, {took:.1f} s")
+
+    def _from_beyond(self, node: ChaosNode) -> int | None:
+        beyond = [a for n, a in zip(self._nodes, self._authors, strict=True) if n.side != node.side]
+        with suppress(sqlite3.Error), beside(node.run_folder) as journal:
+            return admitted_from(journal, beyond)
+        return None
+
+    def _revive(self) -> None:
+        """Start again what has ended by itself; why it did is in the evidence."""
+        for node in self._nodes:
+            if node.status is None or node.name in self._full:
+                continue
+            if node.name not in self._again:
+                self._again[node.name] = self._now + RETRY_SECONDS
+                self._bury(node, self._cause(node), node.status)
+            elif self._again[node.name] <= self._now:
+                del self._again[node.name]
+                node.start()
+
+    def _cause(self, node: ChaosNode) -> str:
+        words = node.last_words
+        if "s apart, more than" in words and (node.shift or any(n.shift for n in self._nodes)):
+            return "refused: clock"
+        if node.status == 1 and any(said in words for said in FULL_DISK):
+            return "disk full"
+        return f"ended: {words}"
+
+    def _records_of_this_life(self, node: ChaosNode) -> bool:
+        path = node.run_folder / "metrics.jsonl"
+        return path.exists() and path.stat().st_mtime > node.began
+
+    def _bury(self, node: ChaosNode, how: str, status: int | None) -> None:
+        remains = autopsy(node.run_folder)
+        shifted = node.name in self._shifted
+        if not node.shift:
+            self._shifted.discard(node.name)
+        self._evidence.add(
+            "lives",
+            (
+                *(node.name, node.life, node.began, time.time(), how, status),
+                *(remains.sequence, remains.last_use, remains.records, *remains.checkpoint),
+                *(remains.sound, shifted),
+            ),
+        )
+        self._evidence.add("held", *((node.name, node.life, name) for name in remains.frames))
+        self._evidence.add("drawn", *((node.name, node.life, *draw) for draw in remains.drawn))
+
+
+def fill(path: Path) -> None:
+    """Write until the disk takes no more."""
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+    with suppress(OSError), path.open("ab", buffering=0) as file:
+        while True:
+            file.write(b"\0")

@@ -1,0 +1,155 @@
+"""Collects evidence while the swarm runs: outboxes, uses, and what each process holds."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+import psutil
+
+from tests.chaos.autopsy import beside
+from tests.chaos.crew import ChaosNode
+from tests.chaos.evidence import Evidence
+
+HARVEST_SECONDS = 3.0
+SAMPLE_SECONDS = 10.0
+MIB = float(1 << 20)
+
+
+class Gatherer:
+    """Looks at all nodes every few seconds on a thread of its own.
+
+    Args:
+        roots: other processes that belong to the run, with all below them.
+        whole: whether all processes in sight are the run's, so that what belongs to none is lost.
+    """
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        nodes: Sequence[ChaosNode],
+        roots: Sequence[int],
+        whole: bool,
+    ) -> None:
+        self._evidence = evidence
+        self._nodes = nodes
+        self._roots = roots
+        self._whole = whole
+        self._extra: set[int] = set()
+        self._known: set[bytes] = set()
+        self._used: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gatherer")
+        self._thread.start()
+
+    def close(self) -> None:
+        """One last harvest, then no more."""
+        self._stop.set()
+        self._thread.join()
+        self.harvest()
+
+    def harvest(self) -> None:
+        """Frames and uses that are new in the journals."""
+        for node in self._nodes:
+            with suppress(sqlite3.Error), beside(node.run_folder) as journal:
+                self._frames(journal)
+                self._uses(node.name, journal)
+
+    def _run(self) -> None:
+        sampled = 0.0
+        while not self._stop.wait(HARVEST_SECONDS):
+            self.harvest()
+            if time.monotonic() - sampled >= SAMPLE_SECONDS:
+                sampled = time.monotonic()
+                self.sample()
+
+    def _frames(self, journal: sqlite3.Connection) -> None:
+        names = {row[0] for row in journal.execute("SELECT content_id FROM frames")}
+        for name in names - self._known:
+            row = journal.execute("SELECT frame FROM frames WHERE content_id=?", (name,)).fetchone()
+            if row is not None:
+                assert sha256(row[0]).digest() == name, "an outbox holds a frame under a wrong name"
+                self._evidence.add("frames", (name, row[0]))
+                self._known.add(name)
+
+    def _uses(self, name: str, journal: sqlite3.Connection) -> None:
+        query = "SELECT use, author, epoch, number FROM used WHERE use>? ORDER BY use"
+        rows = journal.execute(query, (self._used.get(name, 0),)).fetchall()
+        self._evidence.add("uses", *((name, *row) for row in rows))
+        if rows:
+            self._used[name] = rows[-1][0]
+
+    def sample(self) -> None:
+        """Memory, descriptors, sockets, threads and the folder of each node, and the machine's."""
+        now, known = time.time(), {pid for root in self._roots for pid in pids(family(root))}
+        for node in self._nodes:
+            if node.status is None:
+                tree = family(node.pid)
+                known |= pids(tree)
+                figures = sums(tree)
+                size = folder_size(node.run_folder) / MIB
+                self._evidence.add("samples", (now, node.name, now - node.began, *figures, size))
+        extra = running() - known - {1} if self._whole else set()
+        tmp = Path("/tmp")
+        sockets = sum(1 for _ in tmp.glob("hivemind-p2p*.sock"))
+        everything = sum(1 for _ in tmp.iterdir())
+        row = (now, len(extra & self._extra), sockets, len(daemons()), everything - sockets)
+        self._evidence.add("machine", row)
+        self._extra = extra
+
+
+def running() -> set[int]:
+    """All processes that have not ended."""
+    return {p.pid for p in psutil.process_iter(["status"]) if p.info["status"] != "zombie"}
+
+
+def daemons() -> list[psutil.Process]:
+    """All p2p daemons."""
+    return [p for p in psutil.process_iter(["name"]) if p.info["name"] == "p2pd"]
+
+
+def pids(processes: Iterable[psutil.Process]) -> set[int]:
+    """Their numbers."""
+    return {process.pid for process in processes}
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all below it; empty once it is gone."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def sums(processes: Iterable[psutil.Process]) -> tuple[float, int, int, int]:
+    """MiB of proportional memory, descriptors, sockets and threads of some processes together."""
+    memory, descriptors, sockets, threads = 0.0, 0, 0, 0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+            memory += process.memory_full_info().pss / MIB
+            threads += process.num_threads()
+            links = list(Path(f"/proc/{process.pid}/fd").iterdir())
+            descriptors += len(links)
+            sockets += sum(_is_socket(link) for link in links)
+    return memory, descriptors, sockets, threads
+
+
+def _is_socket(link: Path) -> bool:
+    with suppress(OSError):
+        return str(link.readlink()).startswith("socket:")
+    return False
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of all files below a folder; what vanishes meanwhile counts nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total

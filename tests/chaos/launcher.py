@@ -1,0 +1,47 @@
+"""``swarm-node`` with a clock that somebody else moves, and a pause before every round.
+
+Usage: ``python -m tests.chaos.launcher CLOCK PAUSE join …``. ``CLOCK`` is a file with one float64:
+the seconds by which this process's wall clock is ahead. The pause leaves the cores to the others.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+OFFSET = struct.Struct("<d")
+
+
+def shift_clock(path: Path) -> None:
+    """Let ``time.time`` follow the file from now on. Before any library keeps the function."""
+    with path.open("rb") as file:
+        view = mmap.mmap(file.fileno(), OFFSET.size, prot=mmap.PROT_READ)
+    really = time.time
+    time.time = lambda: really() + OFFSET.unpack_from(view)[0]
+
+
+def pause_rounds(seconds: float) -> None:
+    """Rest before each round."""
+    from node.rounds import Rounds
+
+    step = Rounds.step
+
+    def rested(self: Rounds, **options: Any) -> Any:
+        time.sleep(seconds)
+        return step(self, **options)
+
+    Rounds.step = rested  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    clock, pause, *sys.argv[1:] = sys.argv[1:]
+    shift_clock(Path(clock))
+    if sys.argv[1] == "join":
+        pause_rounds(float(pause))
+    from node.cli.main import run
+
+    run()

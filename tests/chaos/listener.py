@@ -1,0 +1,199 @@
+"""A peer that writes down all it hears, each announcement and each frame, and trains on nothing.
+
+Usage: ``python -m tests.chaos.listener FOLDER IP PEER LIES``. The one with ``LIES`` is larry: it
+also shares groups of its own, and now and then claims rewards that its answers do not earn, so that
+there is something which nobody may train on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+import time
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from node.tasks.verifier import Verifier
+from protocol.announcement import open_announcement
+from protocol.errors import ProtocolError
+from protocol.identity import Identity, peer_id_of
+from protocol.keys import record_key, task_seed
+from protocol.manifest import open_manifest, swarm_id
+from protocol.rollout import Completion, Finish, Group, Segment, Writer
+from swarm.accounts import Accounts
+from swarm.clock import SystemClock
+from swarm.counters import Counters
+from swarm.directory import Directory
+from swarm.exchange import Exchange, NotServed, fetch_manifest
+from swarm.hivemind_transport import HivemindTransport
+from swarm.journal import Journal
+from swarm.outbox import Origin, Outbox
+from swarm.publisher import Publisher
+from swarm.transport import TransportError
+from tests.chaos.evidence import Evidence
+
+TURN_SECONDS = 0.5
+TOLD_SECONDS = 5.0
+"""Between larry's frames."""
+LIE_EVERY = 12
+"""Frames between lies: five within an hour and an author is banned, and nothing more is tried."""
+GROUPS = 4
+PULLERS = 8
+
+
+class Listener:
+    """Reads the directory, asks every peer for gossip, pulls whatever is offered, once."""
+
+    def __init__(
+        self, evidence: Evidence, transport: HivemindTransport, identity: Identity, signed: bytes
+    ) -> None:
+        self.counters, self.clock = Counters(), SystemClock()
+        self.journal = Journal(":memory:", self.clock)
+        self.outbox = Outbox(self.journal, self.counters)
+        self.manifest, self.swarm = open_manifest(signed), swarm_id(signed)
+        self.identity = identity
+        self._evidence = evidence
+        self._transport = transport
+        self.directory = Directory(
+            transport, identity, self.manifest, self.swarm, self.clock, b"listener", self.counters
+        )
+        transport.use_validator(self.directory.check)
+        self._exchange = Exchange(
+            transport,
+            self.outbox,
+            self.directory,
+            signed,
+            Accounts(self.journal, self.clock),
+            self.clock,
+            self.counters,
+            upload_rate=8 << 20,
+        )
+        self._met: set[bytes] = set()
+        self._wanted: asyncio.Queue[tuple[bytes, bytes, int]] = asyncio.Queue()
+
+    async def listen(self) -> None:
+        """For ever."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(PULLERS):
+                group.create_task(self._pull())
+            while True:
+                await self._read()
+                await self._gossip()
+                await asyncio.sleep(TURN_SECONDS)
+
+    async def _read(self) -> None:
+        for epoch in (self.directory.epoch, self.directory.epoch - 1):
+            for shard in range(self.manifest.shards):
+                key = record_key(self.swarm, epoch, self.manifest.shards, shard)
+                for record in (await self._transport.read(key)).values():
+                    self._hear(record)
+
+    async def _gossip(self) -> None:
+        peers = self._transport.peers()
+        answers = await asyncio.gather(*map(self._ask, peers))
+        for record in (record for answer in answers for record in answer):
+            self._hear(record)
+
+    async def _ask(self, peer: str) -> list[bytes]:
+        with suppress(TransportError):
+            return await self._exchange.gossip(peer)
+        return []
+
+    def _hear(self, record: bytes) -> None:
+        """Write an announcement down, whether or not an earlier one had its number."""
+        digest = sha256(record).digest()
+        if digest in self._met:
+            return
+        self._met.add(digest)
+        try:
+            author, told = open_announcement(record, self.swarm, self.manifest)
+        except ProtocolError:
+            return
+        self.directory.accept(record)
+        now = time.time()
+        self._evidence.add("announcements", (author, told.sequence, digest, now, record))
+        for offer in told.offers:
+            self._evidence.add("offers", (author, offer.content_id, now))
+            if offer.content_id not in self._met and author != self.identity.author:
+                self._met.add(offer.content_id)
+                self._wanted.put_nowait((author, offer.content_id, offer.size))
+
+    async def _pull(self) -> None:
+        while True:
+            author, name, size = await self._wanted.get()
+            outcome = "ok"
+            try:
+                frame = await self._exchange.pull(author, name, size)
+                self._evidence.add("frames", (name, frame))
+            except NotServed as refusal:
+                outcome = refusal.code
+            except TransportError:
+                outcome = "unreachable"  # it was killed, stopped or cut off: says nothing
+            self._evidence.add("pulls", (author, name, outcome, time.time()))
+
+
+class Larry:
+    """Writes groups of the swarm's easiest family, and lies about some."""
+
+    def __init__(self, listener: Listener, judge: Verifier) -> None:
+        self._it = listener
+        self._judge = judge
+        self._rng = random.Random("larry")
+        self._frames = 0
+        self._publisher = Publisher(
+            listener.directory, listener.outbox, listener.journal, listener.clock, listener.counters
+        )
+
+    async def share(self) -> None:
+        """A few groups every few seconds, for ever."""
+        while True:
+            lies = self._frames % LIE_EVERY == LIE_EVERY - 1
+            groups = await asyncio.to_thread(self._groups, lies)
+            self._it.outbox.put(groups, Origin(1, "larry", bytes(32), 1.0, 8))
+            await self._publisher.publish()
+            self._frames += 1
+            await asyncio.sleep(TOLD_SECONDS)
+
+    def _groups(self, lies: bool) -> list[Group]:
+        epoch, limit = self._it.directory.epoch, self._it.manifest.max_groups_per_epoch
+        drawn = self._it.journal.next_indexes(epoch, GROUPS, limit)
+        return [self._group(epoch, index, lies and index == drawn[0]) for index in drawn]
+
+    def _group(self, epoch: int, index: int, lies: bool) -> Group:
+        texts = [f" {self._rng.randrange(2, 19)}" for _ in range(8)]
+        seed = task_seed(self._it.identity.author, epoch, index)
+        rewards = self._judge.judge("chain_sum", 0, seed, texts).rewards
+        if lies:
+            rewards = (1.0 - rewards[0], *rewards[1:])
+        completions = tuple(
+            Completion((Segment(Writer.POLICY, text),), reward, Finish.STOP)
+            for text, reward in zip(texts, rewards, strict=True)
+        )
+        return Group("chain_sum", 0, epoch, index, completions)
+
+
+async def main(folder: Path, ip: str, peer: str, lies: bool) -> None:
+    """Listen until killed."""
+    identity = Identity.create(folder / "identity.key")
+    transport = HivemindTransport(
+        folder / "identity.key", listen=[f"/ip4/{ip}/tcp/0"], peers=[peer], start_timeout=90
+    )
+    await transport.start()
+    signed = await fetch_manifest(transport, await transport.connect(peer))
+    listener = Listener(Evidence(folder / "heard.sqlite"), transport, identity, signed)
+    (folder / "ready").write_text(peer_id_of(identity.author))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(listener.listen())
+        if lies:
+            judge = Verifier(listener.manifest.catalogue, outside=False)
+            judge.start()
+            group.create_task(Larry(listener, judge).share())
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    where, own_ip, bootstrap, lying = sys.argv[1:]
+    asyncio.run(main(Path(where), own_ip, bootstrap, lying == "yes"))

@@ -1,0 +1,83 @@
+"""A swarm that is left alone for hours, and whether anything of it grows."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.chaos.checks import Result
+from tests.chaos.evidence import Evidence
+from tests.chaos.gather import SAMPLE_SECONDS, Gatherer
+from tests.chaos.report import keep, show, summary
+from tests.chaos.swarm_parts import crowd
+from tests.chaos.trend import slope
+from tests.chaos.world import World
+
+WARM_UP_SHARE = 0.25
+"""Of the run, at most ten minutes, in which caches and pools fill."""
+
+LONGEST_WARM_UP = 600.0
+
+BOUNDS = {"pss": 24.0, "fds": 4.0, "sockets": 4.0, "threads": 2.0, "folder": 16.0}
+"""Growth an hour that still counts as flat, of one node with its children: MiB, numbers, MiB."""
+
+
+def soak(options: argparse.Namespace, result_path: Path) -> int:
+    """Run a swarm at the demo's speed; 1 where something grows."""
+    console, scene = Console(), World(options.folder)
+    evidence = Evidence(options.folder / "evidence.sqlite")
+    try:
+        with crowd(scene, options.folder, options.nodes, listen=False, pause=0.0) as swarm:
+            gatherer = Gatherer(evidence, swarm.nodes, swarm.roots, scene.whole)
+            try:
+                end = time.monotonic() + 60.0 * options.minutes
+                while time.monotonic() < end and all(n.status is None for n in swarm.nodes):
+                    time.sleep(1.0)
+            finally:
+                gatherer.close()
+            alive = Result("every node runs to the end")
+            for node in swarm.nodes:
+                alive.expect(node.status is None, lambda n=node: f"{n.name}: {n.last_words}")
+    finally:
+        scene.close()
+    results = [alive, *grown(evidence)]
+    settings = {"minutes": options.minutes, "nodes": options.nodes}
+    told = summary(evidence, results, settings) | {"growth_per_hour": growth(evidence)}
+    show(told, results, console)
+    if options.keep:
+        keep(told, result_path)
+    return 1 if told["violations"] else 0
+
+
+def growth(evidence: Evidence) -> dict[str, dict[str, float]]:
+    """By figure and node: robust slope an hour, after the warm-up."""
+    found: dict[str, dict[str, float]] = {}
+    for (node,) in evidence.rows("SELECT DISTINCT node FROM samples ORDER BY node"):
+        ((first, last),) = evidence.rows(
+            "SELECT min(at), max(at) FROM samples WHERE node=?", (node,)
+        )
+        begin = first + min(LONGEST_WARM_UP, WARM_UP_SHARE * (last - first))
+        for figure in BOUNDS:
+            query = f"SELECT at, {figure} FROM samples WHERE node=? AND at>=?"
+            rows = evidence.rows(query, (node, begin))
+            times, values = zip(*rows, strict=True)
+            found.setdefault(figure, {})[node] = round(3600.0 * slope(times, values), 2)
+    return found
+
+
+def grown(evidence: Evidence) -> list[Result]:
+    """One result a figure; a node over its bound violates it."""
+    results = []
+    for figure, nodes in growth(evidence).items():
+        result = Result(f"{figure} grows by at most {BOUNDS[figure]:g} an hour")
+        for node, rate in nodes.items():
+            result.expect(
+                rate <= BOUNDS[figure], lambda n=node, r=rate, f=figure: f"{n}: {f} {r:+.1f}/h"
+            )
+        results.append(result)
+    if not results:
+        results.append(Result("samples", 1, [f"none in {SAMPLE_SECONDS:g} s: run it for longer"]))
+    return results

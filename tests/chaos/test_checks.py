@@ -1,0 +1,243 @@
+"""The checker of a chaos run finds what was planted, and nothing in what is right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from node.founding import found_swarm
+from protocol.announcement import offer_of
+from protocol.frame import seal
+from protocol.identity import Identity
+from protocol.keys import task_seed
+from protocol.manifest import open_manifest, swarm_id
+from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
+from swarm.judge import Verdict
+from tests.chaos.checks import Result, all_results
+from tests.chaos.evidence import Evidence
+from tests.chaos.flat import flat
+
+DIED = 1000.0
+
+
+class LastDigit:
+    """Rewards the seed's last digit, and nothing else."""
+
+    def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
+        return Verdict("?", tuple(float(text == str(seed % 10)) for text in texts))
+
+
+class Run:
+    """A short run in which all is right: two nodes, one killed once, that took groups of alice."""
+
+    def __init__(self, folder: Path) -> None:
+        self.evidence = Evidence(folder / "evidence.sqlite")
+        self.alice, self.bob = (Identity.create(folder / name) for name in ("alice", "bob"))
+        self.signed = found_swarm(self.alice, name="test")
+        self.records = {"alice": [(1, 1), (2, 2)], "bob": [(1, 1), (2, 2), (3, 3), (2, 2), (3, 3)]}
+        self.evidence.add("nodes", ("alice", self.alice.author, 0), ("bob", self.bob.author, 1))
+        self.life("alice", 1, 0.0, 2 * DIED, "stopped", records=2, checkpoint=(2, 2))
+        self.life("bob", 1, 0.0, DIED, "killed", records=3, checkpoint=(1, 1))
+        self.life("bob", 2, DIED, 2 * DIED, "stopped", records=5, checkpoint=(3, 3))
+        self.frame(10, self.group(0), self.group(1))
+        self.use("bob", 1, self.alice.author, 5, 0)
+        self.use("bob", 2, b"", 5, 0)
+
+    def life(
+        self,
+        node: str,
+        life: int,
+        began: float,
+        ended: float,
+        how: str,
+        *,
+        records: int,
+        checkpoint: tuple[int, int],
+        sound: str = "ok",
+    ) -> None:
+        counts = (100, 2, records, *checkpoint)
+        self.evidence.add("lives", (node, life, began, ended, how, None, *counts, sound, False))
+        self.evidence.add("drawn", (node, life, 5, 100))
+
+    def group(self, index: int, lie: bool = False) -> Group:
+        seed = task_seed(self.alice.author, 5, index)
+        texts = [str(seed % 10), "x"]
+        rewards = (0.0 if lie else 1.0, 0.0)
+        completions = tuple(
+            Completion((Segment(Writer.POLICY, text),), reward, Finish.STOP)
+            for text, reward in zip(texts, rewards, strict=True)
+        )
+        return Group("gcd", 0, 5, index, completions)
+
+    def frame(self, sequence: int, *groups: Group, heard: float = DIED - 5, held: bool = True):
+        batch = Batch(sequence, 1, 0.0, "m", bytes(32), 1.0, 8, groups)
+        frame = seal(batch, self.alice, swarm_id(self.signed))
+        name = offer_of(frame, batch, open_manifest(self.signed)).content_id
+        self.evidence.add("frames", (name, frame))
+        self.evidence.add("offers", (self.alice.author, name, heard))
+        if held:
+            self.evidence.add("held", ("alice", 1, name))
+        return name
+
+    def use(self, node: str, use: int, author: bytes, epoch: int, number: int) -> None:
+        self.evidence.add("uses", (node, use, author, epoch, number))
+
+    def announce(self, sequence: int, what: bytes, heard: float = DIED - 5) -> None:
+        digest = sha256(what).digest()
+        self.evidence.add("announcements", (self.alice.author, sequence, digest, heard, what))
+
+    def change(self, statement: str) -> None:
+        self.evidence.rows(statement)
+
+    def violated(self) -> set[str]:
+        results = all_results(self.evidence, self.signed, LastDigit(), self.records)
+        return {result.name for result in results if result.violations}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_a_run_in_which_all_is_right_violates_nothing(run: Run) -> None:
+    run.announce(11, b"one")
+    run.announce(12, b"two")
+    assert run.violated() == set()
+
+
+def test_a_group_whose_reward_is_a_lie_is_found_where_it_was_used(run: Run) -> None:
+    run.frame(20, run.group(7, lie=True))
+    assert run.violated() == set()
+    run.use("bob", 3, run.alice.author, 5, 7)
+    assert run.violated() == {"nothing unverified was trained on"}
+
+
+def test_a_used_group_that_nobody_ever_shared_is_found(run: Run) -> None:
+    run.use("bob", 3, run.alice.author, 5, 99)
+    assert run.violated() == {"nothing unverified was trained on"}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_group_that_was_used_twice_is_found(run: Run, own: bool) -> None:
+    run.use("bob", 3, b"" if own else run.alice.author, 5, 0)
+    assert run.violated() == {"nothing was trained on twice"}
+
+
+def test_a_draw_in_two_frames_is_found(run: Run) -> None:
+    other = replace(run.group(1), level=0, env="lcm")
+    run.frame(20, other)
+    assert run.violated() == {"no draw was told twice"}
+
+
+def test_a_sequence_number_in_two_announcements_is_found(run: Run) -> None:
+    run.announce(11, b"one")
+    run.announce(11, b"another")
+    assert run.violated() == {"no sequence number was used twice"}
+
+
+def test_a_sequence_number_of_a_frame_in_an_announcement_is_found(run: Run) -> None:
+    run.announce(10, b"one")
+    assert run.violated() == {"no sequence number was used twice"}
+
+
+def test_an_offer_whose_frame_nobody_saw_is_found(run: Run) -> None:
+    run.evidence.add("offers", (run.alice.author, bytes(32), 1.0))
+    assert run.violated() == {"nothing announced is missing at its author"}
+
+
+def test_an_author_who_does_not_have_what_it_offers_is_found(run: Run) -> None:
+    run.evidence.add("pulls", (run.alice.author, bytes(32), "not_found", 1.0))
+    assert run.violated() == {"nothing announced is missing at its author"}
+
+
+def test_an_offer_that_a_death_has_lost_is_found(run: Run) -> None:
+    run.frame(20, run.group(9), heard=2 * DIED - 1, held=False)
+    assert run.violated() == {"nothing announced is missing at its author"}
+
+
+def test_a_journal_that_forgot_a_number_is_found(run: Run) -> None:
+    run.announce(101, b"one")
+    assert run.violated() == {"a killed node remembers its numbers"}
+
+
+def test_a_journal_that_forgot_a_draw_is_found(run: Run) -> None:
+    run.change("UPDATE drawn SET next=1 WHERE node='alice'")
+    assert run.violated() == {"a killed node remembers its numbers"}
+
+
+def test_a_journal_that_forgot_a_use_is_found(run: Run) -> None:
+    run.change("UPDATE lives SET last_use=1 WHERE node='bob' AND life=2")
+    assert run.violated() == {"every journal is sound"}
+
+
+def test_a_damaged_journal_is_found(run: Run) -> None:
+    run.change("UPDATE lives SET sound='row 7 missing from index' WHERE life=2")
+    assert run.violated() == {"every journal is sound"}
+
+
+def test_a_node_that_began_anew_instead_of_going_on_is_found(run: Run) -> None:
+    run.records["bob"][3:] = [(1, 0), (2, 1)]
+    assert run.violated() == {"a killed node goes on"}
+
+
+def test_a_node_that_never_came_back_is_found(run: Run) -> None:
+    run.records["bob"] = run.records["bob"][:3]
+    run.change("UPDATE lives SET records=3 WHERE node='bob'")
+    assert run.violated() == {"a killed node goes on"}
+
+
+def test_a_policy_that_went_backward_within_a_life_is_found(run: Run) -> None:
+    run.records["alice"] = [(1, 2), (2, 1)]
+    assert run.violated() == {"the policy's step only grows"}
+
+
+def test_a_node_that_ended_by_itself_is_found(run: Run) -> None:
+    run.change("UPDATE lives SET how='ended: error: three rounds failed' WHERE life=2")
+    assert "no node ended by itself" in run.violated()
+
+
+@pytest.mark.parametrize("seconds", [None, 130.0])
+def test_a_partition_that_does_not_heal_in_time_is_found(run: Run, seconds: float | None) -> None:
+    run.evidence.add("heals", (1.0, "bob", 119.0))
+    assert run.violated() == set()
+    run.evidence.add("heals", (1.0, "alice", seconds))
+    assert run.violated() == {"a partition heals within 2 epochs"}
+
+
+def test_a_frame_that_is_not_what_its_author_signed_is_found(run: Run) -> None:
+    run.evidence.add("frames", (bytes(32), bytes(200)))
+    assert run.violated() == {"frames are signed and whole"}
+
+
+def sampled(run: Run, **last: float) -> list[Result]:
+    """What is found flat where the last half of the samples has other figures than the first."""
+    for second in range(100):
+        figures = {"pss": 300.0, "fds": 60, "sockets": 20, "threads": 30} | (
+            last if second >= 50 else {}
+        )
+        row = (*(figures[name] for name in ("pss", "fds", "sockets", "threads")), 5.0)
+        run.evidence.add("samples", (float(second), "bob", 30.0 + second, *row))
+        run.evidence.add("machine", (float(second), 0, 4, 2, 3))
+    return [result for result in flat(run.evidence) if result.violations]
+
+
+@pytest.mark.parametrize("figure", ["pss", "fds", "sockets", "threads"])
+def test_what_grows_during_a_run_is_named(run: Run, figure: str) -> None:
+    (found,) = sampled(run, **{figure: 400.0})
+    assert figure in found.name
+
+
+def test_what_stays_as_it_was_is_flat(run: Run) -> None:
+    assert sampled(run) == []
+
+
+def test_lost_processes_and_sockets_are_found(run: Run) -> None:
+    sampled(run)
+    run.evidence.add("machine", (time.time(), 1, 90, 2, 99))
+    names = {result.name for result in flat(run.evidence) if result.violations}
+    assert names == {"no process is lost", "unix sockets flat", "temporary files flat"}

@@ -1,0 +1,116 @@
+"""Two sides of a network that can be cut apart, and a disk that can be filled.
+
+The whole run lives in namespaces of its own (network, mounts, processes), so that nothing of it
+outlasts it and no root is needed where the system lets users have such. Where it does not, the run
+goes on without the events that need them, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MARK = "SWARM_CHAOS_NAMESPACES"
+HERE, THERE = "10.77.0.1", "10.77.0.2"
+LOOPBACK = "127.0.0.1"
+DISK_MIB = 96
+_INIT = ("sh", "-c", '"$@"; exit $?', "sh")
+"""The first process of a namespace has to reap the orphans of all; a shell does."""
+_SPACES = ("--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+def enter(arguments: list[str]) -> None:
+    """Begin anew inside namespaces of our own; returns where that is done or not possible."""
+    if MARK in os.environ:
+        return
+    user = () if os.geteuid() == 0 else ("--map-root-user",)
+    command = ["unshare", *user, *_SPACES]
+    if not shutil.which("unshare") or not shutil.which("ip") or not _works(command):
+        print("NOT POSSIBLE HERE: no namespaces; no partition, no full disk", file=sys.stderr)
+        os.environ[MARK] = "no"
+        return
+    os.environ[MARK] = "yes"
+    os.execvp(command[0], [*command, *_INIT, sys.executable, "-m", "tests.chaos", *arguments])
+
+
+def _works(command: list[str]) -> bool:
+    probe = [*command, "sh", "-c", "ip link set lo up && mount -t tmpfs none /tmp"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+class World:
+    """The network's two sides and the small disk.
+
+    Attributes:
+        whole: whether partitions and full disks can be had.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.whole = os.environ.get(MARK) == "yes"
+        self._folder = folder
+        self._there: subprocess.Popen[bytes] | None = None
+        if self.whole:
+            self._own_tmp()
+            self._two_sides()
+
+    def address(self, side: int) -> str:
+        """The IP address that nodes of a side listen on."""
+        return (HERE, THERE)[side] if self.whole else LOOPBACK
+
+    def prefix(self, side: int) -> list[str]:
+        """What a command of that side is run by."""
+        if side == 0 or self._there is None:
+            return []
+        return ["nsenter", f"--net=/proc/{self._there.pid}/ns/net"]
+
+    def cut(self) -> None:
+        """From now on no packet goes from one side to the other."""
+        _run("ip", "link", "set", "side-a", "down")
+
+    def heal(self) -> None:
+        """Undo :meth:`cut`."""
+        _run("ip", "link", "set", "side-a", "up")
+
+    def small_disk(self, folder: Path) -> None:
+        """Put ``folder`` on a disk of its own of a few MiB."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.whole:
+            _run("mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", str(folder))
+
+    def close(self) -> None:
+        """End the other side."""
+        if self._there:
+            self._there.kill()
+            self._there.wait()
+
+    def _own_tmp(self) -> None:
+        """A /tmp of our own: what is left in it is ours."""
+        tmp = self._folder / "tmp"
+        tmp.mkdir()
+        _run("mount", "--bind", str(tmp), "/tmp")
+        os.environ["TMPDIR"] = "/tmp"
+
+    def _two_sides(self) -> None:
+        _run("ip", "link", "set", "lo", "up")
+        self._there = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        theirs, ours = Path(f"/proc/{self._there.pid}/ns/net"), Path("/proc/self/ns/net")
+        while theirs.stat().st_ino == ours.stat().st_ino:
+            time.sleep(0.01)
+        peer = ["type", "veth", "peer", "name", "side-b", "netns", str(self._there.pid)]
+        _run("ip", "link", "add", "side-a", *peer)
+        _run("ip", "addr", "add", f"{HERE}/24", "dev", "side-a")
+        _run("ip", "link", "set", "side-a", "up")
+        for words in (
+            "link set lo up",
+            f"addr add {THERE}/24 dev side-b",
+            "link set side-b up",
+        ):
+            _run(*self.prefix(1), "ip", *words.split())
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)
