@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM := .venv-vllm
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint mutants bench vllm test-vllm docs clean
+.PHONY: demo test lint mutants bench vllm test-vllm chaos chaos-short soak docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -32,6 +32,18 @@ mutants: $(VENV)/installed-test
 
 bench: $(VENV)/installed-test
 	$(BIN)/python benchmarks/run.py
+
+# Real nodes, killed, stopped, cut off and filled up for MINUTES, and what they wrote checked.
+chaos: MINUTES ?= 20
+chaos: $(VENV)/installed-test
+	$(BIN)/python -m tests.chaos run --minutes $(MINUTES) --keep
+
+chaos-short: $(VENV)/installed-test
+	$(BIN)/python -m tests.chaos run --minutes 3 --nodes 4
+
+soak: MINUTES ?= 120
+soak: $(VENV)/installed-test
+	$(BIN)/python -m tests.chaos soak --minutes $(MINUTES) --keep
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

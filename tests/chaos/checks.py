@@ -93,6 +93,20 @@ def _earned(group: Group, seed: int, judge: Judge) -> bool:
     return all(abs(a - b) <= TOLERANCE for a, b in zip(group.rewards, own, strict=True))
 
 
+def lies_told(evidence: Evidence, told: Told, judge: Judge) -> Result:
+    """How often others than the nodes claimed what is not so: without any, the check before this
+    one has shown nothing."""
+    result = Result("others lied, for nodes to refuse")
+    nodes = {author for (author,) in evidence.rows("SELECT author FROM nodes")}
+    for (author, epoch, number), tellings in told.groups.items():
+        if author not in nodes:
+            seed = task_seed(author, epoch, number)
+            result.checked += not all(_earned(group, seed, judge) for _, group in tellings)
+    if not result.checked:
+        result.violations.append("nobody did: run it for longer")
+    return result
+
+
 def nothing_twice(evidence: Evidence, uses: int = 1) -> Result:
     """No group, own or from outside, was in more updates of a node than it may be."""
     result = Result("nothing was trained on twice")
@@ -259,6 +273,7 @@ def all_results(
     told, whole = read_frames(evidence, signed)
     yield whole
     yield only_verified(evidence, told, judge)
+    yield lies_told(evidence, told, judge)
     yield nothing_twice(evidence)
     yield draws_told_once(told)
     yield sequences_used_once(evidence, told)

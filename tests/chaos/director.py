@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from tests.chaos.autopsy import admitted_from, autopsy, beside
@@ -17,6 +18,7 @@ from tests.chaos.world import World
 TICK = 0.1
 RETRY_SECONDS = 3.0
 """Before a node that could not start, its clock being off, is started again."""
+POSTPONED_SECONDS = 10.0
 FILLER = "filler"
 FULL_DISK = ("no space left", "disk is full", "ree some space")
 """What a node says as its last word when its disk is full; sentences begin with a capital."""
@@ -47,7 +49,7 @@ class Director:
         self._started = time.monotonic()
         self._owed: list[tuple[float, Callable[[], None]]] = []
         self._full: set[str] = set()
-        self._busy: dict[str, str] = {}
+        self._postponed: list[Event] = []
         self._again: dict[str, float] = {}
         self._shifted: set[str] = set()
         self._healing: dict[str, tuple[float, int]] = {}
@@ -56,8 +58,11 @@ class Director:
         """Until ``seconds`` are over and every event has ended."""
         coming = list(events)
         while coming or self._owed or self._healing or self._now < seconds:
-            while coming and coming[0].at <= self._now:
-                self._begin(coming.pop(0))
+            for event in [each for each in coming if each.at <= self._now]:
+                coming.remove(event)
+                self._begin(event)
+            coming += [each for each in self._postponed if each.at < seconds]
+            self._postponed.clear()
             for due, end in [each for each in self._owed if each[0] <= self._now]:
                 self._owed.remove((due, end))
                 end()
@@ -85,30 +90,38 @@ class Director:
         return time.monotonic() - self._started
 
     def _begin(self, event: Event) -> None:
-        name = self._nodes[event.node].name if event.node >= 0 else ""
-        outcome = getattr(self, f"_{event.kind}")(event)
+        node = self._target(event)
+        name = node.name if node else ""
+        if node is None and event.kind != "partition":
+            outcome = "skipped: no node to hurt"
+        else:
+            outcome = getattr(self, f"_{event.kind}")(event, node)
         self._say(f"{self._now:7.1f} s  {event.kind:9} {name:7} {event.detail}: {outcome}")
         self._evidence.add("events", (time.time(), event.kind, name, event.detail, outcome))
+
+    def _target(self, event: Event) -> ChaosNode | None:
+        """The node drawn, or the next one in their order whose state is the one to be hurt."""
+        if event.kind in ("disk", "partition"):
+            return self._nodes[event.node] if event.kind == "disk" else None
+        order = [*self._nodes[event.node :], *self._nodes[: event.node]]
+        for node in order:
+            busy = node.status is not None or node.stopped or node.name in self._full
+            if not busy and self._records_of_this_life(node) == (event.kind != "young"):
+                return node
+        return None
 
     def _owe(self, seconds: float, end: Callable[[], None]) -> None:
         self._owed.append((self._now + seconds, end))
 
-    def _kill(self, event: Event) -> str:
-        node = self._nodes[event.node]
-        if node.status is not None:
-            return "skipped: not running"
-        if node.name in self._full:
-            return "skipped: its disk is full"
-        young = not self._records_of_this_life(node)
+    def _kill(self, event: Event, node: ChaosNode) -> str:
         node.kill()
         self._bury(node, "killed", None)
         node.start()
-        return "while starting" if young else "done"
+        return "done"
 
-    def _pause(self, event: Event, whole: bool = False) -> str:
-        node = self._nodes[event.node]
-        if node.status is not None or node.stopped:
-            return "skipped: not running"
+    _young = _kill
+
+    def _pause(self, event: Event, node: ChaosNode, whole: bool = False) -> str:
         life = node.life
         node.stop(whole)
 
@@ -119,18 +132,15 @@ class Director:
         self._owe(event.seconds, end)
         return "done"
 
-    def _suspend(self, event: Event) -> str:
-        return self._pause(event, whole=True)
+    def _suspend(self, event: Event, node: ChaosNode) -> str:
+        return self._pause(event, node, whole=True)
 
-    def _daemon(self, event: Event) -> str:
-        node = self._nodes[event.node]
-        killed = node.status is None and node.kill_child(ELSEWHERE[event.kind])
-        return "done" if killed else "skipped: it has none"
+    def _daemon(self, event: Event, node: ChaosNode) -> str:
+        return "done" if node.kill_child(ELSEWHERE[event.kind]) else "skipped: it has none"
 
     _verifier = _daemon
 
-    def _clock(self, event: Event) -> str:
-        node = self._nodes[event.node]
+    def _clock(self, event: Event, node: ChaosNode) -> str:
         if node.shift:
             return "skipped: shifted already"
         node.set_clock(event.shift)
@@ -138,12 +148,12 @@ class Director:
         self._owe(event.seconds, lambda: node.set_clock(0.0))
         return "done"
 
-    def _disk(self, event: Event) -> str:
-        node = self._nodes[event.node]
+    def _disk(self, event: Event, node: ChaosNode) -> str:
         if not self._world.whole:
             return "not possible here"
-        if node.status is not None:
-            return "skipped: not running"
+        if node.status is not None or node.stopped or not self._records_of_this_life(node):
+            self._postponed.append(replace(event, at=self._now + POSTPONED_SECONDS))
+            return "postponed: not running"
         self._full.add(node.name)
         fill(node.run_folder / FILLER)
         self._owe(event.seconds, lambda: self._free(node))
@@ -155,7 +165,7 @@ class Director:
         (node.run_folder / FILLER).unlink()
         self._full.discard(node.name)
 
-    def _partition(self, event: Event) -> str:
+    def _partition(self, event: Event, node: None) -> str:
         if not self._world.whole:
             return "not possible here"
         self._world.cut()

@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS held (node TEXT, life INTEGER, content_id BLOB);
 CREATE TABLE IF NOT EXISTS drawn (node TEXT, life INTEGER, epoch INTEGER, next INTEGER);
 CREATE TABLE IF NOT EXISTS samples (
     at REAL, node TEXT, age REAL, pss REAL, fds INTEGER, sockets INTEGER, threads INTEGER,
-    folder REAL
+    folder REAL, records REAL
 );
 CREATE TABLE IF NOT EXISTS machine (
     at REAL, lost INTEGER, sockets INTEGER, daemons INTEGER, tmp INTEGER

@@ -85,7 +85,10 @@ class Gatherer:
             self._used[name] = rows[-1][0]
 
     def sample(self) -> None:
-        """Memory, descriptors, sockets, threads and the folder of each node, and the machine's."""
+        """What each node holds, and what is left about on the machine.
+
+        The folder is taken without metrics.jsonl, a line a round for good, which counts by itself.
+        """
         now, known = time.time(), {pid for root in self._roots for pid in pids(family(root))}
         for node in self._nodes:
             if node.status is None:
@@ -93,7 +96,9 @@ class Gatherer:
                 known |= pids(tree)
                 figures = sums(tree)
                 size = folder_size(node.run_folder) / MIB
-                self._evidence.add("samples", (now, node.name, now - node.began, *figures, size))
+                records = _size(node.run_folder / "metrics.jsonl") / MIB
+                row = (now, node.name, now - node.began, *figures, size - records, records)
+                self._evidence.add("samples", row)
         extra = running() - known - {1} if self._whole else set()
         tmp = Path("/tmp")
         sockets = sum(1 for _ in tmp.glob("hivemind-p2p*.sock"))
@@ -150,6 +155,11 @@ def folder_size(folder: Path) -> int:
     """Bytes of all files below a folder; what vanishes meanwhile counts nothing."""
     total = 0
     for path in folder.rglob("*"):
-        with suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
+        total += _size(path) if path.is_file() else 0
     return total
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0

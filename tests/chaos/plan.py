@@ -28,9 +28,10 @@ class Event:
 
     Attributes:
         at: seconds after the start of the run.
-        kind: ``kill``, ``pause``, ``suspend`` (the daemon is stopped too), ``daemon``,
-            ``verifier``, ``clock``, ``disk`` or ``partition``.
-        node: index of the node; -1 for what befalls all.
+        kind: ``kill``, ``young`` (killed while it starts), ``pause``, ``suspend`` (its daemon is
+            stopped too), ``daemon``, ``verifier``, ``clock``, ``disk`` or ``partition``.
+        node: index of the node, or of the first to be looked at for one that can be hurt so; -1
+            for what befalls all.
         seconds: how long it lasts; 0 for what does not last.
         shift: seconds by which the clock moves.
     """
@@ -57,6 +58,7 @@ class Dose:
     """
 
     kill: int
+    young: int
     pause: int
     suspend: int
     daemon: int
@@ -69,8 +71,8 @@ class Dose:
 
 
 def dose_of(seconds: float, nodes: int) -> Dose:
-    """Events in proportion to time and nodes: 110 kills of eight nodes in 20 minutes, to have 100
-    that hit a live one.
+    """Events in proportion to time and nodes: 104 kills of eight nodes in 20 minutes, and a dozen
+    of nodes that are starting.
 
     Every kind occurs at least once, however short the run.
     """
@@ -80,7 +82,8 @@ def dose_of(seconds: float, nodes: int) -> Dose:
         return max(1, round(most * share))
 
     return Dose(
-        kill=about(110),
+        kill=about(104),
+        young=about(12),
         pause=about(12),
         suspend=about(8),
         daemon=about(20),
@@ -102,7 +105,7 @@ def draw(seed: int, seconds: float, nodes: int, dose: Dose, disk_node: int) -> l
     partitions = _partitions(rng, seconds, dose)
     quiet = [(e.at + e.seconds - SETTLING, e.at + e.seconds + HEALING) for e in partitions]
     events = list(partitions)
-    for kind in ("kill", "pause", "suspend", "daemon", "verifier", "clock", "disk"):
+    for kind in ("kill", "young", "pause", "suspend", "daemon", "verifier", "clock", "disk"):
         for _ in range(getattr(dose, kind)):
             least = 0.5 * dose.longest if kind == "disk" else 2.0
             lasts = rng.uniform(least, dose.longest)

@@ -12,7 +12,7 @@ from tests.chaos.checks import Result
 from tests.chaos.evidence import Evidence
 from tests.chaos.gather import SAMPLE_SECONDS, Gatherer
 from tests.chaos.report import keep, show, summary
-from tests.chaos.swarm_parts import crowd
+from tests.chaos.swarm_parts import crowd, rounds
 from tests.chaos.trend import slope
 from tests.chaos.world import World
 
@@ -22,7 +22,11 @@ WARM_UP_SHARE = 0.25
 LONGEST_WARM_UP = 600.0
 
 BOUNDS = {"pss": 24.0, "fds": 4.0, "sockets": 4.0, "threads": 2.0, "folder": 16.0}
-"""Growth an hour that still counts as flat, of one node with its children: MiB, numbers, MiB."""
+"""Growth an hour that still counts as flat, of one node with its children: MiB, numbers, and MiB of
+its run folder without metrics.jsonl."""
+
+LARGEST_RECORD = 4096.0
+"""Bytes of metrics.jsonl a round: all that a node keeps of its past for good."""
 
 
 def soak(options: argparse.Namespace, result_path: Path) -> int:
@@ -43,8 +47,17 @@ def soak(options: argparse.Namespace, result_path: Path) -> int:
                 alive.expect(node.status is None, lambda n=node: f"{n.name}: {n.last_words}")
     finally:
         scene.close()
-    results = [alive, *grown(evidence)]
-    settings = {"minutes": options.minutes, "nodes": options.nodes}
+    record = Result(f"a round leaves a record of at most {LARGEST_RECORD:g} bytes")
+    for node in swarm.nodes:
+        size = (node.run_folder / "metrics.jsonl").stat().st_size / len(rounds(node))
+        record.expect(size <= LARGEST_RECORD, lambda n=node, s=size: f"{n.name}: {s:.0f}")
+    results = [alive, record, *grown(evidence)]
+    settings = {
+        "minutes": options.minutes,
+        "nodes": options.nodes,
+        "rounds": {node.name: len(rounds(node)) for node in swarm.nodes},
+        "largest": largest(evidence),
+    }
     told = summary(evidence, results, settings) | {"growth_per_hour": growth(evidence)}
     show(told, results, console)
     if options.keep:
@@ -66,6 +79,14 @@ def growth(evidence: Evidence) -> dict[str, dict[str, float]]:
             times, values = zip(*rows, strict=True)
             found.setdefault(figure, {})[node] = round(3600.0 * slope(times, values), 2)
     return found
+
+
+def largest(evidence: Evidence) -> dict[str, float]:
+    """By figure: the most that any node held."""
+    return {
+        figure: round(evidence.rows(f"SELECT max({figure}) FROM samples")[0][0] or 0.0, 1)
+        for figure in BOUNDS
+    }
 
 
 def grown(evidence: Evidence) -> list[Result]:

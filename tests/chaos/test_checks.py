@@ -37,7 +37,9 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.evidence = Evidence(folder / "evidence.sqlite")
-        self.alice, self.bob = (Identity.create(folder / name) for name in ("alice", "bob"))
+        self.alice, self.bob, self.larry = (
+            Identity.create(folder / name) for name in ("alice", "bob", "larry")
+        )
         self.signed = found_swarm(self.alice, name="test")
         self.records = {"alice": [(1, 1), (2, 2)], "bob": [(1, 1), (2, 2), (3, 3), (2, 2), (3, 3)]}
         self.evidence.add("nodes", ("alice", self.alice.author, 0), ("bob", self.bob.author, 1))
@@ -45,6 +47,7 @@ class Run:
         self.life("bob", 1, 0.0, DIED, "killed", records=3, checkpoint=(1, 1))
         self.life("bob", 2, DIED, 2 * DIED, "stopped", records=5, checkpoint=(3, 3))
         self.frame(10, self.group(0), self.group(1))
+        self.frame(1, self.group(3, lie=True, author=self.larry), author=self.larry, held=False)
         self.use("bob", 1, self.alice.author, 5, 0)
         self.use("bob", 2, b"", 5, 0)
 
@@ -64,8 +67,8 @@ class Run:
         self.evidence.add("lives", (node, life, began, ended, how, None, *counts, sound, False))
         self.evidence.add("drawn", (node, life, 5, 100))
 
-    def group(self, index: int, lie: bool = False) -> Group:
-        seed = task_seed(self.alice.author, 5, index)
+    def group(self, index: int, lie: bool = False, author: Identity | None = None) -> Group:
+        seed = task_seed((author or self.alice).author, 5, index)
         texts = [str(seed % 10), "x"]
         rewards = (0.0 if lie else 1.0, 0.0)
         completions = tuple(
@@ -74,15 +77,22 @@ class Run:
         )
         return Group("gcd", 0, 5, index, completions)
 
-    def frame(self, sequence: int, *groups: Group, heard: float = DIED - 5, held: bool = True):
+    def frame(
+        self,
+        sequence: int,
+        *groups: Group,
+        author: Identity | None = None,
+        heard: float = DIED - 5,
+        held: bool = True,
+    ) -> None:
+        author = author or self.alice
         batch = Batch(sequence, 1, 0.0, "m", bytes(32), 1.0, 8, groups)
-        frame = seal(batch, self.alice, swarm_id(self.signed))
+        frame = seal(batch, author, swarm_id(self.signed))
         name = offer_of(frame, batch, open_manifest(self.signed)).content_id
         self.evidence.add("frames", (name, frame))
-        self.evidence.add("offers", (self.alice.author, name, heard))
+        self.evidence.add("offers", (author.author, name, heard))
         if held:
             self.evidence.add("held", ("alice", 1, name))
-        return name
 
     def use(self, node: str, use: int, author: bytes, epoch: int, number: int) -> None:
         self.evidence.add("uses", (node, use, author, epoch, number))
@@ -115,6 +125,11 @@ def test_a_group_whose_reward_is_a_lie_is_found_where_it_was_used(run: Run) -> N
     assert run.violated() == set()
     run.use("bob", 3, run.alice.author, 5, 7)
     assert run.violated() == {"nothing unverified was trained on"}
+
+
+def test_a_run_in_which_nobody_lied_has_shown_nothing(run: Run) -> None:
+    run.evidence.add("nodes", ("larry", run.larry.author, 0))
+    assert "others lied, for nodes to refuse" in run.violated()
 
 
 def test_a_used_group_that_nobody_ever_shared_is_found(run: Run) -> None:
@@ -220,7 +235,7 @@ def sampled(run: Run, **last: float) -> list[Result]:
         figures = {"pss": 300.0, "fds": 60, "sockets": 20, "threads": 30} | (
             last if second >= 50 else {}
         )
-        row = (*(figures[name] for name in ("pss", "fds", "sockets", "threads")), 5.0)
+        row = (*(figures[name] for name in ("pss", "fds", "sockets", "threads")), 5.0, 1.0)
         run.evidence.add("samples", (float(second), "bob", 30.0 + second, *row))
         run.evidence.add("machine", (float(second), 0, 4, 2, 3))
     return [result for result in flat(run.evidence) if result.violations]

@@ -40,7 +40,7 @@ def test_a_soak_names_what_grows_and_in_which_node(tmp_path, figure: str | None)
         for time in TIMES:
             growing = figure if node == "node-2" else None
             values = (50.0 + (time / 60.0) * (name == growing) for name in names)
-            evidence.add("samples", (time, node, time, *values))
+            evidence.add("samples", (time, node, time, *values, 1.0))
     found = {result.name.split()[0]: result.violations for result in grown(evidence)}
     assert set(found) == set(names)
     for name, violations in found.items():
