@@ -79,6 +79,16 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         tmp.unlink(missing_ok=True)
 
 
+def sweep_drafts(folder: Path) -> None:
+    """Remove what :func:`write_atomic` of a process that was killed has left in ``folder``.
+
+    For whoever knows that no other process writes there.
+    """
+    for draft in folder.glob(".*.tmp"):
+        if draft.suffixes[-2:-1] and draft.suffixes[-2][1:].isdigit():
+            draft.unlink(missing_ok=True)
+
+
 def is_disk_full(error: BaseException, folder: Path) -> bool:
     """Whether ``error`` came from a full disk.
 

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from node.errors import NodeError, RunFolderBusy
-from node.files import PRIVATE_FOLDER, private_umask, tighten, write_atomic, write_error
+from node.files import (
+    PRIVATE_FOLDER,
+    private_umask,
+    sweep_drafts,
+    tighten,
+    write_atomic,
+    write_error,
+)
 from swarm.private_file import make_private
 
 log = logging.getLogger(__name__)
@@ -118,6 +125,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process; the kernel lets go when the process dies.
 
+        What a process that was killed had half written is removed.
+
         Raises:
             RunFolderBusy: another process holds it.
         """
@@ -136,6 +145,7 @@ class RunFolder:
             except OSError as error:
                 raise write_error(self.lock_file, error) from error
             self.tighten()
+            sweep_drafts(self.root)
             try:
                 yield
             finally:

@@ -66,6 +66,15 @@ def test_a_killed_process_leaves_the_folder_free(tmp_path: Path, other_process) 
     assert folder.holder() is None
 
 
+def test_what_a_killed_process_had_half_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".status.json.4711.tmp").write_text("{half")
+    (tmp_path / "node.toml").write_text("")
+    (tmp_path / ".mine.tmp").write_text("a user's own")
+    with RunFolder(tmp_path).locked():
+        left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".mine.tmp", "lock", "node.toml"]
+
+
 def test_status_is_read_as_it_was_written(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.write_status({"pid": 7, "peers": []})
