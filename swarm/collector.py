@@ -101,7 +101,7 @@ class Collector:
         self._pull_epoch = -1
         # So that a choice among peers leaves the order of authors as it is.
         self._spare = copy(rng)
-        self._attempts: OrderedDict[bytes, int] = OrderedDict()
+        self._attempts: OrderedDict[tuple[bytes, bytes], int] = OrderedDict()
         self._pulling: dict[bytes, asyncio.Task[None]] = {}
         self._allowance = PullAllowance(limits.pulls_per_epoch, limits.concurrent_pulls)
         pause = max(directory.manifest.epoch_seconds / 4, LEAST_PAUSE)
@@ -189,19 +189,23 @@ class Collector:
             if known.author != self._directory.identity.author
             and known.author not in self._pulling
             and not self._silent.waits(known.author)
-            and (offers := self._new(known.announcement.offers))
+            and (offers := self._new(known.author, known.announcement.offers))
         ]
         self._rng.shuffle(candidates)
         useful = self._directory.useful()
         for author, offer in candidates:
             if self._accounts.banned(author) or not self._allowance.take(author, useful):
                 continue
-            self._note(offer.content_id, self._attempts.get(offer.content_id, 0) + 1)
+            made = self._attempts.get((author, offer.content_id), 0)
+            self._note(author, offer.content_id, made + 1)
             rate = MINIMUM_RATE if author in useful else STRANGERS_RATE
             self._pulling[author] = asyncio.create_task(self._pull(author, offer, rate))
 
-    def _new(self, offers: Iterable[Offer]) -> list[Offer]:
-        """Offers worth a pull, the most informative first.
+    def _new(self, author: bytes, offers: Iterable[Offer]) -> list[Offer]:
+        """Offers of an author that are worth a pull, the most informative first.
+
+        What became of the same frame at another author does not count: whoever announces somebody
+        else's frame would keep it from everybody.
 
         A frame whose claimed rewards do not differ in any group can teach nothing and is left
         alone: its groups have no advantage if the claim is true, and are refused if it is not.
@@ -210,7 +214,7 @@ class Collector:
             offer
             for offer in offers
             if (offer.informative or self._limits.uninformative)
-            and self._attempts.get(offer.content_id, 0) < ATTEMPTS
+            and self._attempts.get((author, offer.content_id), 0) < ATTEMPTS
         ]
         return sorted(fresh, key=lambda offer: (-offer.informative, offer.content_id))
 
@@ -220,7 +224,7 @@ class Collector:
             frame = await self._exchange.pull(author, offer.content_id, offer.size, minimum_rate)
             delivered = True
             self._silent.succeeded(author)
-            self._note(offer.content_id, ATTEMPTS)
+            self._note(author, offer.content_id, ATTEMPTS)
             admitted = await self._admission.admit(frame, author)
             pooled = self._pool.add(admitted)
             self._counters.add("frames_pulled")
@@ -240,15 +244,15 @@ class Collector:
         pause = self._silent.failed(author)
         logger.info("pulling from %s: %s; left alone for %g s", author.hex()[:16], error, pause)
         if isinstance(error, AUTHORS_FAULT):
-            self._note(offer.content_id, ATTEMPTS)
+            self._note(author, offer.content_id, ATTEMPTS)
             self._accounts.refuse(author, error.code)
 
     def _raise_failure(self) -> None:
         if self._failures:
             raise self._failures.pop(0)
 
-    def _note(self, content_id: bytes, attempts: int) -> None:
-        self._attempts[content_id] = attempts
-        self._attempts.move_to_end(content_id)
+    def _note(self, author: bytes, content_id: bytes, attempts: int) -> None:
+        self._attempts[author, content_id] = attempts
+        self._attempts.move_to_end((author, content_id))
         if len(self._attempts) > REMEMBERED_FRAMES:
             self._attempts.popitem(last=False)
