@@ -49,8 +49,6 @@ class UpdateStats:
         lead: their mean reward less what the policy expects on their tasks, mean over groups. The
             policy's expectation is the sum over a group's different completions of probability
             times reward, a lower bound that is close where answers are short.
-        useful: how useful each outside group was that the learner was given, in their order, in
-            [0, 1]; empty where the learner does not tell.
         lr: of the last step.
         skipped: no optimizer step was made.
         refused: steps refused because loss or gradient was not finite.
@@ -74,7 +72,6 @@ class UpdateStats:
     largest_share: float = 0.0
     groups_bounded: int = 0
     unlikely: int = 0
-    useful: tuple[float, ...] = ()
     groups_external: int = 0
     lead: float = 0.0
     useful: tuple[float, ...] = ()
