@@ -108,7 +108,7 @@ class Intake:
             if reason is None:
                 kept.append(place)
             else:
-                self._counters.add(f"outside_refused{{reason={reason}}}")
+                self._counters.add("outside_refused", reason=reason)
         if len(kept) < 2:
             return None
         return replace(

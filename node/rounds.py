@@ -299,7 +299,7 @@ class Rounds:
         if update.refused:
             self._counters.add("steps_refused", update.refused)
         if update.unlikely:
-            self._counters.add("outside_refused{reason=unlikely}", update.unlikely)
+            self._counters.add("outside_refused", update.unlikely, reason="unlikely")
         if update.halved:
             self._counters.add("micro_batch_halved", update.halved)
         if update.engine_gap > WIDE_GAP:
