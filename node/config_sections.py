@@ -173,10 +173,11 @@ class MixtureSection(Section):
         "would write it.",
     )
     refuse: Refusals = key(
-        ("unlikely", "overlong", "repeating", "trailing", "copied"),
-        "Right answers of others that are not imitated: of tokens that this policy finds less "
-        "likely than another model's honest text, much longer than this node's own on such tasks, "
-        "running in circles, going on behind the answer, or sent by another author before.",
+        ("overlong", "repeating", "trailing", "copied"),
+        "Right answers of others that are not imitated: much longer than this node's own on such "
+        "tasks, running in circles, going on behind the answer, or sent by another author before; "
+        'and "unlikely" ones, of tokens that this policy would hardly write, which may be what a '
+        "far stronger peer has to teach.",
     )
     author_share: float = key(
         0.25,
