@@ -43,7 +43,9 @@ PATIENCE_SECONDS = 30.0
 class LengthJudge:
     """Rewards answers of even length."""
 
-    def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
+    def judge(
+        self, env: str, level: int, seed: int, texts: Sequence[str], *, seconds: float | None = None
+    ) -> Verdict:
         return Verdict("question", tuple(float(len(text) % 2 == 0) for text in texts))
 
 

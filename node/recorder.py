@@ -11,7 +11,7 @@ import psutil
 from node.learner import UpdateStats
 from node.monitor.record import RoundRecord
 from node.monitor.sink import Sink
-from node.rounds import Outcome
+from node.outcome import Outcome
 from protocol.rollout import Finish
 from swarm.counters import Counters
 from swarm.member import MemberStatus

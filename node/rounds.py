@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -22,6 +21,7 @@ from node.experience import OwnGroup
 from node.forgetting import ForgettingAlarm
 from node.intake import Intake
 from node.learner import Learner, TrainingGroup, UpdateStats
+from node.outcome import Outcome
 from node.policy import Policy
 from node.stopwatch import Stopwatch
 from protocol.rollout import Group
@@ -72,40 +72,6 @@ class RoundSettings:
     checkpoint_every: int
     rules: Rules = Rules()
     yields: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one round did, before it is turned into a record.
-
-    Attributes:
-        external_wanted: outside groups that the update had room for.
-        trained: groups in the update, own and outside.
-        proven: authors with standing when they were chosen.
-    """
-
-    round: int
-    policy_step: int
-    own: tuple[OwnGroup, ...]
-    external: tuple[PooledGroup, ...]
-    update: UpdateStats
-    evaluation: float | None
-    seconds: dict[str, float]
-    external_wanted: int
-    trained: int
-    proven: frozenset[bytes] = frozenset()
-
-    @property
-    def author_share(self) -> float:
-        """Of the update's groups, those of the outside author with most of them."""
-        authors = Counter(pooled.author for pooled in self.external)
-        return max(authors.values(), default=0) / max(self.trained, 1)
-
-    @property
-    def newcomer_share(self) -> float:
-        """Of the update's groups, those of authors without standing."""
-        strangers = sum(pooled.author not in self.proven for pooled in self.external)
-        return strangers / max(self.trained, 1)
 
 
 class GroupSource(Protocol):

@@ -25,13 +25,14 @@ from node.forgetting import ForgettingAlarm
 from node.generation import Generator
 from node.intake import Intake, Limits
 from node.learner import LearnerConfig
+from node.outcome import Outcome
 from node.outside_filters import FILTERS
 from node.overlap.generator import JUDGES, OverlappingGenerator
 from node.overlap.shelf import Shelf
 from node.overlap.window import Window
 from node.policy import Policy
 from node.ranks import Ranks
-from node.rounds import GroupSource, Outcome, Rounds, RoundSettings, Rules
+from node.rounds import GroupSource, Rounds, RoundSettings, Rules
 from node.sharded_learner import Settings, open_learner
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from protocol.manifest import Manifest

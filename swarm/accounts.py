@@ -24,7 +24,8 @@ MOST_STRIKES = 45.0
 MAX_ACCOUNTS = 10_000
 
 _COLUMNS = (
-    "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, earned, earned_at"
+    "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, "
+    "earned, earned_at, seconds"
 )
 
 
@@ -42,6 +43,7 @@ class Account:
         barred: the last strike brought the weight to ``BAR_AT`` or found the author banned.
         touched: unix time of the last change, seconds.
         proof: that its groups are useful to this node; a ban takes it.
+        seconds: of verification that its groups took.
         refused: refusals by reason; groups, or 1 for a frame that could not be opened.
     """
 
@@ -54,6 +56,7 @@ class Account:
     barred: bool = False
     touched: float = 0.0
     proof: Proof = Proof()  # noqa: RUF009 - frozen
+    seconds: float = 0.0
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -148,6 +151,12 @@ class Accounts:
             account = self._load(connection, author)
             self._store(connection, replace(account, admitted=account.admitted + groups))
 
+    def charge(self, author: bytes, seconds: float) -> None:
+        """Add time that verifying the author's groups took."""
+        with self._journal.transaction() as connection:
+            account = self._load(connection, author)
+            self._store(connection, replace(account, seconds=account.seconds + seconds))
+
     def refuse(self, author: bytes, reason: str, n: int = 1) -> None:
         """Add refusals for ``reason``, with the strikes that :mod:`swarm.refusals` gives it."""
         weight = n * strike_weight(reason)
@@ -183,7 +192,7 @@ class Accounts:
 
     def _store(self, connection: sqlite3.Connection, account: Account) -> None:
         connection.execute(
-            f"REPLACE INTO accounts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"REPLACE INTO accounts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 account.author,
                 account.bytes_in,
@@ -195,6 +204,7 @@ class Accounts:
                 self._clock.time(),
                 account.proof.earned,
                 account.proof.at,
+                account.seconds,
             ),
         )
 
@@ -207,7 +217,19 @@ class Accounts:
 
 
 def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:
-    author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, earned, at = row
+    (
+        author,
+        bytes_in,
+        bytes_out,
+        admitted,
+        strikes,
+        struck_at,
+        barred,
+        touched,
+        earned,
+        at,
+        seconds,
+    ) = row
     return Account(
         author=author,
         bytes_in=bytes_in,
@@ -218,5 +240,6 @@ def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:
         barred=bool(barred),
         touched=touched,
         proof=Proof(earned, at),
+        seconds=seconds,
         refused=refused,
     )

@@ -2,7 +2,8 @@
 
 Frame: size, signature, schema and the manifest's limits, then who signed it. Group: its draw lies
 in the schedule and was never met before, its completions are plain answers, and this node's own
-judge, given the task rebuilt from the draw, finds the rewards that the author claims.
+judge, given the task rebuilt from the draw, finds the rewards that the author claims. The judge's
+time is shared out between authors by :mod:`swarm.verification`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 
+from protocol.announcement import Offer, offer_of
 from protocol.batch import group_to_wire
 from protocol.codec import encode
 from protocol.errors import ProtocolError
@@ -26,9 +28,12 @@ from swarm import refusals
 from swarm.accounts import Accounts
 from swarm.clock import Clock
 from swarm.counters import Counters
+from swarm.findings import Findings
 from swarm.journal import Journal
 from swarm.judge import CRASHED, TIMEOUT, Judge, JudgeRefused, Verdict
 from swarm.pooled_group import PooledGroup
+from swarm.standing import PROVEN
+from swarm.verification import Turns, VerificationBudget
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +45,6 @@ MAX_STALLS = 2
 AHEAD_EPOCHS = 1
 Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
 _SEEN = "SELECT digest FROM seen WHERE author=? AND epoch=? AND number=?"
-
-
-@dataclass(slots=True)
-class _Findings:
-    """What came of one frame so far."""
-
-    admitted: list[PooledGroup] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
-    stalls: int = 0
 
 
 class Admission:
@@ -84,6 +80,10 @@ class Admission:
         self._clock = clock
         self._counters = counters
         self._threaded = threaded
+        # A simulation's verdicts take no time on its clock, so none is charged.
+        self._timer: Callable[[], float] = time.monotonic if threaded else clock.time
+        self._budget = VerificationBudget(manifest.epoch_seconds)
+        self._turns = Turns(self._budget)
         self._opener = opener
         # A rebuilt journal may have forgotten what was used of any epoch that had begun.
         restored = journal.restored_at
@@ -91,39 +91,89 @@ class Admission:
             0 if restored is None else epoch_of(restored, manifest.epoch_seconds) + AHEAD_EPOCHS + 1
         )
 
-    async def admit(self, frame: bytes, expected_author: bytes) -> list[PooledGroup]:
+    async def admit(
+        self, frame: bytes, expected_author: bytes, offer: Offer | None = None
+    ) -> list[PooledGroup]:
         """The groups of a frame that may be learned from.
 
-        Unless told otherwise the work is done on another thread; the event loop goes on.
+        Unless told otherwise the work is done on another thread; the event loop goes on. Between
+        two groups others may have their turn (:mod:`swarm.verification`).
 
         Args:
             frame: any bytes.
             expected_author: who announced them, under their SHA-256, with his signature; he
                 answers for whatever they are.
+            offer: what he announced of them; left out, nothing.
 
         Raises:
             JournalError: this node's own storage failed.
         """
         if not self._threaded:
-            return self.examine(frame, expected_author)
-        return await asyncio.to_thread(self.examine, frame, expected_author)
-
-    def examine(self, frame: bytes, expected_author: bytes) -> list[PooledGroup]:
-        """:meth:`admit`, on the caller's thread."""
-        findings = _Findings()
-        opened = self._open(frame, expected_author, findings)
-        if opened:
-            self._examine_groups(opened, findings)
-        for reason, n in findings.refused.items():
-            self._counters.add("refused", n, reason=reason)
-            self._accounts.refuse(expected_author, reason, n)
-            log.info("refused %d of %s: %s", n, expected_author.hex()[:16], reason)
-        if findings.admitted:
-            self._counters.add("admitted", len(findings.admitted))
-            self._accounts.admit(expected_author, len(findings.admitted))
+            return self.examine(frame, expected_author, offer)
+        findings = await asyncio.to_thread(self._begin, frame, expected_author, offer)
+        for group in findings.pending:
+            async with self._turns.turn(expected_author, proven=findings.proven):
+                await asyncio.to_thread(self._look, group, findings)
+        await asyncio.to_thread(self._settle, findings)
         return findings.admitted
 
-    def _open(self, frame: bytes, expected: bytes, findings: _Findings) -> OpenFrame | None:
+    def examine(
+        self, frame: bytes, expected_author: bytes, offer: Offer | None = None
+    ) -> list[PooledGroup]:
+        """:meth:`admit`, on the caller's thread and without a break."""
+        findings = self._begin(frame, expected_author, offer)
+        for group in findings.pending:
+            self._look(group, findings)
+        self._settle(findings)
+        return findings.admitted
+
+    def _begin(self, frame: bytes, author: bytes, offer: Offer | None) -> Findings:
+        """Everything that can be found without a judge."""
+        findings = Findings(author, now=self._clock.time())
+        findings.opened = self._open(frame, author, offer, findings)
+        if findings.opened:
+            findings.proven = self._accounts.standing(author) >= PROVEN
+            timely = []
+            for group in findings.opened.batch.groups:
+                fault = self._fault(group, findings.now)
+                if fault:
+                    findings.refused[fault] += 1
+                else:
+                    timely.append(group)
+            findings.pending = self._unseen(author, timely, findings.now, findings)
+        return findings
+
+    def _look(self, group: Group, findings: Findings) -> None:
+        """Judge one group, if its frame and its author may still cost anything."""
+        if findings.stalls == MAX_STALLS:
+            findings.refused[refusals.ABANDONED] += 1
+            return
+        self._budget.begin(epoch_of(self._clock.time(), self._manifest.epoch_seconds))
+        left = self._budget.left(findings.author, findings.seconds, proven=findings.proven)
+        if not left:
+            findings.refused[refusals.OVER_BUDGET] += 1
+            return
+        verdict = self._verdict(group, findings, left)
+        if verdict and findings.opened:
+            pooled = self._pooled(findings.opened, group, verdict, findings.now)
+            findings.admitted.append(pooled)
+
+    def _settle(self, findings: Findings) -> None:
+        """Put what came of a frame into the books."""
+        author = findings.author
+        for reason, n in findings.refused.items():
+            self._counters.add("refused", n, reason=reason)
+            self._accounts.refuse(author, reason, n)
+            log.info("refused %d of %s: %s", n, author.hex()[:16], reason)
+        if findings.seconds:
+            self._accounts.charge(author, findings.seconds)
+        if findings.admitted:
+            self._counters.add("admitted", len(findings.admitted))
+            self._accounts.admit(author, len(findings.admitted))
+
+    def _open(
+        self, frame: bytes, expected: bytes, offer: Offer | None, findings: Findings
+    ) -> OpenFrame | None:
         if self._accounts.banned(expected):
             findings.refused[refusals.BANNED] += 1
             return None
@@ -135,24 +185,10 @@ class Admission:
         if opened.author != expected:
             findings.refused[refusals.WRONG_AUTHOR] += 1
             return None
+        if offer and offer_of(frame, opened.batch, self._manifest) != offer:
+            findings.refused[refusals.OFFER_MISMATCH] += 1
+            return None
         return opened
-
-    def _examine_groups(self, opened: OpenFrame, findings: _Findings) -> None:
-        now = self._clock.time()
-        timely = []
-        for group in opened.batch.groups:
-            fault = self._fault(group, now)
-            if fault:
-                findings.refused[fault] += 1
-            else:
-                timely.append(group)
-        for group in self._unseen(opened.author, timely, now, findings):
-            if findings.stalls == MAX_STALLS:
-                findings.refused[refusals.ABANDONED] += 1
-                continue
-            verdict = self._verdict(opened.author, group, findings)
-            if verdict:
-                findings.admitted.append(self._pooled(opened, group, verdict, now))
 
     def _fault(self, group: Group, now: float) -> str | None:
         """What can be said against a group without its history and its task."""
@@ -170,7 +206,7 @@ class Admission:
         return None
 
     def _unseen(
-        self, author: bytes, groups: list[Group], now: float, findings: _Findings
+        self, author: bytes, groups: list[Group], now: float, findings: Findings
     ) -> list[Group]:
         """The groups whose draws are met for the first time; they count as met from here on.
 
@@ -195,13 +231,17 @@ class Admission:
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen
 
-    def _verdict(self, author: bytes, group: Group, findings: _Findings) -> Verdict | None:
-        """Our verdict, if there is one and it is the author's."""
+    def _verdict(self, group: Group, findings: Findings, left: float) -> Verdict | None:
+        """Our verdict within ``left`` seconds, if there is one and it is the author's."""
+        author = findings.author
         seed = task_seed(author, group.epoch, group.index)
         texts = [completion.text for completion in group.completions]
+        began, taken = self._timer(), None
         try:
-            verdict = self._judge.judge(group.env, group.level, seed, texts)
+            verdict = self._judge.judge(group.env, group.level, seed, texts, seconds=left)
+            taken = verdict.seconds
         except JudgeRefused as refused:
+            taken = refused.seconds
             findings.refused[refused.reason] += 1
             findings.stalls += refused.reason in (TIMEOUT, CRASHED)
             return None
@@ -210,6 +250,10 @@ class Admission:
             log.exception("the judge failed on a group of %s", group.env)
             findings.refused[refusals.JUDGE_FAILED] += 1
             return None
+        finally:
+            seconds = self._timer() - began if taken is None else taken
+            findings.seconds += seconds
+            self._budget.charge(author, seconds, proven=findings.proven)
         if not _sound(verdict, len(texts)):
             log.error("the judge gave %s to a group of %s", verdict.rewards, group.env)
             findings.refused[refusals.BAD_VERDICT] += 1

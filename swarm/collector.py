@@ -63,7 +63,7 @@ class CollectorLimits:
 class Admission(Protocol):
     """What decides which groups of a frame are let in."""
 
-    async def admit(self, frame: bytes, expected_author: bytes) -> list[PooledGroup]:
+    async def admit(self, frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
         """The groups that pass; refusals are counted and charged inside."""
         ...
 
@@ -225,7 +225,7 @@ class Collector:
             delivered = True
             self._silent.succeeded(author)
             self._note(author, offer.content_id, ATTEMPTS)
-            admitted = await self._admission.admit(frame, author)
+            admitted = await self._admission.admit(frame, author, offer)
             pooled = self._pool.add(admitted)
             self._counters.add("frames_pulled")
             self._counters.add("groups_pooled", pooled)

@@ -6,7 +6,7 @@ Admission lives without tasks, verifiers or worker processes; the node hands it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 UNKNOWN_ENV = "unknown_env"
@@ -23,10 +23,12 @@ class Verdict:
     Attributes:
         prompt: the task's question as this node puts it to a policy, before any chat template.
         rewards: in [0, 1], one for each text, in their order.
+        seconds: what scoring took, starting a worker left out; None where nobody looked.
     """
 
     prompt: str
     rewards: tuple[float, ...]
+    seconds: float | None = field(default=None, compare=False)
 
 
 class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
@@ -37,18 +39,30 @@ class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
             version or level), ``evaluates_text`` (its verifier executes what it reads),
             ``timeout`` and ``crashed`` (the worker hung or died on one of the texts),
             ``unavailable`` (no worker can be had now).
+        seconds: as in :class:`Verdict`.
     """
 
-    def __init__(self, reason: str, detail: str = "") -> None:
+    def __init__(self, reason: str, detail: str = "", seconds: float | None = None) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+        self.seconds = seconds
 
 
 class Judge(Protocol):
     """Rebuilds a task from its coordinates and scores answers to it."""
 
-    def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
+    def judge(
+        self,
+        env: str,
+        level: int,
+        seed: int,
+        texts: Sequence[str],
+        *,
+        seconds: float | None = None,
+    ) -> Verdict:
         """Score ``texts`` (the policy's own words, environment text left out). Blocks.
+
+        Within ``seconds`` where they are given and fewer than the implementation allows itself.
 
         Called from worker threads, by several at once. Texts come from strangers: an
         implementation contains whatever they do, and answers or raises within bounded time.

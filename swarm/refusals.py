@@ -19,12 +19,16 @@ EPOCH_AHEAD = "epoch_ahead"
 BEFORE_RESTORE = "before_restore"
 REPLAY = "replay"
 ABANDONED = "abandoned"
+OVER_BUDGET = "over_budget"
+OFFER_MISMATCH = "offer_mismatch"
 BAD_VERDICT = "bad_verdict"
 JUDGE_FAILED = "judge_failed"
 
 # Bars the author at once; see swarm.accounts.BAR_AT.
 _FORGED = 5.0
 _WRONG = 1.0
+# A loaded machine makes honest texts slow now and then, but not ten of one author in an hour.
+_SLOW = 0.5
 _NO_FAULT = 0.0
 
 STRIKES: Mapping[str, float] = {
@@ -36,6 +40,8 @@ STRIKES: Mapping[str, float] = {
     # journal without a backup can do the second once by honest mistake.
     REWARD_MISMATCH: _WRONG,
     EQUIVOCATION: _WRONG,
+    # An offer that says other things of its frame than the frame does.
+    OFFER_MISMATCH: _WRONG,
     # Malformed: not what the protocol or the manifest, which every member has, allows.
     "protocol_error": _WRONG,
     "bad_magic": _WRONG,
@@ -54,6 +60,9 @@ STRIKES: Mapping[str, float] = {
     # Served over a stream that only the author's key can open: not the frame he announced.
     "wrong_content": _WRONG,
     "response_too_large": _WRONG,
+    # Texts that hang or kill the verifier.
+    "timeout": _SLOW,
+    "crashed": _SLOW,
     # Time: a slow author or line, a clock that is off (his or ours), a frame met twice.
     "too_slow": _NO_FAULT,
     STALE_EPOCH: _NO_FAULT,
@@ -68,10 +77,9 @@ STRIKES: Mapping[str, float] = {
     # This node's limits: what it does not know, dares not run, or failed at.
     "unknown_env": _NO_FAULT,
     "evaluates_text": _NO_FAULT,
-    "timeout": _NO_FAULT,
-    "crashed": _NO_FAULT,
     "unavailable": _NO_FAULT,
     ABANDONED: _NO_FAULT,
+    OVER_BUDGET: _NO_FAULT,
     BAD_VERDICT: _NO_FAULT,
     JUDGE_FAILED: _NO_FAULT,
 }

@@ -63,7 +63,8 @@ CREATE TABLE accounts (
     author BLOB PRIMARY KEY, bytes_in INTEGER NOT NULL, bytes_out INTEGER NOT NULL,
     admitted INTEGER NOT NULL, strikes REAL NOT NULL, struck_at REAL NOT NULL,
     barred INTEGER NOT NULL, touched REAL NOT NULL,
-    earned REAL NOT NULL DEFAULT 0, earned_at REAL NOT NULL DEFAULT 0
+    earned REAL NOT NULL DEFAULT 0, earned_at REAL NOT NULL DEFAULT 0,
+    seconds REAL NOT NULL DEFAULT 0
 );
 CREATE TABLE refusals (
     author BLOB, reason TEXT, n INTEGER NOT NULL, PRIMARY KEY (author, reason)
@@ -83,6 +84,7 @@ DROP TABLE used_once;
 _STANDING = """
 ALTER TABLE accounts ADD COLUMN earned REAL NOT NULL DEFAULT 0;
 ALTER TABLE accounts ADD COLUMN earned_at REAL NOT NULL DEFAULT 0;
+ALTER TABLE accounts ADD COLUMN seconds REAL NOT NULL DEFAULT 0;
 """
 
 MIGRATIONS = {1: _BEGUN, 2: _SEVERAL_USES, 3: _STANDING}

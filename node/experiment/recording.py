@@ -9,7 +9,7 @@ from statistics import fmean, pvariance
 from typing import Any
 
 from node.evaluation import SOLVED
-from node.rounds import Outcome
+from node.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,9 @@ from node.experiment.settings import (
 )
 from node.experiment.useless import UselessEngine
 from node.membership import MIB
+from node.outcome import Outcome
 from node.policy import Policy, PolicyConfig
-from node.rounds import Outcome, Rules
+from node.rounds import Rules
 from node.tasks.curriculum import served_levels
 from node.tasks.local_judge import LocalJudge
 from node.trainer import Trainer, open_pool

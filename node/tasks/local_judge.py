@@ -53,8 +53,12 @@ class LocalJudge:
         seed: int,
         texts: Sequence[str],
         split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
     ) -> Verdict:
         """Rebuild one task and score ``texts`` as answers to it.
+
+        Nothing here can be interrupted, so ``seconds`` bounds nothing.
 
         Raises:
             JudgeRefused: no verdict.

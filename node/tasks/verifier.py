@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
@@ -84,15 +86,21 @@ class Verifier:
         seed: int,
         texts: Sequence[str],
         split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
     ) -> Verdict:
         """Rebuild one task and score ``texts``, whole completions, as answers to it.
+
+        Args:
+            seconds: most that the request may take, where that is less than its limits say.
 
         Raises:
             JudgeRefused: no verdict; see :class:`swarm.judge.JudgeRefused` for the reasons.
         """
         task = (env, level, seed, split)
-        reply = self._ask({"task": _wire(task), "texts": list(texts)}, [task])
-        verdict = _verdict(reply, len(texts))
+        request = {"task": _wire(task), "texts": list(texts)}
+        reply, taken = self._ask(request, [task], seconds)
+        verdict = replace(_verdict(reply, len(texts)), seconds=taken)
         if unreadable := reply.get("unreadable"):
             self._counters.add("answers_unreadable", unreadable, env=env)
         return verdict
@@ -103,7 +111,8 @@ class Verifier:
         Raises:
             JudgeRefused: one of them cannot be built.
         """
-        prompts = self._ask({"tasks": [_wire(task) for task in tasks]}, tasks).get("prompts")
+        reply, _ = self._ask({"tasks": [_wire(task) for task in tasks]}, tasks)
+        prompts = reply.get("prompts")
         if not isinstance(prompts, list) or len(prompts) != len(tasks):
             raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
         return [str(prompt) for prompt in prompts]
@@ -138,7 +147,14 @@ class Verifier:
     ) -> None:
         self.close()
 
-    def _ask(self, message: dict[str, Any], tasks: Sequence[Coordinates]) -> dict[str, Any]:
+    def _ask(
+        self,
+        message: dict[str, Any],
+        tasks: Sequence[Coordinates],
+        seconds: float | None = None,
+    ) -> tuple[dict[str, Any], float]:
+        """The worker's reply, and how long it took in seconds, its start left out."""
+        limit = min(self._limits.wall_seconds, math.inf if seconds is None else seconds)
         with self._lock:
             try:
                 worker = self._running()
@@ -148,19 +164,21 @@ class Verifier:
                 raise JudgeRefused(UNAVAILABLE, str(error)) from error
             for env, level, _, _ in tasks:
                 self._admit(worker, env, level)
+            began = time.monotonic()
             try:
-                reply = worker.ask(message, self._limits.wall_seconds)
+                reply = worker.ask(message, limit)
             except WorkerDied as death:
                 self._worker = None
                 reason = TIMEOUT if death.ran_out_of_time else CRASHED
                 self._counters.add("verifier_restarts", reason=reason)
                 logger.warning("the worker was lost on env %r: %s", tasks[0][0], death)
-                raise JudgeRefused(reason, str(death)) from death
+                raise JudgeRefused(reason, str(death), time.monotonic() - began) from death
+            taken = time.monotonic() - began
         if "refused" in reply:
             # A bent worker must choose neither names of counters nor what an author is blamed for.
             reason = UNKNOWN_ENV if reply["refused"] == UNKNOWN_ENV else CRASHED
-            raise JudgeRefused(reason, str(reply.get("detail", "")))
-        return reply
+            raise JudgeRefused(reason, str(reply.get("detail", "")), taken)
+        return reply, taken
 
     def _running(self) -> WorkerProcess:
         if self._closed:

@@ -39,10 +39,12 @@ class VerifierPool(Opened):
         seed: int,
         texts: Sequence[str],
         split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
     ) -> Verdict:
         """See :meth:`node.tasks.verifier.Verifier.judge`."""
         with self._one() as verifier:
-            return verifier.judge(env, level, seed, texts, split)
+            return verifier.judge(env, level, seed, texts, split, seconds=seconds)
 
     def prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
         """See :meth:`node.tasks.verifier.Verifier.prompts`."""

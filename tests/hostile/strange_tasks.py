@@ -32,6 +32,11 @@ def sleep() -> float:
     return 0.0
 
 
+def doze() -> float:
+    time.sleep(0.6)
+    return 1.0
+
+
 def recurse() -> float:
     return recurse()
 
@@ -70,6 +75,7 @@ DEEDS = {
         burn_cpu,
         burn_memory,
         sleep,
+        doze,
         recurse,
         die,
         leave,

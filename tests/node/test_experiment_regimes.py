@@ -28,8 +28,8 @@ from node.experiment.simulation import SimulatedSwarm, Surroundings, run_simulat
 from node.experiment.statistics import Estimate
 from node.experiment.useless import CONSTANT
 from node.experiment.verdict import RegimeSummary, judge
+from node.outcome import Outcome
 from node.recipe.corpus import open_tasks, training_questions, untaught
-from node.rounds import Outcome
 
 SMALL = Settings(nodes=4, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 SHORT = replace(SMALL, rounds=3)

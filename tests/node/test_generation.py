@@ -13,8 +13,8 @@ from node.errors import NodeError
 from node.evaluation import Evaluator, HeldOut
 from node.generation import Generator
 from node.monitor.jsonl import _line
+from node.outcome import Outcome
 from node.recorder import record_of
-from node.rounds import Outcome
 from node.stopwatch import Stopwatch
 from node.tasks.curriculum import TaskSampler
 from node.tasks.task import Split

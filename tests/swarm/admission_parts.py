@@ -35,7 +35,9 @@ class SumJudge:
     def __init__(self) -> None:
         self.calls = 0
 
-    def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
+    def judge(
+        self, env: str, level: int, seed: int, texts: Sequence[str], *, seconds: float | None = None
+    ) -> Verdict:
         self.calls += 1
         for text in texts:
             if text.startswith("refuse:"):

@@ -49,7 +49,9 @@ def identity(name: str) -> Identity:
 class ParityJudge:
     """Rewards answers of even length: whoever claims anything else lies."""
 
-    def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
+    def judge(
+        self, env: str, level: int, seed: int, texts: Sequence[str], *, seconds: float | None = None
+    ) -> Verdict:
         return Verdict(f"{env} {seed}", tuple(float(len(text) % 2 == 0) for text in texts))
 
 

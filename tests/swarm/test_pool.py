@@ -7,14 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from swarm.accounts import Accounts
 from swarm.clock import VirtualClock
 from swarm.counters import Counters
-from swarm.eviction import Held, PoolLimits, over_limits
 from swarm.journal import Journal
 from swarm.pool import Pool
 from swarm.pooled_group import GroupKey
@@ -224,50 +223,6 @@ def test_the_network_adds_while_the_learner_consumes(tmp_path):
     assert sorted(taken) == list(range(400))
 
 
-held_groups = st.lists(
-    st.builds(
-        Held,
-        st.builds(GroupKey, st.sampled_from([ANNA, BEN, b"\xcc" * 32]), st.just(1), st.integers(0)),
-        st.integers(0, 1),
-        st.floats(0, 10),
-        st.integers(1, 100),
-    ),
-    unique_by=lambda h: h.key,
-    max_size=30,
-)
-
-
-some_proven = st.frozensets(st.sampled_from([ANNA, BEN]))
-
-
-@given(held_groups, st.integers(1, 20), st.integers(1, 1000), some_proven, st.randoms())
-def test_eviction_keeps_both_limits_and_does_not_depend_on_order(held, groups, size, proven, order):
-    limits = PoolLimits(groups, size)
-    dropped = over_limits(held, limits, proven)
-    kept = [h for h in held if h.key not in dropped]
-    assert len(kept) <= groups
-    assert sum(h.size for h in kept) <= size
-    shuffled = list(held)
-    order.shuffle(shuffled)
-    assert over_limits(shuffled, limits, proven) == dropped
-
-
-@given(held_groups, st.integers(1, 20), some_proven)
-def test_eviction_drops_no_more_than_needed(held, groups, proven):
-    dropped = over_limits(held, PoolLimits(groups, 10**9), proven)
-    assert len(dropped) == max(0, len(held) - groups)
-
-
-@given(held_groups, st.integers(1, 20), some_proven)
-def test_proven_authors_lose_nothing_while_newcomers_hold_more_than_their_share(
-    held, groups, proven
-):
-    dropped = over_limits(held, PoolLimits(groups, 10**9), proven)
-    kept = [h for h in held if h.key not in dropped]
-    if any(key.author in proven for key in dropped):
-        assert sum(h.key.author not in proven for h in kept) <= groups / 4
-
-
 def proved(parts: Parts, author: bytes) -> None:
     Accounts(parts.journal, parts.clock).prove([(author, 1.0)] * 4)
 
@@ -283,16 +238,6 @@ def test_sybils_new_keys_push_out_no_group_of_a_proven_author():
     assert (held.count(ANNA), len(held)) == (12, 32)
     parts.pool.add(pooled(number, author=ANNA) for number in range(12, 40))
     assert [c.key.author for c in parts.pool.fresh()].count(ANNA) == 24
-
-
-def test_chance_and_no_choice_of_keys_decides_between_newcomers_in_a_full_pool():
-    held = [Held(GroupKey(bytes([n]) * 32, 1, 0), 1, 0.0, 1) for n in range(200)]
-    kept = Counter[int]()
-    for salt in range(40):
-        limits = PoolLimits(100, 1000, salt=salt.to_bytes(2))
-        gone = {key.author[0] for key in over_limits(held, limits)}
-        kept.update(n for n in range(200) if n not in gone)
-    assert sum(kept[n] for n in range(100)) == pytest.approx(2000, abs=150)
 
 
 @settings(max_examples=30, stateful_step_count=30, deadline=None)

@@ -1,0 +1,37 @@
+"""What admission knows of one frame while it looks at it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from protocol.frame import OpenFrame
+from protocol.rollout import Group
+from swarm.pooled_group import PooledGroup
+
+
+@dataclass(slots=True)
+class Findings:
+    """What came of one frame so far.
+
+    Attributes:
+        author: who answers for the frame.
+        opened: the frame, once that went well.
+        now: unix time at which it was begun with, seconds.
+        pending: groups that wait for their verdict.
+        proven: whether the author had standing when the frame came.
+        seconds: of verification that it took.
+        admitted: groups that passed.
+        refused: refusals by reason.
+        stalls: groups that hung or killed the verifier.
+    """
+
+    author: bytes
+    proven: bool = False
+    opened: OpenFrame | None = None
+    pending: list[Group] = field(default_factory=list)
+    now: float = 0.0
+    seconds: float = 0.0
+    admitted: list[PooledGroup] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    stalls: int = 0

@@ -1,0 +1,116 @@
+"""Slow sam's texts take long to judge: he uses up his own time, and nobody waits for him twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from node.tasks.verifier import Verifier
+from node.tasks.worker_process import WorkerLimits
+from protocol.keys import task_seed
+from swarm import verification
+from swarm.judge import JudgeRefused, Verdict
+from swarm.standing import PROVEN
+from tests.hostile.strange_tasks import GOOD
+from tests.hostile.test_texts_that_burn import STRANGE
+from tests.node.packages import declare
+from tests.swarm.admission_parts import NOW, Gate, Peer, SumJudge
+
+KEYS, GROUPS = 8, 6
+LIMITS = WorkerLimits(cpu_seconds=5, wall_seconds=20.0)
+
+
+class SlowJudge(SumJudge):
+    """Sums in no time; ``doze`` and ``sleep`` are done by a real verifier's worker."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        super().__init__()
+        self.verifier = verifier
+        self.asked: list[int] = []
+
+    def judge(
+        self, env: str, level: int, seed: int, texts: Sequence[str], *, seconds: float | None = None
+    ) -> Verdict:
+        self.asked.append(seed)
+        taken = None
+        if texts[0] in ("doze", "sleep"):
+            taken = self.verifier.judge("strange", 0, 1, texts[:1], seconds=seconds).seconds
+        found = super().judge(env, level, seed, texts)
+        return Verdict(found.prompt, found.rewards, taken)
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch) -> Gate:
+    declare(monkeypatch, tmp_path, "strange", "tests.hostile.strange_tasks:Strange")
+    monkeypatch.chdir(tmp_path)
+    # Of an epoch of a minute, six seconds in all and a second and a half for newcomers.
+    monkeypatch.setattr(verification, "USED", 0.1)
+    gate = Gate()
+    with Verifier([STRANGE], outside=True, limits=LIMITS) as verifier:
+        assert verifier.judge("strange", 0, 1, [GOOD]).rewards == (1.0,)
+        gate.judge = SlowJudge(verifier)
+        gate.open(gate.journal)
+        yield gate
+
+
+def slow_frame(peer: Peer, text: str = "doze", count: int = GROUPS) -> bytes:
+    return peer.frame(*(peer.group(i, [text, "right"]) for i in range(count)))
+
+
+def test_a_proven_author_waits_for_one_request_of_eight_keys_with_slow_texts(gate):
+    anna, keys = Peer(gate), [Peer(gate) for _ in range(KEYS)]
+    gate.accounts.prove([(anna.author, 1.0)] * 4)
+    assert gate.accounts.standing(anna.author) >= PROVEN
+
+    async def run() -> int:
+        slow = [
+            asyncio.create_task(gate.admission.admit(slow_frame(key), key.author)) for key in keys
+        ]
+        while not gate.judge.asked:
+            await asyncio.sleep(0.01)
+        before = len(gate.judge.asked)
+        frame = anna.frame(*map(anna.group, range(4)))
+        assert len(await gate.admission.admit(frame, anna.author)) == 4
+        await asyncio.gather(*slow)
+        return before
+
+    before = asyncio.run(run())
+    hers = [gate.judge.asked.index(task_seed(anna.author, NOW, i)) for i in range(4)]
+    # Reading her frame may take until the end of the request under way; then one more can begin.
+    assert hers[0] <= before + 1
+    assert hers == list(range(hers[0], hers[0] + 4))
+    spent = sum(gate.accounts.get(key.author).seconds for key in keys)
+    assert spent < 1.5 + 0.6 + 0.5
+    assert gate.refused()["over_budget"] >= KEYS * GROUPS - 5
+    assert not any(gate.accounts.banned(key.author) for key in keys)
+
+
+def test_a_text_that_hangs_ends_with_what_is_left_of_its_frame(gate):
+    sam = Peer(gate)
+    assert gate.admit(slow_frame(sam, "sleep", 2), sam.author) == []
+    # Of a frame's second nothing was left for the other group.
+    assert gate.refused() == {"timeout": 1, "over_budget": 1}
+    assert gate.accounts.get(sam.author).seconds > 0.9
+
+
+def test_timeouts_of_one_author_add_up_and_one_on_a_loaded_machine_does_not_ban(gate):
+    sam, anna = Peer(gate), Peer(gate)
+    gate.judge = SumJudge()
+    gate.open(gate.journal)
+    gate.admit(anna.frame(anna.group(0, ["refuse:timeout", "x"])), anna.author)
+    assert 0.0 < gate.accounts.get(anna.author).strikes < 1.0
+    for number in range(10):
+        group = sam.group(number, ["refuse:timeout", "x"])
+        gate.admit(sam.frame(group, sequence=number + 1), sam.author)
+    assert gate.accounts.banned(sam.author)
+    assert not gate.accounts.banned(anna.author)
+
+
+def test_a_request_is_bounded_by_what_its_caller_has_left(gate):
+    with pytest.raises(JudgeRefused) as refused:
+        gate.judge.verifier.judge("strange", 0, 1, ["sleep"], seconds=0.3)
+    assert refused.value.reason == "timeout"
+    assert refused.value.seconds is not None
+    assert 0.3 <= refused.value.seconds < 15.0
