@@ -91,6 +91,13 @@ def test_mallory_with_one_key_and_256_groups_gets_what_any_other_author_gets():
         assert taken[mallory] <= 60 * 10 / 6 + 10
 
 
+@pytest.mark.parametrize(("own", "taken"), [(0, 1), (2, 1), (6, 2), (9, 3), (30, 3)])
+@pytest.mark.parametrize("proven", [frozenset(), EVERYBODY])
+def test_one_author_with_a_full_pool_gets_a_quarter_of_an_update_and_no_more(own, taken, proven):
+    flood = groups(AUTHORS[:1], 256)
+    assert len(Mixture(MixtureConfig(), 1).choose(flood, 1, 0, own, proven)) == taken
+
+
 @pytest.mark.parametrize("select", ["auto", "uniform"])
 @pytest.mark.parametrize("keys", [1, 100, 1000])
 def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(select, keys):
