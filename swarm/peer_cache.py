@@ -26,6 +26,11 @@ class PeerCache:
         self._path = path
         self._addresses: dict[str, None] = {}
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What is remembered now."""
+        return tuple(self._addresses)
+
     def load(self) -> tuple[str, ...]:
         """What the file holds. A missing file is empty; so is a damaged one, with a warning."""
         if self._path is None or not self._path.exists():
@@ -40,7 +45,7 @@ class PeerCache:
             logger.warning("peer cache %s is unreadable (%s); starting without", self._path, error)
             return ()
         self._addresses = dict.fromkeys(lines[:MAX_ADDRESSES])
-        return tuple(self._addresses)
+        return self.addresses
 
     def remember(
         self, addresses: Iterable[str], standing: Callable[[str], float] = lambda peer: 0.0

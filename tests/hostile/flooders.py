@@ -31,7 +31,7 @@ from swarm.hivemind_node import HivemindNode, NodeSettings
 from swarm.transport import TransportError
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
-CALL_BYTES = 16_384
+CALL_BYTES = 4096
 
 
 class Flooder:

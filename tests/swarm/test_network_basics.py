@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from swarm.budget import BURST_SECONDS, PEER_SHARE, ByteBudget
 from swarm.clock import VirtualClock, within
 from swarm.counters import Counters
-from swarm.known_peers import KEPT, Standings
+from swarm.known_peers import KEPT, Standings, standing_with
 from swarm.machine import PortTaken, check_ports, sweep_sockets
 from swarm.peer_cache import MAX_ADDRESSES, PeerCache
 from swarm.redial import LONGEST_SECONDS, Redial
 from tests.swarm.experience_parts import wait
+from tests.swarm.network_parts import identity
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20))
@@ -106,6 +107,41 @@ def test_many_strangers_together_get_no_more_than_their_part_of_the_rate() -> No
     budget = ByteBudget(100_000, 50_000, clock, Standings(clock))
     served = sum(budget.take(f"peer {n}", 50_000) for n in range(100))
     assert served == 100_000 * BURST_SECONDS * (1 - KEPT) // 50_000
+
+
+@given(st.integers(1, 40), st.integers(256, 70_000))
+def test_greedy_peers_always_leave_room_for_a_newcomer(peers: int, size: int) -> None:
+    clock = VirtualClock()
+    budget = ByteBudget(1 << 20, 1 << 20, clock, Standings(clock))
+    for _ in range(40):
+        for n in range(peers):
+            for _ in range(40):
+                if not budget.take(f"flo {n}", size):
+                    break
+        wait(clock, 0.5)
+    assert all(budget.take("ben", 1024) for _ in range(20))
+
+
+def test_any_number_of_new_keys_leaves_known_peers_their_part() -> None:
+    clock = VirtualClock()
+    standings = Standings(clock)
+    friend = identity("friend")
+    standings.use(standing_with(friend.author, lambda author: 0.0))
+    budget = ByteBudget(1 << 20, 1 << 20, clock, standings)
+    for n in range(5000):
+        while budget.take(f"sybil {n}", 4096):
+            pass
+    assert all(budget.take(friend.peer_id, 4096) for _ in range(100))
+
+
+def test_what_is_owed_is_paid_before_more_is_given() -> None:
+    clock = VirtualClock()
+    budget = ByteBudget(100_000, 50_000, clock, Standings(clock))
+    assert budget.take("flo", 1024)
+    budget.owe("flo", 400_000)
+    assert not budget.has_room("flo")
+    wait(clock, 30)
+    assert budget.take("flo", 1024)
 
 
 def test_the_largest_answer_can_be_sent_at_any_rate() -> None:
