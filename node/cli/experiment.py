@@ -157,6 +157,52 @@ def regimes(
     _tell(run_dir, table(plan, summaries), json)
 
 
+@app.command(
+    "hostile",
+    epilog="Example: swarm-node experiment hostile --regime hostile-30 --regime keys-30 --seeds 2",
+)
+def hostile(
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--regime",
+            metavar="NAME",
+            help="hostile-10, hostile-30, hostile-50, keys-3 or keys-30; may be repeated. "
+            "Left out: all.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each regime.")] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")] = 150,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
+    ] = 0,
+    run_dir: Annotated[
+        Path,
+        typer.Option(
+            "--run-dir", help="Folder of the experiment; one that was broken off goes on."
+        ),
+    ] = Path("experiment-run/hostile"),
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure what hostile peers do to seven honest nodes that train by default.
+
+    They share poisoned groups that no judge has anything against, as a part of all nodes or under
+    many keys. Honest nodes are held against the same nodes alone and among themselves.
+    """
+    from rich.console import Console
+
+    from node.experiment.hostile_report import run_hostile, table
+    from node.experiment.regimes import HONEST, HOSTILE, find
+    from node.experiment.settings import Settings
+
+    settings = Settings(nodes=HONEST, rounds=rounds, eval_every=50, eval_tasks=256)
+    chosen = [find(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
+    harms = run_hostile(settings, chosen, seeds, workers, run_dir, Console(stderr=True))
+    _tell(run_dir, table(settings, harms), json)
+
+
 def _tell(root: Path, table: Table, json: bool) -> None:
     """Print what came out of an experiment."""
     from node.monitor.terminal import Terminal

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from node.experiment.arms import Arm
 from node.experiment.bases import OTHER_SHAPE, Base, make_bases
 from node.experiment.folder import ExperimentFolder
-from node.experiment.regimes import EQUAL, REGIMES
+from node.experiment.regimes import EQUAL, EVERY, find
 from node.experiment.settings import Configuration, Settings
 from node.experiment.simulation import run_simulation
 from node.recipe.make import save
@@ -55,7 +55,7 @@ class Job:
         if self.arm is None:
             save_bases(folder, settings, self.bases, self.seed)
             return
-        run = Configuration(self.arm, self.seed, REGIMES[self.regime])
+        run = Configuration(self.arm, self.seed, find(self.regime, EVERY))
         models = {kind: self._model(folder, kind) for kind in run.bases(settings)}
         folder.write(run, run_simulation(settings, run, models, report))
 

@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, pvariance
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from node.evaluation import SOLVED
+from node.experiment.influence import Influx
 from node.outcome import Outcome
 
 
@@ -77,12 +80,14 @@ class Recording:
         seed: of the experiment.
         rounds: in their order; a function of the configuration.
         seconds: CPU time of each round, all nodes together; what the machine happened to take.
+        influx: what came from outside, in a regime that is watched.
     """
 
     arm: str
     seed: int
     rounds: tuple[RoundFigures, ...]
     seconds: tuple[float, ...]
+    influx: Influx | None = None
 
     def rewards(self, nodes: Collection[int]) -> list[float]:
         """Mean reward of these nodes in every round."""
@@ -92,7 +97,10 @@ class Recording:
         """All but the seconds, so that equal runs give equal bytes."""
         columns = [asdict(figures) for figures in self.rounds]
         table = {name: [row[name] for row in columns] for name in columns[0]}
-        return json.dumps({"arm": self.arm, "seed": self.seed, "rounds": table})
+        whole: dict[str, Any] = {"arm": self.arm, "seed": self.seed, "rounds": table}
+        if self.influx:
+            whole["influx"] = asdict(self.influx)
+        return json.dumps(whole)
 
     @classmethod
     def from_json(cls, text: str, seconds: Sequence[float]) -> Recording:
@@ -102,4 +110,8 @@ class Recording:
         table["reward"] = [tuple(row) for row in table["reward"]]
         rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
         rounds = tuple(RoundFigures(**row) for row in rows)
-        return cls(value["arm"], value["seed"], rounds, tuple(seconds))
+        influx = _INFLUX.validate_python(value.get("influx"))
+        return cls(value["arm"], value["seed"], rounds, tuple(seconds), influx)
+
+
+_INFLUX: TypeAdapter[Influx | None] = TypeAdapter(Influx | None)

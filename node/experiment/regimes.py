@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from node.errors import UsageError
 from node.experiment.bases import Base
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """How much a hostile node shares.
+
+    Attributes:
+        groups: in each of its frames.
+        every: epochs between two frames.
+    """
+
+    groups: int
+    every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +33,15 @@ class Role:
         stays: in which part of the experiment it takes part.
         useless: it writes answers of this kind without reading the question, shares them all and
             takes nothing.
+        attack: it has no policy, shares poisoned groups and takes nothing. Nodes that attack have
+            the highest numbers of a swarm.
     """
 
     base: Base = "weak"
     judged: bool = True
     stays: Literal["throughout", "until the middle", "from the middle"] = "throughout"
     useless: Literal["constant", "random"] | None = None
+    attack: Attack | None = None
 
     def span(self, rounds: int) -> range:
         """The rounds, of 1 to ``rounds``, in which it takes part."""
@@ -46,12 +62,14 @@ class Regime:
         description: one sentence, without its end.
         roles: of a given number of nodes; more roles than nodes where some take others' places.
         partial_credit: rewards are the families' own scores instead of right or wrong.
+        watched: what comes from outside into the judged nodes is recorded.
     """
 
     name: str
     description: str
     roles: Callable[[int], Roles]
     partial_credit: bool = False
+    watched: bool = False
 
     def parts(self, nodes: int) -> dict[Base, tuple[int, ...]]:
         """Numbers of the judged nodes, by the base that they start from."""
@@ -93,6 +111,32 @@ def _useless(nodes: int) -> Roles:
     return (*(Role(),) * (nodes - 2), constant, Role(judged=False, useless="random"))
 
 
+HONEST = 7
+"""Honest nodes of a swarm with hostile ones, where nobody asks for another number."""
+POISONED_GROUPS = 32
+"""Groups an epoch of all hostile nodes together: several times what the honest ones share. More
+would change little and cost much to simulate."""
+SEALED_IN = 8
+"""Epochs in which so many keys that no reader can pull all of their frames share one each."""
+FRAMES = 24
+"""Frames an epoch, of all hostile nodes together, beyond which keys take turns."""
+
+
+def _attacked(honest: int, hostile: int) -> Roles:
+    """Hostile nodes beside honest ones, all of them with the same number of groups an epoch."""
+    every = 1 if hostile <= FRAMES else SEALED_IN
+    attack = Attack(max(2, every * POISONED_GROUPS // hostile), every)
+    return (*(Role(),) * honest, *(Role(judged=False, attack=attack),) * hostile)
+
+
+def _share(percent: int) -> Callable[[int], Roles]:
+    return lambda honest: _attacked(honest, max(1, round(honest * percent / (100 - percent))))
+
+
+def _keys(times: int) -> Callable[[int], Roles]:
+    return lambda honest: _attacked(honest, times * honest)
+
+
 EQUAL = Regime("equal", "all nodes are equal and weak", _all("weak"))
 REGIMES = {
     regime.name: regime
@@ -130,13 +174,32 @@ REGIMES = {
     )
 }
 
+UNHARMED = Regime("hostile-0", "honest nodes among themselves", _all("weak"), watched=True)
+HOSTILE = {
+    regime.name: regime
+    for regime in (
+        Regime(
+            "hostile-10",
+            "one in ten nodes is hostile, or one in all where that is more",
+            _share(10),
+            watched=True,
+        ),
+        Regime("hostile-30", "three in ten nodes are hostile", _share(30), watched=True),
+        Regime("hostile-50", "half of the nodes are hostile", _share(50), watched=True),
+        Regime("keys-3", "three hostile keys for every honest node", _keys(3), watched=True),
+        Regime("keys-30", "thirty hostile keys for every honest node", _keys(30), watched=True),
+    )
+}
+"""The number of nodes is that of the honest ones, who are judged; hostile ones come on top."""
+EVERY = {**REGIMES, UNHARMED.name: UNHARMED, **HOSTILE}
 
-def find(name: str) -> Regime:
+
+def find(name: str, among: Mapping[str, Regime] = REGIMES) -> Regime:
     """The regime of that name.
 
     Raises:
         UsageError: there is none.
     """
-    if name not in REGIMES:
-        raise UsageError("--regime", name, f"Name one of {', '.join(REGIMES)}.")
-    return REGIMES[name]
+    if name not in among:
+        raise UsageError("--regime", name, f"Name one of {', '.join(among)}.")
+    return among[name]

@@ -10,81 +10,32 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
-from copy import deepcopy
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
 
-from node.config import Config
+from node.engines.engine import Sampling
 from node.experiment.bases import Base
+from node.experiment.hostile import HostileNode, poisoner
+from node.experiment.influence import Influx, Watch
 from node.experiment.recording import Recording, RoundFigures
-from node.experiment.settings import (
-    EPOCH_SECONDS,
-    START,
-    Configuration,
-    Settings,
-    node_config,
-    node_identity,
-    signed_manifest,
-)
+from node.experiment.settings import EPOCH_SECONDS, Configuration, Settings, node_identity
+from node.experiment.surroundings import Surroundings
 from node.experiment.useless import UselessEngine
 from node.membership import MIB
 from node.outcome import Outcome
-from node.policy import Policy, PolicyConfig
 from node.rounds import Rules
 from node.tasks.curriculum import served_levels
-from node.tasks.local_judge import LocalJudge
 from node.trainer import Trainer, open_pool
-from protocol.frame import open_frame
-from protocol.manifest import Manifest, open_manifest
 from swarm.accounts import Accounts
 from swarm.assembly import assemble
-from swarm.clock import VirtualClock
 from swarm.collector import CollectorLimits
 from swarm.counters import Counters
 from swarm.journal import MEMORY, Journal
-from swarm.memory_transport import MemoryNetwork, MemoryTransport
+from swarm.memory_transport import MemoryTransport
 from swarm.outbox import Outbox
 
-REMEMBERED_FRAMES = 256
-"""Opened once for all nodes: those of some rounds."""
 SHARES_ALL = Rules(fill=False, discard=False)
 TURNS = 2
 """Of every member after a round: by the second, all have published and pull the rest."""
-
-
-class Surroundings:
-    """What the nodes of one swarm share.
-
-    Args:
-        run: which arm, seed and regime.
-        models: the base policies that the regime needs, folders or shipped models' names.
-    """
-
-    def __init__(self, settings: Settings, run: Configuration, models: Mapping[Base, str]) -> None:
-        self.settings = settings
-        self.run = run
-        self.roles = run.roles(settings)
-        self.clock = VirtualClock(START)
-        self.network = MemoryNetwork(self.clock, run.seed)
-        self.signed = signed_manifest(settings, run)
-        self.manifest: Manifest = open_manifest(self.signed)
-        self.judge = LocalJudge(self.manifest.catalogue)
-        self.open_frame = lru_cache(REMEMBERED_FRAMES)(open_frame)
-        self._bases = {
-            kind: Policy.load(PolicyConfig(model, device="cpu")) for kind, model in models.items()
-        }
-
-    def config(self, number: int) -> Config:
-        """Of node ``number``."""
-        return node_config(self.settings, self.run, number, self._base(number).name)
-
-    def policy(self, number: int) -> Policy:
-        """The base policy of node ``number``, to be trained by it alone."""
-        base = self._base(number)
-        return Policy(deepcopy(base.model), base.tokenizer, base.name)
-
-    def _base(self, number: int) -> Policy:
-        return self._bases[self.roles[number].base]
 
 
 class SimulatedNode:
@@ -93,7 +44,9 @@ class SimulatedNode:
     Attributes:
         rounds: its loop.
         member: its place in the swarm.
+        policy: what it trains.
         counters: what happened to it.
+        accounts: what it knows of the others, while it takes part.
     """
 
     def __init__(self, around: Surroundings, number: int) -> None:
@@ -105,7 +58,9 @@ class SimulatedNode:
         self._journal = journal = Journal(MEMORY, clock)
         pool = open_pool(config.mixture, journal, clock, self.counters, identity.author)
         outbox = Outbox(journal, self.counters)
-        policy = around.policy(number)
+        self.policy = policy = around.policy(number)
+        self.accounts = Accounts(journal, clock)
+        self._refused: dict[bytes, Mapping[str, int]] | None = None
         trainer = Trainer(
             config,
             policy,
@@ -135,7 +90,7 @@ class SimulatedNode:
             journal=journal,
             pool=pool,
             outbox=outbox,
-            accounts=Accounts(journal, clock),
+            accounts=self.accounts,
             clock=clock,
             counters=self.counters,
             limits=CollectorLimits(
@@ -158,9 +113,17 @@ class SimulatedNode:
         """The next round."""
         return self.rounds.step(last=self.rounds.round + 1 == self.config.schedule.rounds)
 
+    @property
+    def refused(self) -> dict[bytes, Mapping[str, int]]:
+        """Refusals by author and reason, up to now or to when it left."""
+        if self._refused is not None:
+            return self._refused
+        return {a.author: a.refused for a in self.accounts.snapshot() if a.refused}
+
     async def leave(self) -> None:
         """Go away for good."""
         await self._transport.close()
+        self._refused = self.refused
         self._journal.close()
 
 
@@ -168,27 +131,35 @@ class SimulatedSwarm:
     """All nodes, each present in the rounds of its role.
 
     Attributes:
-        nodes: by number; whoever has not come yet is missing, whoever left is not.
+        nodes: that train, by number; whoever has not come yet is missing, whoever left is not.
+        hostile: those that only give, with higher numbers.
     """
 
     def __init__(self, around: Surroundings) -> None:
         self.nodes: dict[int, SimulatedNode] = {}
         self._around = around
-        self._spans = [role.span(around.settings.rounds) for role in around.roles]
+        honest = [role for role in around.roles if role.attack is None]
+        self._spans = [role.span(around.settings.rounds) for role in honest]
+        self.hostile = tuple(_hostile(around))
 
     async def step(self, number: int) -> list[Outcome | None]:
-        """Round ``number`` of all; whoever has no part in it has no outcome.
+        """Round ``number`` of all that train; whoever has no part in it has no outcome.
 
-        Every present node generates, mixes and learns in turn; then the members publish, pull and
-        admit, and the clock moves one epoch on. So what one round publishes, all may take in the
-        next.
+        Every present node generates, mixes and learns in turn; then the members publish, hostile
+        ones first, pull and admit, and the clock moves one epoch on. So what one round publishes,
+        all may take in the next.
         """
+        if number == 1:
+            for stranger in self.hostile:
+                await stranger.join()
         for place, span in enumerate(self._spans):
             if span.start == number:
                 node = self.nodes[place] = SimulatedNode(self._around, place)
                 await node.join()
         present = [place for place, span in enumerate(self._spans) if number in span]
         outcomes = {place: self.nodes[place].step() for place in present}
+        for stranger in self.hostile:
+            await stranger.step(number)
         for _ in range(TURNS):
             for place in present:
                 await self.nodes[place].member.step()
@@ -201,22 +172,50 @@ class SimulatedSwarm:
     def check(self) -> None:
         """Look for what should not happen among nodes that keep to the protocol.
 
+        Hostile authors may be refused whatever they share, and may fail to serve it.
+
         Raises:
-            RuntimeError: a group of one of the nodes was refused by another; the experiment would
-                measure a defect.
+            RuntimeError: a group of one of the honest nodes was refused by another; the experiment
+                would measure a defect.
         """
+        hostile = {stranger.author for stranger in self.hostile}
         for number, node in self.nodes.items():
-            wrong = {
-                name: total
-                for name, total in node.counters.snapshot().items()
-                if name.startswith(("refused", "pulls_failed", "records_refused", "outbox_dropped"))
-            }
-            wrong.pop("outbox_dropped{reason=frame_old}", None)
-            if any(role.stays == "until the middle" for role in self._around.roles):
-                # What those who left had announced is not to be had any more.
-                wrong.pop("pulls_failed{reason=unreachable}", None)
+            honest = {who.hex(): why for who, why in node.refused.items() if who not in hostile}
+            wrong = honest or self._miscounted(node)
             if wrong:
                 raise RuntimeError(f"node {number + 1} of an honest swarm counted {wrong}")
+
+    def _miscounted(self, node: SimulatedNode) -> Mapping[str, object]:
+        """What a node counted without an author, and should not have."""
+        names: tuple[str, ...] = ("records_refused", "outbox_dropped")
+        if not self.hostile:
+            names += "refused", "pulls_failed"
+        counted = node.counters.snapshot()
+        wrong = {name: total for name, total in counted.items() if name.startswith(names)}
+        wrong.pop("outbox_dropped{reason=frame_old}", None)
+        if any(role.stays == "until the middle" for role in self._around.roles):
+            # What those who left had announced is not to be had any more.
+            wrong.pop("pulls_failed{reason=unreachable}", None)
+        return wrong
+
+
+def _hostile(around: Surroundings) -> Iterator[HostileNode]:
+    """Every hostile node of the swarm; what they share comes from one source."""
+    attacks = [(n, role.attack) for n, role in enumerate(around.roles) if role.attack]
+    if attacks:
+        source = poisoner(around)
+        yield from (HostileNode(around, number, attack, source) for number, attack in attacks)
+
+
+def _watch(around: Surroundings, swarm: SimulatedSwarm) -> Watch:
+    engine = around.config(0).engine
+    return Watch(
+        around.judge,
+        served_levels(around.manifest.catalogue, around.judge.start()),
+        Sampling(engine.temperature, engine.max_new_tokens),
+        hostile=[stranger.author for stranger in swarm.hostile],
+        rounds=around.settings.rounds,
+    )
 
 
 async def simulate(
@@ -236,6 +235,9 @@ async def simulate(
     """
     around = Surroundings(settings, run, models)
     swarm, judged = SimulatedSwarm(around), run.regime.judged(settings.nodes)
+    watch = _watch(around, swarm) if run.regime.watched else None
+    if watch:
+        watch.look(0, {number: around.policy(number) for number in judged})
     rows: list[RoundFigures] = []
     seconds: list[float] = []
     for number in range(1, settings.rounds + 1):
@@ -243,9 +245,13 @@ async def simulate(
         outcomes = await swarm.step(number)
         seconds.append(time.process_time() - began)
         rows.append(RoundFigures.of(outcomes, judged))
+        if watch:
+            watch.count([outcome for n in judged if (outcome := outcomes[n])])
+            watch.look(number, {n: swarm.nodes[n].policy for n in judged})
         report(number)
     swarm.check()
-    return Recording(run.arm.name, run.seed, tuple(rows), tuple(seconds))
+    influx = Influx(tuple(watch.shares), tuple(watch.looks)) if watch else None
+    return Recording(run.arm.name, run.seed, tuple(rows), tuple(seconds), influx)
 
 
 def run_simulation(

@@ -30,7 +30,8 @@ from node.experiment.settings import (
     node_identity,
     signed_manifest,
 )
-from node.experiment.simulation import SimulatedNode, Surroundings, run_simulation
+from node.experiment.simulation import SimulatedNode, run_simulation
+from node.experiment.surroundings import Surroundings
 from node.participant import Participant
 from node.rounds import Outcome, Rules
 from node.run_folder import RunFolder

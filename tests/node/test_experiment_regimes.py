@@ -24,8 +24,9 @@ from node.experiment.regime_report import run_regimes, summary_row
 from node.experiment.regimes import find
 from node.experiment.run import Plan
 from node.experiment.settings import Configuration, Settings, node_identity
-from node.experiment.simulation import SimulatedSwarm, Surroundings, run_simulation
+from node.experiment.simulation import SimulatedSwarm, run_simulation
 from node.experiment.statistics import Estimate
+from node.experiment.surroundings import Surroundings
 from node.experiment.useless import CONSTANT
 from node.experiment.verdict import RegimeSummary, judge
 from node.outcome import Outcome
