@@ -68,6 +68,7 @@ class HostileNode:
             clock,
             identity.author,
             counters,
+            lambda author: 0.0,
         )
         self._transport.use_validator(directory.check)
         self._publisher = Publisher(directory, self._outbox, journal, clock, counters)
