@@ -44,7 +44,7 @@ def test_two_ranks_report_and_learn_what_one_does(found: dict[Any, Any], name: s
     assert len(alone["stats"]) == len(ranks["stats"]) == CASES[name].updates
     for one, two in zip(alone["stats"], ranks["stats"], strict=True):
         for figure, value in one.items():
-            if isinstance(value, float):
+            if isinstance(value, float | tuple):
                 value = pytest.approx(value, rel=1e-4, abs=1e-5, nan_ok=True)
             assert two[figure] == value, figure
     torch.testing.assert_close(
