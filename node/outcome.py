@@ -28,7 +28,7 @@ class Outcome:
     evaluation: float | None
     seconds: dict[str, float]
     external_wanted: int
-    trained: int
+    trained: int = 0
     proven: frozenset[bytes] = frozenset()
 
     @property
