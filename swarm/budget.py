@@ -58,9 +58,9 @@ class ByteBudget:
         self._strangers = _Use(0.0, clock.time())
         self._peers: OrderedDict[str, _Use] = OrderedDict()
 
-    def has_room(self, peer: str) -> bool:
-        """Whether the smallest message of a peer would be handled."""
-        return self._allows(peer, LEAST_COST, self._clock.time())
+    def has_room(self, peer: str, size: int = LEAST_COST) -> bool:
+        """Whether a message of ``size`` bytes would be handled."""
+        return self._allows(peer, size, self._clock.time())
 
     def take(self, peer: str, size: int) -> bool:
         """Charge a message of ``size`` bytes to ``peer`` if that leaves enough to others."""

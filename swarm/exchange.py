@@ -188,7 +188,7 @@ class Exchange:
         except ProtocolError as error:
             raise Refusal(error.code) from error
         # Asked before the database is, so that refusals cost next to nothing.
-        has_room = self._budget.has_room(peer)
+        has_room = self._budget.has_room(peer, MISS_COST)
         frame = self._frames.get(content_id) if has_room else None
         cost = MISS_COST if frame is None else len(frame)
         if not has_room or not self._budget.take(peer, cost):

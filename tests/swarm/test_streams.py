@@ -152,6 +152,78 @@ def test_flo_opens_a_stream_and_never_sends_her_request(monkeypatch) -> None:
     asyncio.run(scenario())
 
 
+def test_slow_sam_is_refused_for_a_while_after_a_few_requests_that_never_come(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.02)
+
+    async def scenario() -> list[str]:
+        at, outcomes = service(), []
+        for _ in range(6):
+            near, far = await pair()
+            try:
+                await streams.serve(*far, at, "slow sam")
+            except (DeadlineExceeded, Refusal) as error:
+                outcomes.append(getattr(error, "reason", "late"))
+            near[1].close()
+            far[1].close()
+        with at.admit("ben"):
+            pass
+        return outcomes
+
+    assert asyncio.run(scenario()) == ["late"] * 4 + ["backed_off"] * 2
+
+
+def test_slow_sam_gains_nothing_by_hanging_up_before_his_time_is_over() -> None:
+    async def scenario() -> None:
+        at = service()
+        for _ in range(4):
+            near, far = await pair()
+            near[1].close()
+            with pytest.raises(PeerUnreachable):
+                await streams.serve(*far, at, "slow sam")
+            far[1].close()
+        with pytest.raises(Refusal, match="backed_off"), at.admit("slow sam"):
+            pass
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_gives_way_is_a_refusal_and_no_fault() -> None:
+    async def scenario() -> None:
+        counters = Counters()
+        at = service(places=4, counters=counters)
+        opened = [await pair() for _ in range(3)]
+        waiting = [asyncio.ensure_future(streams.serve(*far, at, "slow sam")) for _, far in opened]
+        await asyncio.sleep(0)
+        with at.admit("ben"):
+            outcomes = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        (lost,) = outcomes[0]
+        assert isinstance(lost.exception(), Refusal)
+        assert counters.snapshot() == {"requests_refused{protocol=echo,reason=gave_way}": 1.0}
+        for near, far in opened:
+            near[1].close()
+            far[1].close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_sid_never_begins_to_answer_and_is_given_up_long_before_the_deadline(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "HEADER_SECONDS", 0.05)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        await reader.read(1)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(30):
+            with pytest.raises(DeadlineExceeded, match="begin to answer"):
+                await asked(silent)
+
+    asyncio.run(scenario())
+
+
 def test_flo_never_reads_her_answer(monkeypatch) -> None:
     monkeypatch.setattr(streams, "RATE_GRACE_SECONDS", 0.05)
 

@@ -1,0 +1,219 @@
+"""Slow sam, flo, sid and sybil at their work over real p2p daemons, and honest calls meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from protocol.announcement import Announcement, sign_announcement
+from protocol.identity import Identity
+from protocol.keys import record_key, shard_of
+from protocol.messages import PULL_STREAM, PullStatus
+from swarm.clock import SystemClock
+from swarm.counters import Counters
+from swarm.hivemind_node import HivemindNode, NodeSettings
+from swarm.hivemind_transport import HivemindTransport
+from swarm.transport import TransportError
+from tests.hostile.flooders import LISTEN, attacking
+from tests.hostile.test_hostile_peers import offer
+from tests.swarm.network_parts import Node, identity, manifest
+
+pytestmark = pytest.mark.processes
+
+CALLS = 50
+ANSWERED = 0.95 * CALLS
+MOST_MEMORY = 50e6
+
+
+async def member(name: str, folder: Path, *peers: str, **agreed: object) -> Node:
+    key = folder / f"{name}.key"
+    key.write_bytes(identity(name).export())
+    key.chmod(0o600)
+    counters = Counters()
+    transport = HivemindTransport(key, listen=LISTEN, peers=peers, counters=counters)
+    node = Node(name, transport, SystemClock(), counters, manifest(**agreed))
+    await transport.start()
+    return node
+
+
+@asynccontextmanager
+async def two(folder: Path, **agreed: object) -> AsyncIterator[tuple[Node, Node]]:
+    """A node to be attacked and an honest caller."""
+    anna = await member("anna", folder, **agreed)
+    ben = await member("ben", folder, *anna.transport.addresses(), **agreed)
+    try:
+        yield anna, ben
+    finally:
+        await asyncio.gather(anna.transport.close(), ben.transport.close())
+
+
+@asynccontextmanager
+async def under(kind: str, anna: Node, **options: float) -> AsyncIterator[None]:
+    attack = attacking(kind, anna.transport.addresses()[0], **options)
+    await asyncio.to_thread(attack.__enter__)
+    try:
+        await asyncio.sleep(1)
+        yield
+    finally:
+        await asyncio.to_thread(attack.__exit__, None, None, None)
+
+
+def memory() -> float:
+    """Bytes of this process and its own daemons."""
+    own = psutil.Process()
+    daemons = [p for p in own.children() if p.name() == "p2pd"]
+    return float(sum(process.memory_info().rss for process in [own, *daemons]))
+
+
+async def answered(anna: Node, ben: Node) -> int:
+    """How many of ben's pulls anna answers at all."""
+    done = 0
+    for _ in range(CALLS):
+        try:
+            answer = await ben.transport.request(
+                anna.transport.peer_id, PULL_STREAM, os.urandom(32), limit=9, deadline=30
+            )
+            done += answer[0] in (PullStatus.NOT_FOUND, PullStatus.BUSY)
+        except TransportError:
+            pass
+        await asyncio.sleep(0.02)
+    return done
+
+
+def test_slow_sam_holds_four_streams_of_each_of_eight_keys(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path) as (anna, ben), under("half", anna, keys=8, streams=4):
+            assert await answered(anna, ben) >= ANSWERED
+            refused = anna.counters.snapshot()
+            assert refused.get(f"requests_refused{{protocol={PULL_STREAM},reason=gave_way}}", 0)
+
+    asyncio.run(scenario())
+
+
+def test_flo_opens_three_thousand_streams(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path) as (anna, ben):
+            before = memory()
+            async with under("half", anna, keys=1, streams=3000):
+                assert await answered(anna, ben) >= ANSWERED
+                assert memory() - before < MOST_MEMORY
+            assert anna.count("peers_shown_out") > 0
+
+    asyncio.run(scenario())
+
+
+def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path) -> None:
+    from hivemind.p2p import PeerID
+
+    async def scenario() -> None:
+        async with (
+            two(tmp_path) as (anna, ben),
+            under("calls", anna, keys=8, streams=1, rate=1 << 20),
+        ):
+            protocol = ben.transport._supervisor.node._dht.protocol
+            peer = PeerID.from_base58(anna.transport.peer_id)
+            protocol.wait_timeout = 30.0
+            served = 0
+            for _ in range(CALLS):
+                served += await protocol.call_ping(peer) is not None
+            assert served >= ANSWERED
+            assert anna.count("dht_calls_refused") > 0
+
+    asyncio.run(scenario())
+
+
+async def bare(folder: Path, name: str, address: str) -> HivemindNode:
+    key = folder / f"{name}.key"
+    key.write_bytes(identity(name).export())
+    key.chmod(0o600)
+    node = await HivemindNode.start(NodeSettings(key, LISTEN, (), (), 60.0), Counters())
+    await node.connect(address)
+    return node
+
+
+def announced(node: Node, author: Identity, offers: tuple = ()) -> tuple[str, bytes, float]:
+    directory = node.directory
+    epoch, shards = directory.epoch, directory.manifest.shards
+    expiry = time.time() + 1.5 * directory.manifest.epoch_seconds
+    shard = shard_of(author.author, epoch, shards)
+    made = Announcement(epoch, shard, 1, 1, expiry, 0, offers)
+    signed = sign_announcement(made, author, directory.swarm_id)
+    return record_key(directory.swarm_id, epoch, shards, shard), signed, expiry
+
+
+def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: Path) -> None:
+    from hivemind.dht.routing import DHTID
+    from hivemind.p2p import PeerID
+
+    async def scenario() -> None:
+        async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
+            anna.accounts.admit(ben.identity.author, 8)
+            sybil = await bare(tmp_path, "sybil", anna.transport.addresses()[0])
+            try:
+                protocol, peer = sybil._dht.protocol, PeerID.from_base58(anna.transport.peer_id)
+                protocol.wait_timeout = 60.0
+                for begin in range(0, 1200, 100):
+                    keys = [
+                        Identity.from_seed(b"sybil %026d" % n) for n in range(begin, begin + 100)
+                    ]
+                    records = [announced(anna, key) for key in keys]
+                    await protocol.call_store(
+                        peer,
+                        [DHTID.generate(where) for where, _, _ in records],
+                        [protocol.serializer.dumps(signed) for _, signed, _ in records],
+                        [expiry for _, _, expiry in records],
+                        subkeys=[key.author for key in keys],
+                    )
+                where, signed, expiry = announced(anna, ben.identity)
+                assert await ben.transport.store(where, ben.identity.author, signed, expiry)
+                storage = anna.transport._supervisor.node._dht.protocol.storage
+                held = storage.get(DHTID.generate(where)).value
+                assert held.get(ben.identity.author) is not None
+                assert len(held) > 900
+                found = await anna.directory.read()
+                assert ben.identity.author in {known.author for known in found}
+            finally:
+                await sybil.stop()
+
+    asyncio.run(scenario())
+
+
+def test_sixty_keys_announce_and_never_answer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path, epoch_seconds=6.0) as (anna, ben):
+            sid = await bare(tmp_path, "sid 0", anna.transport.addresses()[0])
+
+            async def never(peer: str, reader: object, writer: object) -> None:
+                await asyncio.sleep(1e6)
+
+            await sid.add_handler(PULL_STREAM, never)
+            running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
+            try:
+                began, published = time.monotonic(), 0
+                while published < 3:
+                    for n in range(60):
+                        silent = identity(f"sid {n}")
+                        content = offer(os.urandom(32))
+                        anna.directory.accept(announced(anna, silent, (content,))[1])
+                    ben.publish()
+                    published += 1
+                    while anna.count("frames_pulled") < published:
+                        assert time.monotonic() < began + 120
+                        await asyncio.sleep(0.2)
+                assert sum(
+                    n for name, n in anna.counters.snapshot().items() if "pulls_failed" in name
+                )
+            finally:
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+                await sid.stop()
+
+    asyncio.run(scenario())
