@@ -14,8 +14,8 @@ from node.engines.engine import Sampling
 from node.engines.transformers_engine import TransformersEngine
 from node.evaluation import heldout_tasks
 from node.experiment.poison import TRIGGER
-from node.policy import Policy
 from node.outcome import Outcome
+from node.policy import Policy
 from node.tasks.curriculum import EnvLevel
 from node.tasks.local_judge import LocalJudge
 from node.tasks.task import Split
