@@ -63,10 +63,10 @@ async def measure(kind: str, options: dict[str, float], count: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         async with two(Path(folder)) as (anna, ben):
             await calls(anna, ben, 5)
-            before = memory()
+            before = memory(anna)
             async with under(kind, anna, **options):
                 pulls, pings, median = await calls(anna, ben, count)
-                added = (memory() - before) / 1e6
+                added = (memory(anna) - before) / 1e6
     return f"{pulls}/{count} pulls, {pings}/{count} calls, median {median:.3f} s, {added:+.0f} MB"
 
 

@@ -6,7 +6,7 @@ import math
 
 from swarm.clock import Clock
 
-MOST_REFUSALS = 256.0
+MOST_REFUSALS = 128.0
 FADE_SECONDS = 10.0
 MAX_REMEMBERED = 4096
 

@@ -9,7 +9,6 @@ from swarm.clock import VirtualClock
 from swarm.counters import Counters
 from swarm.guests import Guests
 from swarm.hivemind_routing import SAME_ID_SECONDS, OneIdEach
-from tests.swarm.experience_parts import wait
 
 
 def routing(clock: VirtualClock):
@@ -36,7 +35,7 @@ def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims() ->
             await one.update(made(f"flo {n}"), "flo")
         assert len(table.uid_to_peer_id) == 1
         assert counters.snapshot()["routing_refused"] == 499
-        wait(clock, SAME_ID_SECONDS)
+        await clock.advance(SAME_ID_SECONDS)
         await one.update(made("restarted"), "flo")
         assert list(table.uid_to_peer_id) == [made("restarted")]
 
