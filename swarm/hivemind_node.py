@@ -25,6 +25,7 @@ from swarm.hivemind_client import expect_hang_ups, limit_calls
 from swarm.hivemind_records import RecordGate, StrictSerializer
 from swarm.hivemind_routing import OneIdEach
 from swarm.hivemind_storage import BoundedStorage
+from swarm.machine import with_port_of
 from swarm.transport import PeerUnreachable, TransportError
 
 logger = logging.getLogger(__name__)
@@ -87,9 +88,6 @@ class HivemindNode:
         guests: Guests | None = None,
     ) -> HivemindNode:
         """Start a daemon, taking over the DHT id and the records of a dead predecessor.
-
-        Args:
-            guests: what is known of its peers; nothing, unless it is given.
 
         Raises:
             DaemonFailed
@@ -249,8 +247,7 @@ class HivemindNode:
         from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
         from hivemind.proto import p2pd_pb2
 
-        connector = self._p2p._client.control.daemon_connector
-        reader, writer = await connector.open_connection()
+        reader, writer = await self._p2p._client.control.daemon_connector.open_connection()
         try:
             opening = p2pd_pb2.StreamOpenRequest(
                 peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol]
@@ -300,12 +297,4 @@ class HivemindNode:
 
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
         """``settings`` with the port that was drawn for ``/tcp/0`` written into ``listen``."""
-        drawn = next((a.split("/tcp/")[1] for a in self._visible if "/tcp/" in a), "0/")
-        port = drawn.split("/")[0]
-        return replace(
-            settings,
-            listen=tuple(
-                f"{address[: -len('/tcp/0')]}/tcp/{port}" if address.endswith("/tcp/0") else address
-                for address in settings.listen
-            ),
-        )
+        return replace(settings, listen=with_port_of(self._visible, settings.listen))

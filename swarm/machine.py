@@ -6,7 +6,7 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from swarm.transport import TransportError
@@ -73,3 +73,13 @@ def _answers(path: Path) -> bool:
         except ConnectionRefusedError:
             return False
     return True
+
+
+def with_port_of(visible: Sequence[str], listen: Sequence[str]) -> tuple[str, ...]:
+    """``listen`` with the port that was drawn for ``/tcp/0``, as in the addresses ``visible``."""
+    drawn = next((a.split("/tcp/")[1] for a in visible if "/tcp/" in a), "0/")
+    port = drawn.split("/")[0]
+    return tuple(
+        f"{address[: -len('/tcp/0')]}/tcp/{port}" if address.endswith("/tcp/0") else address
+        for address in listen
+    )
