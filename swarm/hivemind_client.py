@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 RPC_BYTES_PER_SECOND = 1 << 20
 RPC_SENT_PER_SECOND = 8 << 20
-RPC_LARGEST = 1 << 20
+RPC_LARGEST = 1 << 19
 
 
 def expect_hang_ups(p2p: Any) -> None:

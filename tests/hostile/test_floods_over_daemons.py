@@ -104,7 +104,7 @@ def test_flo_opens_three_thousand_streams(tmp_path: Path) -> None:
             async with under("half", anna, keys=1, streams=3000):
                 assert await answered(anna, ben) >= ANSWERED
                 assert memory(anna) - before < MOST_MEMORY
-            assert anna.count("peers_shown_out") > 0
+            assert anna.count(f"requests_refused{{protocol={PULL_STREAM},reason=busy}}") > 0
 
     asyncio.run(scenario())
 
