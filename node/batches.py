@@ -135,6 +135,7 @@ class MicroBatch:
         shares: float32 ``[C]``, those of :class:`Row`.
         values: float32 ``[C]``, those of :class:`Row`; zero where not asked for.
         numbers: of the ``C`` completions among all of the update.
+        groups: numbers of the ``B`` rows' groups in the update.
     """
 
     input_ids: Tensor
@@ -153,6 +154,7 @@ class MicroBatch:
     shares: Tensor
     values: Tensor
     numbers: tuple[int, ...]
+    groups: tuple[int, ...]
 
 
 def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
@@ -221,6 +223,7 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
         shares=torch.tensor(shares, dtype=torch.float32, device=device),
         values=torch.tensor(values, dtype=torch.float32, device=device),
         numbers=tuple(row.first + i for row in rows for i in range(len(row.completions))),
+        groups=tuple(row.group for row in rows),
     )
 
 

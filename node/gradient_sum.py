@@ -25,7 +25,7 @@ class GradientSum:
         self._weights = weights
         self._total = total
         self._kept: list[Tensor | None] = [None] * len(weights)
-        self._compared: list[Tensor | None] = []
+        self._compared: list[Tensor | None] | None = None
         self._length = 0.0
 
     def norm(self) -> float:
@@ -45,19 +45,17 @@ class GradientSum:
         for weight in self._weights:
             weight.grad = None
 
-    def compare(self) -> None:
-        """Remember what is kept by now, for :meth:`cosine`."""
-        self._compared = [None if kept is None else kept.bfloat16() for kept in self._kept]
-        self._length = self._norm(self._compared)
-
     def cosine(self, norm: float) -> float | None:
-        """Of the angle between the part at hand and what :meth:`compare` remembered.
+        """Of the angle between the part at hand and what was kept when this was first asked.
 
         None where either is zero or not finite.
 
         Args:
             norm: of the part at hand.
         """
+        if self._compared is None:
+            self._compared = [None if kept is None else kept.bfloat16() for kept in self._kept]
+            self._length = self._norm(self._compared)
         product = norm * self._length
         if not (math.isfinite(product) and product > 0):
             return None

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from node.gradient_sum import GradientSum
 
 log = logging.getLogger(__name__)
 
@@ -79,25 +77,27 @@ class GroupNorms:
         self._broken = 0
         self._useful: dict[int, float] = {}
 
-    def take(self, number: int, parts: GradientSum, *, own: bool) -> bool:
-        """Measure a group's gradient, own groups first; whether it may be added as it is.
+    def take(
+        self, number: int, norm: float, cosine: Callable[[float], float | None], *, own: bool
+    ) -> bool:
+        """Note the norm of a group's gradient, own groups first; whether it may be added as it is.
 
         One far above the others is not added before it is scaled: the difference of large numbers
         would leave their rounding behind. It is computed again in the end.
+
+        Args:
+            cosine: from that norm, of the angle to the own groups' gradient.
         """
-        norm = parts.norm()
         if own:
             self._own.append(norm)
             return True
-        if not self._outside and not self._broken:
-            parts.compare()
         if not math.isfinite(norm):
             log.warning("group %d of the update is left out: its gradient is not finite", number)
             self._broken += 1
             return False
         before = [*self._own, *self._outside.values()]
         self._outside[number] = norm
-        self._useful[number] = usefulness(parts.cosine(norm)) if norm > 0 else 0.0
+        self._useful[number] = usefulness(cosine(norm)) if norm > 0 else 0.0
         if before and norm <= FAR_ABOVE * math.fsum(before) / len(before):
             return True
         self._held.add(number)
@@ -107,13 +107,14 @@ class GroupNorms:
         """Whether an outside group's gradient is finite."""
         return number in self._outside
 
+    def scales(self) -> dict[int, float]:
+        """By their number, what outside groups' gradients are scaled by."""
+        level = self._level
+        return {n: min(1.0, level / norm) if norm > 0 else 1.0 for n, norm in self._outside.items()}
+
     def missing(self) -> dict[int, float]:
         """By their number, what times outside groups' gradients the update still lacks."""
-        level = self._level
-        factors = {}
-        for number, norm in self._outside.items():
-            scale = min(1.0, level / norm) if norm > 0 else 1.0
-            factors[number] = scale - (number not in self._held)
+        factors = {n: scale - (n not in self._held) for n, scale in self.scales().items()}
         return {number: factor for number, factor in factors.items() if factor}
 
     def influence(self) -> Influence:

@@ -26,6 +26,8 @@ from node.batches import (
 )
 from node.corrections import Correction, Corrections
 from node.gradient_sum import GradientSum
+from node.group_gradients import GroupGradients
+from node.group_gradients import fits as held_apart
 from node.influence import GroupNorms, Influence
 from node.learner_config import LearnerConfig
 from node.logprobs import distributions, token_entropies, token_logprobs
@@ -48,11 +50,12 @@ class Pass:
 
     ``frozen`` holds by number each completion's proximal log-probs and the entropies beside them,
     ``[T, 2]``, from the first pass on; nothing where there is no second. Gradients are taken
-    ``factor`` times.
+    ``factor`` times, and listened to by ``apart``.
     """
 
     frozen: dict[int, Tensor]
     factor: float = 1.0
+    apart: GroupGradients | None = None
     losses: list[Tensor] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
@@ -116,6 +119,8 @@ class Learner:
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointing = config.gradient_checkpointing
         self._forward = Recomputing(policy.model).forward if checkpointing else nullcontext
+        self._small = not checkpointing and not config.offload
+        self._apart_checked = False
 
     def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
         """Train on all of the groups together.
@@ -204,18 +209,56 @@ class Learner:
     def _pass(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
     ) -> tuple[Tensor, Influence]:
-        """Add the gradient of all rows: at once where all are own, else group by group.
+        """Add the gradient of all rows, no outside group's above its bound.
 
         Returns:
             The loss, a scalar, and what outside groups had to do with it.
         """
         if all(row.own for row in rows):
             return self._add(rows, frozen, tally), Influence()
+        if self._small and held_apart(self._optimizer.masters, len(rows)):
+            if (together := self._together(rows, frozen, tally, groups)) is not None:
+                return together
+        return self._one_by_one(rows, frozen, tally, groups)
+
+    def _together(
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
+    ) -> tuple[Tensor, Influence] | None:
+        """As :meth:`_pass`, in one pass of all rows; None, and nothing added, where that cannot be.
+
+        A gradient that is not finite is found out by reading the groups one by one.
+        """
+        seen, heard = dict(frozen), Tally()
+        with GroupGradients(self._policy.model, [row.group for row in rows]) as apart:
+            loss = self._add(rows, seen, heard, apart=apart)
+        if not (self._apart_checked or apart.complete):
+            self._small = False
+            log.info("groups are read one by one: this model has weights that no hook listens to")
+        values = apart.norms() if self._small else []
+        if not values or not all(map(math.isfinite, values)):
+            self._optimizer.discard()
+            return None
+        self._apart_checked = True
+        cosines = apart.cosines([row.own for row in rows], values)
+        norms = GroupNorms(groups)
+        for row, norm, cosine in zip(rows, values, cosines, strict=True):
+            norms.take(row.group, norm, lambda _, cosine=cosine: cosine, own=row.own)  # type: ignore[misc]
+        scales = norms.scales()
+        if min(scales.values()) < 1.0:
+            apart.weigh([scales.get(row.group, 1.0) for row in rows])
+        frozen.update(seen)
+        tally.add(heard)
+        return loss, norms.influence()
+
+    def _one_by_one(
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
+    ) -> tuple[Tensor, Influence]:
+        """As :meth:`_pass`, in a pass for each group: takes the memory of a second gradient."""
         parts, norms = GradientSum(self._optimizer.masters, self._summed), GroupNorms(groups)
         losses = []
         for row in sorted(rows, key=lambda row: not row.own):
             loss = self._add([row], frozen, tally)
-            if norms.take(row.group, parts, own=row.own):
+            if norms.take(row.group, parts.norm(), parts.cosine, own=row.own):
                 parts.keep()
             else:
                 parts.drop()
@@ -230,7 +273,12 @@ class Learner:
         return torch.stack(losses).sum(), norms.influence()
 
     def _add(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, factor: float = 1.0
+        self,
+        rows: Sequence[Row],
+        frozen: dict[int, Tensor],
+        tally: Tally,
+        factor: float = 1.0,
+        apart: GroupGradients | None = None,
     ) -> Tensor:
         """Add ``factor`` times the gradient of the rows, anew whenever memory runs out.
 
@@ -238,7 +286,7 @@ class Learner:
             The loss, a scalar.
         """
         while True:
-            done = Pass(dict(frozen), factor)
+            done = Pass(dict(frozen), factor, apart)
             for batch in self.batches(rows):
                 if ran_out(partial(self._backward, batch, done)):
                     break
@@ -247,10 +295,14 @@ class Learner:
                 tally.add(done.tally)
                 return torch.stack(done.losses).sum()
             self._optimizer.discard()
+            if apart:
+                apart.clear()
             self._budget.halve(batch)
 
     def _backward(self, batch: MicroBatch, done: Pass) -> None:
         """Add one micro-batch's gradient; the first pass's log-probs are frozen."""
+        if done.apart:
+            done.apart.reads(batch.groups, batch.input_ids.device)
         with self._forward():
             distribution = distributions(self._policy.model, batch, self._temperature)
         cur = token_logprobs(distribution, batch)
