@@ -17,6 +17,7 @@ BENCHMARKS = (
     ["overlap.py"],
     ["partial.py", "--prompts", "2", "--completions", "4", "--staleness", "4"],
     ["latency.py"],
+    ["isolation.py"],
 )
 
 

@@ -7,14 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from node.channel import Channel
 
 
 def spawn(
-    module: str, environment: Mapping[str, str], *arguments: str
+    module: str, environment: Mapping[str, str], *arguments: str, before: Sequence[str] = ()
 ) -> tuple[subprocess.Popen[bytes], Channel]:
     """Run ``python -m module`` with one end of a socket pair as its standard input.
 
@@ -24,11 +24,12 @@ def spawn(
     Args:
         environment: all that it inherits. Its standard output is discarded, its standard error
             is a pipe.
+        before: a command that runs the process, with its arguments.
     """
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
+            [*before, sys.executable, "-P", "-m", module, *arguments],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -113,7 +113,8 @@ class Config(Section):
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read ``path``, apply ``overrides`` (dotted key -> value) and check the whole.
 
-    ``tasks.files`` and a ``policy.model`` that is a folder beside the file become absolute.
+    ``tasks.files``, ``tasks.read`` and a ``policy.model`` that is a folder beside the file become
+    absolute.
 
     Raises:
         NodeError: the file is missing or is not TOML.
@@ -199,16 +200,18 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _with_paths(config: Config, base: Path) -> Config:
-    files = {
-        name: str((base / Path(f).expanduser()).resolve()) for name, f in config.tasks.files.items()
-    }
+    def absolute(path: str) -> str:
+        return str((base / Path(path).expanduser()).resolve())
+
+    files = {name: absolute(file) for name, file in config.tasks.files.items()}
+    read = {name: tuple(map(absolute, paths)) for name, paths in config.tasks.read.items()}
     model = config.policy.model
     folder = base / Path(model).expanduser()
     if (folder / "config.json").is_file():
         model = str(folder.resolve())
     return config.model_copy(
         update={
-            "tasks": config.tasks.model_copy(update={"files": files}),
+            "tasks": config.tasks.model_copy(update={"files": files, "read": read}),
             "policy": config.policy.model_copy(update={"model": model}),
         }
     )

@@ -139,6 +139,12 @@ class TasksSection(Section):
         "Families, by name, that this node opens though scoring them evaluates the text of "
         "answers. No other family needs this.",
     )
+    read: dict[str, Texts] = key(
+        {},
+        "Files and folders that a task of your own may read, by its name, beside what it imports. "
+        "Relative to this file.",
+    )
+    network: Texts = key((), "Tasks of your own, by name, that may use the network.")
 
 
 class MixtureSection(Section):

@@ -145,7 +145,9 @@ def _parts_of(module: nn.Module) -> Callable[..., dict[nn.Parameter, Part]] | No
 def _linear(module: nn.Linear, came_in: Tensor) -> dict[nn.Parameter, Part]:
     parts: dict[nn.Parameter, Part] = {}
     if module.weight.requires_grad:
-        parts[module.weight] = lambda gradient: torch.einsum("b...o,b...i->boi", gradient, came_in)
+        parts[module.weight] = lambda gradient: torch.bmm(
+            gradient.flatten(1, -2).transpose(1, 2), came_in.flatten(1, -2)
+        )
     if module.bias is not None and module.bias.requires_grad:
         parts[module.bias] = lambda gradient: gradient.flatten(1, -2).sum(1)
     return parts

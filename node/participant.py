@@ -23,6 +23,7 @@ from node.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
 from node.tasks.curriculum import served_levels
 from node.tasks.overview import overview
+from node.tasks.sandbox.walls import find_walls
 from node.tasks.verifier import Verifier
 from node.tasks.verifier_pool import VerifierPool
 from node.threads import choose, fastest
@@ -88,6 +89,7 @@ class Participant(Opened):
         allowed = allowed_by(config.tasks)
         for line in overview(manifest.catalogue, allowed):
             self._say(line)
+        self._say(f"texts are scored behind: {find_walls()}")
         verifiers = [
             Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
             for _ in range(JUDGES if config.overlaps else 1)

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from node.config import Config
 from node.doctor.finding import Finding, fail, ok, warn
-from node.doctor.tasks import check_pinned
+from node.doctor.tasks import check_pinned, check_walls
 from node.engines.vllm_version import check_vllm
 from node.errors import ConfigError, NodeError
 from node.run_folder import RunFolder
@@ -138,5 +138,6 @@ def check_machine(config: Config, folder: RunFolder) -> list[Finding]:
         check_disk(folder),
         check_key(folder),
         check_clock(),
+        check_walls(),
         *check_pinned(config, folder),
     ]

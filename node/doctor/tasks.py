@@ -10,6 +10,13 @@ from node.pinning import checked_manifest
 from node.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
 from node.tasks.overview import overview
+from node.tasks.sandbox.walls import REMEDY, find_walls
+
+
+def check_walls() -> Finding:
+    """What a process that scores texts of strangers is kept in."""
+    walls = find_walls()
+    return ok("isolation", str(walls)) if walls.whole else warn("isolation", str(walls), REMEDY)
 
 
 def check_pinned(config: Config, folder: RunFolder) -> list[Finding]:

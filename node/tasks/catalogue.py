@@ -30,7 +30,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from node.tasks.evaluating import EVALUATING
+from node.tasks.evaluating import EVALUATING, UNREPEATABLE
 from node.tasks.task import Questions, TaskSource
 from protocol.manifest import EnvSpec, canonical_json
 
@@ -39,6 +39,14 @@ NO_PACKAGE = "env '{name}' is not served here: install the package that brings i
 EVALUATES = (
     "env '{name}' evaluates the text of answers and is not opened: name it in tasks.evaluating "
     "if you trust whoever writes the answers"
+)
+UNREPEATED = (
+    "env '{name}' is not opened: its questions differ between processes, so nobody could check "
+    "a reward; leave it out of the catalogue"
+)
+UNWALLED = (
+    "env '{name}' evaluates the text of answers and this machine cannot wall that in: install "
+    "bubblewrap and libseccomp, or allow user namespaces"
 )
 
 _KEYS = {"name", "source", "version", "levels", "template", "extract"}
@@ -75,15 +83,27 @@ class Allowed:
     Attributes:
         files: path of the JSONL file of each env of that source.
         evaluating: names of envs that may be opened though they evaluate the text of answers.
+        read: further paths that the task of an env may read.
+        network: names of envs whose task may use the network.
+        walled: whether this machine can isolate what evaluates text.
     """
 
     files: Mapping[str, str | Path] = field(default_factory=dict)
     evaluating: Collection[str] = ()
+    read: Mapping[str, Collection[str]] = field(default_factory=dict)
+    network: Collection[str] = ()
+    walled: bool = True
 
     def message(self) -> dict[str, Any]:
         """As a worker is told, which has a working directory of its own."""
         files = {name: str(Path(path).absolute()) for name, path in self.files.items()}
-        return {"files": files, "evaluating": list(self.evaluating)}
+        return {"files": files, "evaluating": list(self.evaluating), "walled": self.walled}
+
+    def closed(self, name: str) -> str | None:
+        """What keeps an env closed that evaluates text, if anything does."""
+        if name not in self.evaluating:
+            return EVALUATES.format(name=name)
+        return None if self.walled else UNWALLED.format(name=name)
 
 
 def open_catalogue(
@@ -146,8 +166,10 @@ def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
             return NO_FILE.format(name=spec.name)
         return JsonLines.open(spec, level_settings(spec), Path(allowed.files[spec.name]))
     if spec.source == "reasoning-gym":
-        if evaluates(spec) and spec.name not in allowed.evaluating:
-            return EVALUATES.format(name=spec.name)
+        if spec.name in UNREPEATABLE:
+            return UNREPEATED.format(name=spec.name)
+        if evaluates(spec) and (reason := allowed.closed(spec.name)):
+            return reason
         from node.tasks.reasoning_gym import ReasoningGym
 
         return ReasoningGym.open(spec, level_settings(spec))
@@ -156,9 +178,7 @@ def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
     plugin = open_plugin(spec, level_settings(spec))
     if plugin is None:
         return NO_PACKAGE.format(name=spec.name)
-    if plugin.evaluates_text and spec.name not in allowed.evaluating:
-        return EVALUATES.format(name=spec.name)
-    return plugin
+    return (plugin.evaluates_text and allowed.closed(spec.name)) or plugin
 
 
 def evaluates(spec: EnvSpec) -> bool:

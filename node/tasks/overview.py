@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-from node.tasks.catalogue import EVALUATES, NO_FILE, NO_PACKAGE, Allowed, evaluates
+from node.tasks.catalogue import NO_FILE, NO_PACKAGE, UNREPEATED, Allowed, evaluates
+from node.tasks.evaluating import UNREPEATABLE
 from node.tasks.plugins import GROUP
 from protocol.manifest import EnvSpec
 
@@ -27,8 +28,10 @@ def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
         reason = NO_FILE
     elif spec.source == "plugin" and not entry_points(group=GROUP, name=spec.name):
         reason = NO_PACKAGE
-    elif evaluates(spec) and spec.name not in allowed.evaluating:
-        reason = EVALUATES
+    elif spec.source == "reasoning-gym" and spec.name in UNREPEATABLE:
+        reason = UNREPEATED
+    elif evaluates(spec):
+        return allowed.closed(spec.name)
     return reason.format(name=spec.name) if reason else None
 
 

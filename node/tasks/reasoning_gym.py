@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from node.tasks.catalogue import CatalogueError
+from node.tasks.chance import seeded
 from node.tasks.evaluating import EVALUATING
 from node.tasks.settings import Kind, Truth, check_settings, schema
 from protocol.manifest import EnvSpec
@@ -96,7 +97,8 @@ def _open(
     check_settings(family, number, settings, kinds)
     of_family = {key: value for key, value in settings.items() if key != PARTIAL}
     try:
-        dataset = import_library().create_dataset(family, seed=0, **of_family)
+        with seeded(family, number, 0):
+            dataset = import_library().create_dataset(family, seed=0, **of_family)
         return _Level(dataset, _items(dataset), settings.get(PARTIAL, False))
     except MemoryError:
         raise

@@ -27,6 +27,8 @@ _LARGEST: dict[str, dict[str, float]] = {
     "knight_swap": {"max_nodes": 12, "max_pieces": 4, "max_attempts": 200, "max_steps": 40},
     "knights_knaves": {"n_people": 6, "depth_constraint": 4, "width_constraint": 4},
     "n_queens": {"n": 10},
+    "number_sequence": {"max_complexity": 4, "max_terms": 20},
+    "palindrome_partitioning": {"max_string_len": 24, "min_string_len": 24},
     "polynomial_equations": {"max_degree": 6, "max_terms": 10},
     "polynomial_multiplication": {"max_degree": 10, "max_terms": 10, "max_polynomials": 6},
     "power_function": {"max_exponent": 20, "min_exponent": 20},

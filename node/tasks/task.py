@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from node.tasks.chance import seeded
 from protocol.manifest import Extract
 
 _SEED_DOMAIN = b"swarm-node/1/task-draw"
@@ -134,7 +135,8 @@ class TaskSource:
 
     def _draw(self, level: int, number: int) -> Mapping[str, Any]:
         try:
-            return self.questions.draw(level, number)
+            with seeded(self.name, level, number):
+                return self.questions.draw(level, number)
         except MemoryError:
             raise
         except Exception as error:
@@ -146,7 +148,8 @@ class TaskSource:
         Raises:
             ScoringError: the env gave something that is not in [0, 1].
         """
-        reward = float(self.questions.score(task.entry, answer))
+        with seeded(self.name, task.level, task.seed):
+            reward = float(self.questions.score(task.entry, answer))
         if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
             raise ScoringError(f"env {self.name!r} scored an answer {reward}, outside [0, 1]")
         return reward

@@ -11,7 +11,9 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
-from node.tasks.catalogue import Allowed, CatalogueError
+from node.tasks.catalogue import Allowed, CatalogueError, evaluates
+from node.tasks.sandbox.grants import Grants
+from node.tasks.sandbox.walls import find_walls
 from node.tasks.task import Split
 from node.tasks.worker_process import WorkerDied, WorkerLimits, WorkerProcess
 from protocol.manifest import EnvSpec
@@ -55,15 +57,13 @@ class Verifier:
         limits: WorkerLimits | None = None,
         counters: Counters | None = None,
     ) -> None:
-        self._catalogue: dict[str, Any] = {
-            "specs": [asdict(spec) for spec in specs],
-            "allowed": (allowed or Allowed()).message(),
-        }
+        self._allowed = replace(allowed or Allowed(), walled=find_walls().whole)
+        self._specs = {spec.name: spec for spec in specs}
         self._outside = outside
         self._limits = limits or WorkerLimits()
         self._counters = counters or Counters()
         self._lock = threading.Lock()
-        self._worker: WorkerProcess | None = None
+        self._workers: dict[Grants, WorkerProcess] = {}
         self._closed = False
 
     def start(self) -> tuple[str, ...]:
@@ -73,11 +73,18 @@ class Verifier:
             CatalogueError: the catalogue cannot be opened here; the message says what to do.
             JudgeRefused: no worker can be started (``unavailable``).
         """
+        walls = find_walls()
+        if not walls.whole:
+            self._counters.add("verifier_unwalled", walls=walls.kind)
+        log = logger.info if walls.whole else logger.warning
+        log("verifiers are isolated by %s", walls)
         with self._lock:
-            worker = self._running()
-        for reason in worker.closed.values():
-            logger.warning("%s", reason)
-        return tuple(worker.envs)
+            workers = [self._running(grants) for grants in self._all_grants()]
+        for worker in workers:
+            for reason in worker.closed.values():
+                logger.warning("%s", reason)
+        served = {name for worker in workers for name in worker.envs}
+        return tuple(name for name in self._specs if name in served)
 
     def judge(
         self,
@@ -111,6 +118,14 @@ class Verifier:
         Raises:
             JudgeRefused: one of them cannot be built.
         """
+        prompts: dict[int, str] = {}
+        numbered = list(enumerate(tasks))
+        for grants in dict.fromkeys(self._grants(task[0]) for task in tasks):
+            part = [(n, task) for n, task in numbered if self._grants(task[0]) == grants]
+            prompts |= zip((n for n, _ in part), self._prompts([t for _, t in part]), strict=True)
+        return [prompts[n] for n, _ in numbered]
+
+    def _prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
         reply, _ = self._ask({"tasks": [_wire(task) for task in tasks]}, tasks)
         prompts = reply.get("prompts")
         if not isinstance(prompts, list) or len(prompts) != len(tasks):
@@ -119,22 +134,23 @@ class Verifier:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the worker; None while there is none."""
+        """Process id of the worker of tasks without grants; None while there is none."""
         with self._lock:
-            return self._worker.pid if self._worker else None
+            worker = self._workers.get(self._plain())
+            return worker.pid if worker else None
 
     def memory_mib(self) -> float:
-        """Resident memory of the worker, 0 while there is none."""
+        """Resident memory of the workers, 0 while there is none."""
         with self._lock:
-            return self._worker.memory_mib() if self._worker else 0.0
+            return sum(worker.memory_mib() for worker in self._workers.values())
 
     def close(self) -> None:
-        """End the worker. Nothing can be asked afterwards."""
+        """End the workers. Nothing can be asked afterwards."""
         with self._lock:
             self._closed = True
-            if self._worker:
-                self._worker.end()
-                self._worker = None
+            for worker in self._workers.values():
+                worker.end()
+            self._workers.clear()
 
     def __enter__(self) -> Verifier:
         return self
@@ -153,11 +169,15 @@ class Verifier:
         tasks: Sequence[Coordinates],
         seconds: float | None = None,
     ) -> tuple[dict[str, Any], float]:
-        """The worker's reply, and how long it took in seconds, its start left out."""
+        """The reply of the worker that serves the first task's env, and how long it took, in seconds.
+
+        The worker's start is left out.
+        """
         limit = min(self._limits.wall_seconds, math.inf if seconds is None else seconds)
         with self._lock:
+            grants = self._grants(tasks[0][0])
             try:
-                worker = self._running()
+                worker = self._running(grants)
             except CatalogueError as error:
                 # It opened once; a file or package has changed under a running node.
                 logger.error("the worker cannot be started again: %s", error)
@@ -168,7 +188,7 @@ class Verifier:
             try:
                 reply = worker.ask(message, limit)
             except WorkerDied as death:
-                self._worker = None
+                del self._workers[grants]
                 reason = TIMEOUT if death.ran_out_of_time else CRASHED
                 self._counters.add("verifier_restarts", reason=reason)
                 logger.warning("the worker was lost on env %r: %s", tasks[0][0], death)
@@ -180,26 +200,54 @@ class Verifier:
             raise JudgeRefused(reason, str(reply.get("detail", "")), taken)
         return reply, taken
 
-    def _running(self) -> WorkerProcess:
+    def _running(self, grants: Grants) -> WorkerProcess:
         if self._closed:
             raise JudgeRefused(UNAVAILABLE, "the verifier is closed")
-        if self._worker and not self._worker.alive():
+        worker = self._workers.get(grants)
+        if worker and not worker.alive():
             # Lost while idle, to the system or an operator: no text is to blame.
             logger.warning("the worker died between requests; starting another")
             self._counters.add("verifier_restarts", reason="idle")
-            self._worker.end()
-            self._worker = None
-        if self._worker is None:
-            self._worker = WorkerProcess.start(self._catalogue, self._limits, nice=self._outside)
-        return self._worker
+            worker.end()
+            worker = None
+        if worker is None:
+            worker = self._workers[grants] = self._start(grants)
+        return worker
+
+    def _start(self, grants: Grants) -> WorkerProcess:
+        specs = [spec for name, spec in self._specs.items() if self._grants(name) == grants]
+        own = grants.confinement(
+            find_walls(),
+            memory_mib=self._limits.memory_mib,
+            nice=10 if self._outside else 0,
+        )
+        message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
+        return WorkerProcess.start(message, self._limits, own)
+
+    def _plain(self) -> Grants:
+        """Of tasks that the user's own file gives nothing but their files of questions."""
+        files = self._allowed.message()["files"]
+        return Grants(tuple(files[name] for name in self._specs if name in files))
+
+    def _grants(self, env: str) -> Grants:
+        """What the worker of an env has."""
+        plain, allowed = self._plain(), self._allowed
+        return Grants(
+            plain.read + tuple(allowed.read.get(env, ())),
+            env in allowed.network,
+            env in allowed.evaluating and allowed.walled,
+        )
+
+    def _all_grants(self) -> list[Grants]:
+        return list(dict.fromkeys(self._grants(name) for name in self._specs))
 
     def _admit(self, worker: WorkerProcess, env: str, level: int) -> None:
+        if env in worker.closed and evaluates(self._specs[env]):
+            raise JudgeRefused(EVALUATES_TEXT, worker.closed[env])
         if env not in worker.envs:
-            raise JudgeRefused(UNKNOWN_ENV, f"{env!r} is not served here")
+            raise JudgeRefused(UNKNOWN_ENV, worker.closed.get(env, f"{env!r} is not served here"))
         if not 0 <= level < worker.envs[env].levels:
             raise JudgeRefused(UNKNOWN_ENV, f"env {env!r} has no level {level}")
-        if self._outside and worker.envs[env].evaluates_text:
-            raise JudgeRefused(EVALUATES_TEXT, f"env {env!r}")
 
 
 def _wire(task: Coordinates) -> list[Any]:

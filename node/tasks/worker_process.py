@@ -6,7 +6,8 @@ import json
 import logging
 import signal
 import subprocess
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import psutil
@@ -14,12 +15,19 @@ import psutil
 from node.channel import Channel, ChannelError
 from node.child_process import import_path, in_words, spawn
 from node.tasks.catalogue import CatalogueError
+from node.tasks.sandbox.confine import Confinement
+from node.tasks.sandbox.namespaces import DIED_OF
+from node.tasks.sandbox.walls import before, find_walls
 from swarm.judge import UNAVAILABLE, JudgeRefused
 
 logger = logging.getLogger(__name__)
 
 MODULE = "node.tasks.worker"
 _END_SECONDS = 2.0
+_STARTS = ThreadPoolExecutor(1, "worker-starts")
+"""Starts all workers: one ends with the thread that started it, which must outlive any caller."""
+
+_OUT_OF_CPU = (-signal.SIGXCPU, DIED_OF + signal.SIGXCPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +82,16 @@ class WorkerProcess:
         self.closed: dict[str, str] = {}
 
     @classmethod
-    def start(cls, catalogue: dict[str, Any], limits: WorkerLimits, *, nice: bool) -> WorkerProcess:
+    def start(
+        cls, catalogue: dict[str, Any], limits: WorkerLimits, own: Confinement
+    ) -> WorkerProcess:
         """Start a worker and wait until it has opened the catalogue.
 
         Raises:
             CatalogueError: it cannot be opened here.
             JudgeRefused: the process did not come up (``unavailable``).
         """
-        worker = cls._spawn(limits, nice)
+        worker = cls._spawn(limits, own)
         try:
             reply = worker.ask(catalogue, limits.start_seconds)
         except WorkerDied as death:
@@ -99,14 +109,12 @@ class WorkerProcess:
         return worker
 
     @classmethod
-    def _spawn(cls, limits: WorkerLimits, nice: bool) -> WorkerProcess:
-        arguments = {
-            "cpu_seconds": limits.cpu_seconds,
-            "memory_mib": limits.memory_mib,
-            "nice": 10 if nice else 0,
-        }
+    def _spawn(cls, limits: WorkerLimits, own: Confinement) -> WorkerProcess:
+        options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
+        outside = before(find_walls(), own.readable, network=own.network)
         # Standard error is never a log file: the worker may not write to files.
-        return cls(*spawn(MODULE, _environment(), json.dumps(arguments)))
+        starting = _STARTS.submit(spawn, MODULE, _environment(), options, before=outside)
+        return cls(*starting.result())
 
     def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send one request and wait for its reply.
@@ -123,7 +131,7 @@ class WorkerProcess:
         except ChannelError as error:
             status = self._reap(_END_SECONDS)
             raise WorkerDied(
-                f"ended with {in_words(status)}", ran_out_of_time=status == -signal.SIGXCPU
+                f"ended with {in_words(status)}", ran_out_of_time=status in _OUT_OF_CPU
             ) from error
 
     def alive(self) -> bool:
@@ -136,9 +144,11 @@ class WorkerProcess:
         return self._process.pid
 
     def memory_mib(self) -> float:
-        """Resident memory; 0 once the process has ended."""
+        """Resident memory, of those that wait for it as well; 0 once the process has ended."""
         try:
-            return float(psutil.Process(self.pid).memory_info().rss) / (1 << 20)
+            first = psutil.Process(self.pid)
+            all_of_it = [first, *first.children(recursive=True)]
+            return sum(float(each.memory_info().rss) for each in all_of_it) / (1 << 20)
         except psutil.NoSuchProcess:
             return 0.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.tasks.catalogue import CatalogueError, open_catalogue
+from node.tasks.catalogue import CatalogueError, level_settings, open_catalogue
 from node.tasks.evaluating import EVALUATING
 from node.tasks.plugins import open_plugin
 from node.tasks.reasoning_gym import ReasoningGym, import_library
@@ -99,7 +99,7 @@ def test_a_level_is_checked_before_the_library_hears_of_it(family, monkeypatch):
             "text",
         )
         with pytest.raises(CatalogueError, match=f"env '{family}' level 0: setting '{name}'"):
-            open_catalogue([spec], {}, evaluating=[family])
+            ReasoningGym.open(spec, level_settings(spec))
     assert MARK not in os.environ
 
 

@@ -1,0 +1,93 @@
+"""Scoring by evaluation: each text in a process of its own, which ends with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from typing import NoReturn
+
+from node.tasks.sandbox import seccomp
+from node.tasks.scores import Scores, score
+from node.tasks.task import ScoringError, Task, TaskSource
+
+_REPLY_BYTES = 4096
+_REPLY = 3
+
+
+class OutOfTime(Exception):  # noqa: N818 - what happened
+    """A text used up its CPU time."""
+
+
+def score_apart(
+    source: TaskSource, task: Task, texts: Sequence[str], program: bytes, cpu_seconds: int
+) -> Scores:
+    """As :func:`node.tasks.scores.score`, where a text may run as code.
+
+    The copy of this process that scores a text has no other text to bend, and no way to answer but
+    for its own. What it says is a reward in [0, 1] or nothing.
+
+    Args:
+        program: for seccomp, of that copy.
+
+    Raises:
+        OutOfTime: a text took longer.
+        ScoringError: a text left no reward.
+    """
+    replies = [_ask(source, task, text, program, cpu_seconds) for text in texts]
+    return Scores([reward for reward, _ in replies], sum(tripped for _, tripped in replies))
+
+
+def _ask(
+    source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int
+) -> tuple[float, bool]:
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        _answer(source, task, text, program, cpu_seconds, theirs)
+    os.close(theirs)
+    try:
+        reply = _read(ours)
+    finally:
+        os.close(ours)
+        os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not reply and status == -signal.SIGXCPU:
+        raise OutOfTime(f"a text took more than {cpu_seconds} s")
+    return _checked(reply)
+
+
+def _answer(
+    source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int, end: int
+) -> NoReturn:
+    """Score one text in this copy and end it, whatever happens."""
+    try:
+        os.dup2(end, _REPLY)
+        os.closerange(_REPLY + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        seccomp.die_with_parent()
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+        seccomp.load(program)
+        scores = score(source, task, [text])
+        os.write(_REPLY, json.dumps([scores.rewards[0], scores.unreadable]).encode())
+    finally:
+        os._exit(0)
+
+
+def _read(end: int) -> bytes:
+    reply = b""
+    while len(reply) < _REPLY_BYTES and (more := os.read(end, _REPLY_BYTES)):
+        reply += more
+    return reply
+
+
+def _checked(reply: bytes) -> tuple[float, bool]:
+    """What a copy said, which a text may have written."""
+    try:
+        reward, unreadable = json.loads(reply)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ScoringError("a text left no reward") from error
+    if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
+        raise ScoringError("a text left something that is no reward")
+    return reward, bool(unreadable)

@@ -1,0 +1,1 @@
+"""Walls around a process that scores hostile text: namespaces, Landlock, seccomp."""

@@ -1,0 +1,136 @@
+"""What a worker may ask of the kernel: an allow-list, as programs for seccomp (Linux).
+
+The node makes the programs with libseccomp, which knows the numbers of system calls on each kind
+of processor; a worker loads them without it. What is not listed fails with EPERM.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import tempfile
+from functools import lru_cache
+from typing import Any
+
+# fmt: off
+_ALWAYS = (
+    "read", "readv", "pread64", "preadv", "write", "writev", "close", "fstat", "stat", "lstat",
+    "newfstatat", "fstatat64", "statx", "statfs", "fstatfs", "lseek", "_llseek", "mprotect",
+    "munmap", "mremap", "madvise", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn",
+    "sigreturn", "sigaltstack", "access", "faccessat", "faccessat2", "readlink", "readlinkat",
+    "getcwd", "getdents64", "getdents", "dup", "dup2", "dup3", "getpid", "gettid", "getppid",
+    "getuid",
+    "geteuid", "getgid", "getegid", "uname", "sysinfo", "clock_gettime", "clock_getres",
+    "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times", "getrusage", "getrandom",
+    "futex", "sched_yield", "sched_getaffinity", "poll", "ppoll", "select", "pselect6",
+    "recvfrom", "recvmsg", "shutdown", "getsockopt", "setsockopt", "exit", "exit_group",
+    "restart_syscall", "set_robust_list", "rseq", "arch_prctl", "set_tid_address", "alarm",
+    "setitimer", "getitimer",
+)
+_FORK = (
+    "clone", "fork", "vfork", "wait4", "waitid", "pipe", "pipe2", "kill", "close_range",
+)
+_NETWORK = (
+    "socket", "connect", "bind", "getsockname", "getpeername", "sendto", "sendmsg", "sendmmsg",
+    "recvmmsg", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2",
+    "socketpair",
+)
+# fmt: on
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000
+_PROT_WRITE, _MAP_SHARED = 2, 1
+_IOCTLS = (0x5401, 0x5421, 0x5450, 0x5451)  # TCGETS FIONBIO FIONCLEX FIOCLEX
+_FCNTLS = (0, 1, 2, 3, 4, 1030)  # F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC
+
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 1, 22, 38, 2
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
+
+
+@lru_cache
+def programs(*, network: bool = False) -> dict[str, bytes]:
+    """The programs of a worker.
+
+    ``serve``: reads files and answers on the channel it has. ``split``: may besides start copies
+    of itself and end them. ``once``: of such a copy, which may not even change its limits.
+
+    Args:
+        network: whether the worker may open connections.
+
+    Raises:
+        ImportError, RuntimeError: libseccomp is not on this machine.
+    """
+    return {
+        "serve": _program(fork=False, limits=True, network=network),
+        "split": _program(fork=True, limits=True, network=network),
+        "once": _program(fork=False, limits=False, network=network),
+    }
+
+
+def load(program: bytes) -> None:
+    """Bind this process, and all that it starts, to a program for good.
+
+    Raises:
+        OSError: the kernel does not take it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    filled = _Program(len(program) // 8, program)
+    for arguments in (
+        (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+        (_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(filled), 0, 0),
+    ):
+        if libc.prctl(*arguments):
+            raise OSError(ctypes.get_errno(), "seccomp cannot be turned on")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that forked it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
+    # Imported here: only the node has it, and only Linux.
+    import pyseccomp
+
+    rules = pyseccomp.SyscallFilter(pyseccomp.ERRNO(1))
+    for name in (*_ALWAYS, *(_FORK if fork else ()), *(_NETWORK if network else ())):
+        _allow(pyseccomp, rules, name)
+    masked, equal = pyseccomp.MASKED_EQ, pyseccomp.EQ
+    for name, flags in (("open", 1), ("openat", 2)):
+        _allow(pyseccomp, rules, name, pyseccomp.Arg(flags, masked, _WRITES, 0))
+    for name in ("mmap", "mmap2"):
+        _allow(pyseccomp, rules, name, pyseccomp.Arg(3, masked, _MAP_SHARED, 0))
+        _allow(pyseccomp, rules, name, pyseccomp.Arg(2, masked, _PROT_WRITE, 0))
+    for name, allowed in (("ioctl", _IOCTLS), ("fcntl", _FCNTLS), ("fcntl64", _FCNTLS)):
+        for command in allowed:
+            _allow(pyseccomp, rules, name, pyseccomp.Arg(1, equal, command))
+    if not network:
+        _allow(pyseccomp, rules, "sendto", pyseccomp.Arg(4, equal, 0))
+    _allow(pyseccomp, rules, "prlimit64", *_own_limits(pyseccomp, limits))
+    if fork:
+        for option in (_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS):
+            _allow(pyseccomp, rules, "prctl", pyseccomp.Arg(0, equal, option))
+    # The C library goes back to clone where the kernel knows no clone3, whose flags cannot be read.
+    rules.add_rule(pyseccomp.ERRNO(38), "clone3")
+    with tempfile.TemporaryFile() as file:
+        rules.export_bpf(file)
+        file.seek(0)
+        return file.read()
+
+
+def _own_limits(pyseccomp: Any, limits: bool) -> tuple[Any, ...]:
+    """Its own limits, or no more than reading them."""
+    own = (pyseccomp.Arg(0, pyseccomp.EQ, 0),)
+    return own if limits else (*own, pyseccomp.Arg(2, pyseccomp.EQ, 0))
+
+
+def _allow(pyseccomp: Any, rules: Any, name: str, *arguments: Any) -> None:
+    """Allow a system call; one that this libseccomp has not heard of stays refused."""
+    try:
+        number = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name)
+    except ValueError:
+        return
+    rules.add_rule(pyseccomp.ALLOW, number, *arguments)

@@ -1,0 +1,164 @@
+"""Tries every deed in a worker behind the walls named, as the user named; prints what came of it.
+
+``python deeds_probe.py WALLS UID``. As root it first lets that user reach this interpreter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from node.tasks.catalogue import Allowed
+from node.tasks.sandbox import walls
+from node.tasks.verifier import Verifier
+from node.tasks.worker_process import WorkerLimits
+from protocol.manifest import EnvSpec
+from swarm.judge import JudgeRefused
+from tests.hostile.deeds import DEEDS, GOOD, call_deeds
+
+SPECS = [EnvSpec(n, "plugin", "1", ("{}",), "{question}", "text") for n in ("deeds", "deeds_once")]
+LIMITS = WorkerLimits(cpu_seconds=2, wall_seconds=60.0, start_seconds=300.0)
+TARGETS = {"deeds": "tests.hostile.deeds:Deeds", "deeds_once": "tests.hostile.deeds:DeedsOnce"}
+
+
+def become(user: int) -> None:
+    """Go on as an ordinary user, who must be able to reach this interpreter."""
+    if user == os.getuid():
+        return
+    hidden = next(
+        (p for p in reversed(Path(sys.base_prefix).parents) if not p.stat().st_mode & 1), None
+    )
+    if hidden is not None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        kept = tempfile.mkdtemp(dir="/tmp")
+        inside = Path(sys.base_prefix)
+        for call in (
+            lambda: libc.unshare(1 << 17),
+            lambda: libc.mount(None, b"/", None, (1 << 14) | (1 << 18), None),
+            lambda: libc.mount(bytes(inside), kept.encode(), None, 1 << 12, None),
+            lambda: libc.mount(b"tmpfs", bytes(hidden), b"tmpfs", 0, b"mode=0755"),
+            lambda: inside.mkdir(parents=True),
+            lambda: libc.mount(kept.encode(), bytes(inside), None, 1 << 13, None),
+        ):
+            if call():
+                raise OSError(ctypes.get_errno(), "the interpreter cannot be shown to others")
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+
+
+def declare(folder: Path) -> None:
+    for name, target in TARGETS.items():
+        metadata = folder / f"{name}-1.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (metadata / "entry_points.txt").write_text(f"[swarm_node.tasks]\n{name} = {target}\n")
+    sys.path.insert(0, str(folder))
+
+
+def listen(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Listeners that would notice; what they noticed."""
+    noticed: list[str] = []
+    tcp = socket.create_server(("127.0.0.1", 0))
+    unix, abstract = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    unix.bind(str(folder / "socket"))
+    name = f"deeds-{os.getpid()}"
+    abstract.bind(f"\0{name}")
+    for listener in (tcp, unix, abstract):
+        listener.listen()
+
+        def accept(listener: socket.socket = listener) -> None:
+            while listener.accept():
+                noticed.append(str(listener))
+
+        threading.Thread(target=accept, daemon=True).start()
+    return {"port": tcp.getsockname()[1], "name": name}, noticed
+
+
+def try_all(verifier: Verifier, env: str, deeds: dict[str, str]) -> dict[str, Any]:
+    """The reward of each deed, or why there is none, and how what came after was scored."""
+    found: dict[str, Any] = {}
+    for name, code in deeds.items():
+        found[name] = verdict(verifier, env, [code, GOOD, "bad"])
+    return found
+
+
+def verdict(verifier: Verifier, env: str, texts: list[str]) -> Any:
+    try:
+        return list(verifier.judge(env, 0, 1, texts).rewards)
+    except JudgeRefused as refusal:
+        return refusal.reason
+
+
+def after(verifier: Verifier) -> dict[str, Any]:
+    """What texts that run as code can do to those that are scored with them and after them."""
+    patch = "type(me).score = lambda *_: 1.0"
+    forge = (
+        "import os\nfor fd in range(64):\n"
+        " try: os.write(fd, b'[1.0, 0]' * 3)\n except OSError: pass"
+    )
+    leave = "import os; os.write(3, b'[1.0, 0]'); os._exit(0)"
+    tries = {
+        "patch": [patch, "bad", "bad", GOOD],
+        "forge": [forge, "bad", "bad"],
+        "leave": [leave, "bad", GOOD],
+        "memory": ["bytearray(1 << 40)", "bad"],
+        "much_memory": ["x = [bytearray(1 << 26) for _ in range(200)]", "bad"],
+        "cpu": ["while True: pass", "bad"],
+        "more_cpu": [
+            "import resource; resource.setrlimit(0, (50, 50))\nwhile True: pass", "bad"
+        ],
+        "after": ["bad", GOOD],
+    }  # fmt: skip
+    return {name: verdict(verifier, "deeds_once", texts) for name, texts in tries.items()}
+
+
+def main(kind: str, user: int) -> dict[str, Any]:
+    if kind == "namespaces":
+        walls.shutil.which = lambda name: None
+    become(user)
+    folder = Path(tempfile.mkdtemp())
+    for name in ("key", "victim"):
+        (folder / name).write_text("mine")
+        (folder / name).chmod(0o600)
+    declare(folder)
+    os.environ["DEEDS_SECRET"] = "secret"
+    victim = subprocess.Popen(["sleep", "600"])
+    told, noticed = listen(folder)
+    told |= {"folder": folder, "parent": os.getpid(), "victim": victim.pid}
+    deeds = {name: code.format(**told) for name, code in DEEDS.items()}
+    if platform.machine() == "x86_64":
+        deeds |= call_deeds()
+    allowed = Allowed(evaluating=["deeds_once"])
+    try:
+        with Verifier(SPECS, allowed, outside=True, limits=LIMITS) as verifier:
+            served = verifier.start()
+            found = {env: try_all(verifier, env, deeds) for env in served}
+            return {
+                "walls": walls.find_walls().kind,
+                "whole": walls.find_walls().whole,
+                "user": os.getuid(),
+                "found": found,
+                "after": after(verifier),
+                "noticed": noticed,
+                "victim_lives": victim.poll() is None,
+                "intact": (folder / "victim").read_text() == "mine",
+            }
+    finally:
+        victim.kill()
+        victim.wait()
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    print("\n" + json.dumps(main(sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,159 @@
+"""Mallory's text runs as code in a worker, and gets at nothing but the reward of that text."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.tasks.catalogue import Allowed, open_envs
+from node.tasks.sandbox import walls
+from node.tasks.sandbox.walls import Walls, find_walls
+from node.tasks.verifier import Verifier
+from protocol.manifest import EnvSpec
+from swarm.counters import Counters
+from swarm.judge import JudgeRefused
+from tests.hostile.deeds import DEEDS
+from tests.node.packages import declare
+
+PROBE = Path(__file__).with_name("deeds_probe.py")
+ROOT = Path(__file__).parents[2]
+ORDINARY = 65534
+STOPPED = [0.0, 1.0, 0.0]
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="these walls are Linux's")
+
+
+@pytest.fixture(scope="module", params=["bubblewrap", "namespaces"])
+def kind(request) -> str:
+    if request.param == "bubblewrap" and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["as it is", "ordinary"])
+def done(request, kind) -> dict:
+    """What came of all deeds."""
+    user = os.getuid() if request.param == "as it is" else ORDINARY
+    if request.param == "ordinary" and os.getuid() != 0:
+        pytest.skip("this is an ordinary user already")
+    process = subprocess.run(
+        [sys.executable, str(PROBE), kind, str(user)],
+        env={"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    found = json.loads(process.stdout.splitlines()[-1])
+    if found["walls"] != kind:
+        pytest.skip(f"this machine has no {kind} for user {user}")
+    assert found["user"] == user
+    return found
+
+
+@linux
+@pytest.mark.parametrize("env", ["deeds", "deeds_once"])
+def test_no_deed_gets_through_the_walls(done, env):
+    assert done["whole"]
+    found = done["found"][env]
+    assert len(found) >= len(DEEDS)
+    assert {name: verdict for name, verdict in found.items() if verdict != STOPPED} == {}
+    assert done["noticed"] == []
+    assert done["victim_lives"] and done["intact"]
+
+
+@linux
+def test_a_text_bends_its_own_reward_at_most(done):
+    after = done["after"]
+    assert after["patch"][1:] == [0.0, 0.0, 1.0]
+    assert after["leave"][1:] == [0.0, 1.0]
+    assert after["forge"] == "crashed" or after["forge"][1:] == [0.0, 0.0]
+    assert after["after"] == [0.0, 1.0]
+
+
+@linux
+def test_a_text_that_takes_too_much_loses_its_group_alone(done):
+    after = done["after"]
+    assert (after["memory"], after["much_memory"]) == ("crashed", "crashed")
+    assert after["cpu"] == "timeout"
+    assert after["more_cpu"] == [0.0, 0.0]
+
+
+@pytest.fixture
+def no_walls(monkeypatch):
+    find_walls.cache_clear()
+    monkeypatch.setattr(walls, "_works", lambda *_: False)
+    monkeypatch.setattr(walls.shutil, "which", lambda _: None)
+    yield
+    monkeypatch.undo()
+    find_walls.cache_clear()
+
+
+def spec(name: str, source: str = "reasoning-gym", version: str = "0.1.25") -> EnvSpec:
+    return EnvSpec(name, source, version, ("{}",), "{question}", "text")
+
+
+@pytest.mark.usefixtures("no_walls")
+def test_without_walls_what_evaluates_is_refused_and_everything_says_so(caplog):
+    counters = Counters()
+    specs = [spec("gcd"), spec("binary_matrix")]
+    allowed = Allowed(evaluating=["binary_matrix"])
+    with Verifier(specs, allowed, outside=True, counters=counters) as verifier:
+        assert verifier.start() == ("gcd",)
+        assert verifier.judge("gcd", 0, 1, ["?"]).rewards == (0.0,)
+        with pytest.raises(JudgeRefused, match="this machine cannot wall that in") as refusal:
+            verifier.judge("binary_matrix", 0, 1, ["?"])
+    assert refusal.value.reason == "evaluates_text"
+    assert "not enough for tasks that evaluate answers" in caplog.text
+    assert "env 'binary_matrix' evaluates the text of answers and this machine" in caplog.text
+    assert counters.snapshot() == {"verifier_unwalled{walls=none}": 1.0}
+
+
+@pytest.mark.parametrize("kind", ["sandbox-exec", "none"])
+def test_less_than_both_is_not_enough(kind):
+    assert not Walls(kind, landlock=True, seccomp=True).whole
+    assert not Walls("bubblewrap", landlock=True, seccomp=False).whole
+
+
+def test_a_package_that_evaluates_is_refused_without_walls(tmp_path, monkeypatch):
+    declare(monkeypatch, tmp_path, "deeds_once", "tests.hostile.deeds:DeedsOnce")
+    specs = [spec("deeds_once", "plugin", "1")]
+    for allowed in (Allowed(), Allowed(evaluating=["deeds_once"], walled=False)):
+        sources, closed = open_envs(specs, allowed)
+        assert sources == {}
+        assert "evaluates the text of answers" in closed["deeds_once"]
+
+
+@linux
+def test_a_task_reads_what_the_users_own_file_gives_it_and_no_other_does(tmp_path, monkeypatch):
+    for name in ("deeds", "curious"):
+        declare(monkeypatch, tmp_path, name, "tests.hostile.deeds:Deeds")
+    given = tmp_path / "given"
+    given.write_text("read me")
+    specs = [spec(name, "plugin", "1") for name in ("deeds", "curious")]
+    read = f"assert open({str(given)!r}).read() == 'read me'"
+    write = f"open({str(given)!r}, 'a')"
+    connect = "import socket; socket.socket()"
+    allowed = Allowed(read={"curious": [str(given)]}, network=["curious"])
+    with Verifier(specs, allowed, outside=True) as verifier:
+        assert verifier.start() == ("deeds", "curious")
+        curious = verifier.judge("curious", 0, 1, [read, connect, write])
+        assert curious.rewards == (1.0, 1.0, 0.0)
+        assert verifier.judge("deeds", 0, 1, [read, connect, write]).rewards == (0.0, 0.0, 0.0)
+
+
+@linux
+def test_a_key_beside_what_a_command_was_started_in_is_not_shown(tmp_path, monkeypatch):
+    declare(monkeypatch, tmp_path, "deeds", "tests.hostile.deeds:Deeds")
+    (tmp_path / "identity.key").write_text("secret")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Verifier([spec("deeds", "plugin", "1")], outside=True) as verifier:
+        text = f"open({str(tmp_path / 'identity.key')!r})"
+        assert verifier.judge("deeds", 0, 1, [text]).rewards == (0.0,)
