@@ -59,6 +59,9 @@ class Verifier:
     ) -> None:
         self._allowed = replace(allowed or Allowed(), walled=find_walls().whole)
         self._specs = {spec.name: spec for spec in specs}
+        files = self._allowed.message()["files"]
+        self._plain = Grants(tuple(files[name] for name in self._specs if name in files))
+        self._grants = {name: self._grant(name) for name in self._specs}
         self._outside = outside
         self._limits = limits or WorkerLimits()
         self._counters = counters or Counters()
@@ -79,7 +82,7 @@ class Verifier:
         log = logger.info if walls.whole else logger.warning
         log("verifiers are isolated by %s", walls)
         with self._lock:
-            workers = [self._running(grants) for grants in self._all_grants()]
+            workers = [self._running(grants) for grants in dict.fromkeys(self._grants.values())]
         for worker in workers:
             for reason in worker.closed.values():
                 logger.warning("%s", reason)
@@ -120,8 +123,8 @@ class Verifier:
         """
         prompts: dict[int, str] = {}
         numbered = list(enumerate(tasks))
-        for grants in dict.fromkeys(self._grants(task[0]) for task in tasks):
-            part = [(n, task) for n, task in numbered if self._grants(task[0]) == grants]
+        for grants in dict.fromkeys(self._granted(task[0]) for task in tasks):
+            part = [(n, task) for n, task in numbered if self._granted(task[0]) == grants]
             prompts |= zip((n for n, _ in part), self._prompts([t for _, t in part]), strict=True)
         return [prompts[n] for n, _ in numbered]
 
@@ -136,7 +139,7 @@ class Verifier:
     def pid(self) -> int | None:
         """Process id of the worker of tasks without grants; None while there is none."""
         with self._lock:
-            worker = self._workers.get(self._plain())
+            worker = self._workers.get(self._plain)
             return worker.pid if worker else None
 
     def memory_mib(self) -> float:
@@ -175,7 +178,7 @@ class Verifier:
         """
         limit = min(self._limits.wall_seconds, math.inf if seconds is None else seconds)
         with self._lock:
-            grants = self._grants(tasks[0][0])
+            grants = self._granted(tasks[0][0])
             try:
                 worker = self._running(grants)
             except CatalogueError as error:
@@ -215,7 +218,7 @@ class Verifier:
         return worker
 
     def _start(self, grants: Grants) -> WorkerProcess:
-        specs = [spec for name, spec in self._specs.items() if self._grants(name) == grants]
+        specs = [spec for name, spec in self._specs.items() if self._grants[name] == grants]
         own = grants.confinement(
             find_walls(),
             memory_mib=self._limits.memory_mib,
@@ -224,22 +227,18 @@ class Verifier:
         message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
         return WorkerProcess.start(message, self._limits, own)
 
-    def _plain(self) -> Grants:
-        """Of tasks that the user's own file gives nothing but their files of questions."""
-        files = self._allowed.message()["files"]
-        return Grants(tuple(files[name] for name in self._specs if name in files))
-
-    def _grants(self, env: str) -> Grants:
-        """What the worker of an env has."""
-        plain, allowed = self._plain(), self._allowed
-        return Grants(
-            plain.read + tuple(allowed.read.get(env, ())),
-            env in allowed.network,
-            env in allowed.evaluating and allowed.walled,
+    def _grant(self, env: str) -> Grants:
+        allowed = self._allowed
+        return replace(
+            self._plain,
+            read=self._plain.read + tuple(allowed.read.get(env, ())),
+            network=env in allowed.network,
+            evaluates=env in allowed.evaluating and allowed.walled,
         )
 
-    def _all_grants(self) -> list[Grants]:
-        return list(dict.fromkeys(self._grants(name) for name in self._specs))
+    def _granted(self, env: str) -> Grants:
+        """What the worker of an env has; of an env that nobody knows, what any has."""
+        return self._grants.get(env, self._plain)
 
     def _admit(self, worker: WorkerProcess, env: str, level: int) -> None:
         if env in worker.closed and evaluates(self._specs[env]):

@@ -7,15 +7,16 @@ then loads it as it loads any package's task.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 GOOD = "good"
-ASLEEP = "asleep"
 
 
 def burn_cpu() -> float:
@@ -27,7 +28,6 @@ def burn_memory() -> float:
 
 
 def sleep() -> float:
-    Path(ASLEEP).touch()
     time.sleep(3600)
     return 0.0
 
@@ -104,6 +104,10 @@ class Strange:
 
 
 def surroundings() -> dict[str, Any]:
-    """What a verifier finds around it: environment and open descriptors."""
-    descriptors = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.exists()]
+    """What a verifier finds around it: environment, and open descriptors as device and inode."""
+    descriptors = []
+    for number in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+        with suppress(OSError):
+            found = os.fstat(number)
+            descriptors.append(f"{found.st_dev}:{found.st_ino}")
     return {"environment": sorted(os.environ), "descriptors": sorted(descriptors)}

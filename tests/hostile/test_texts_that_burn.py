@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +17,7 @@ from node.tasks.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
 from swarm.counters import Counters
 from swarm.judge import JudgeRefused
-from tests.hostile.strange_tasks import ASLEEP, GOOD
+from tests.hostile.strange_tasks import GOOD
 from tests.node.packages import declare
 
 STRANGE = EnvSpec("strange", "plugin", "1", ("{}",), "{question}", "text")
@@ -69,7 +70,6 @@ def refusal(verifier: Verifier, text: str) -> str:
         ("burn_cpu", "timeout"),
         ("sleep", "timeout"),
         ("burn_memory", "crashed"),
-        ("die", "crashed"),
         ("leave", "crashed"),
     ],
 )
@@ -82,6 +82,12 @@ def test_a_text_that_loses_the_worker_loses_its_group_and_nothing_else(
     assert strange.judge("strange", 0, 1, [GOOD, "bad"]).rewards == (1.0, 0.0)
     assert strange.pid != before
     assert not psutil.pid_exists(before)
+
+
+def test_a_text_that_would_kill_its_worker_is_wrong(strange):
+    before = strange.pid
+    assert strange.judge("strange", 0, 1, ["die", GOOD]).rewards == (0.0, 1.0)
+    assert strange.pid == before
 
 
 def test_a_text_that_nests_too_deep_is_refused_by_the_same_worker(strange):
@@ -105,16 +111,17 @@ def test_a_reward_outside_zero_to_one_is_no_verdict(strange):
 
 def test_a_verifier_writes_no_files(strange, tmp_path):
     assert strange.judge("strange", 0, 1, ["write"]).rewards == (0.0,)
-    assert (tmp_path / "swarm-node-was-here").read_text() == ""
+    assert not (tmp_path / "swarm-node-was-here").exists()
 
 
-def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counters, tmp_path):
+def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counters):
     outcome: list[str] = []
     thread = threading.Thread(target=lambda: outcome.append(refusal(strange, "sleep")))
     worker = psutil.Process(strange.pid)
     thread.start()
-    while not (tmp_path / ASLEEP).exists():
+    while not strange._lock.locked():
         time.sleep(0.01)
+    time.sleep(0.3)
     worker.kill()
     thread.join(30)
     assert outcome == ["crashed"]
@@ -128,11 +135,12 @@ def test_the_worker_inherits_no_secrets_and_no_descriptors(strange, monkeypatch,
     with secret.open() as held:
         os.set_inheritable(held.fileno(), True)
         monkeypatch.setenv("HF_TOKEN", "secret")
-        assert refusal(strange, "die") == "crashed"
+        assert refusal(strange, "leave") == "crashed"
+        inode = f"{os.fstat(held.fileno()).st_dev}:{os.fstat(held.fileno()).st_ino}"
         (prompt,) = strange.prompts([("strange", 0, 1, Split.TRAIN)])
-    assert "PYTHONHASHSEED" in prompt and "/dev/null" in prompt
+    assert "PYTHONHASHSEED" in prompt and f"{Path(os.devnull).stat().st_ino}" in prompt
     assert "HF_TOKEN" not in prompt and "HOME" not in prompt
-    assert "identity.key" not in prompt
+    assert inode not in prompt
 
 
 @pytest.mark.parametrize("name", ["tiny", "reasoning-gym"])
