@@ -103,13 +103,17 @@ async def _dial_one(transport: Transport, address: str, config: Config) -> list[
     try:
         async with asyncio.timeout(DIAL_SECONDS):
             connected = await transport.connect(address)
-            signed = await fetch_manifest(transport, connected)
     except ClockSkew as error:
         return [fail("dial", f"{peer}: its clock and ours differ", _line(error))]
     except (TransportError, TimeoutError) as error:
         remedy = _line(error) or "It did not answer in time; check the id at the address's end."
         return [fail("dial", f"{peer} does not answer", remedy)]
     answers = ok("dial", f"{peer} answers, and its clock agrees")
+    try:
+        signed = await fetch_manifest(transport, connected)
+    except TransportError as error:
+        remedy = "Ask its owner whether it belongs to a swarm."
+        return [answers, warn("tasks", f"{peer} hands out no manifest: {_line(error)}", remedy)]
     return [answers, *check_manifest(signed, peer, config.tasks)]
 
 
