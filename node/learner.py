@@ -216,10 +216,10 @@ class Learner:
         """
         if all(row.own for row in rows):
             return self._add(rows, frozen, tally), Influence()
-        if self._small and held_apart(self._optimizer.masters, len(rows)):
-            if (together := self._together(rows, frozen, tally, groups)) is not None:
-                return together
-        return self._one_by_one(rows, frozen, tally, groups)
+        together = None
+        if self._small and held_apart([*self._policy.model.parameters()], len(rows)):
+            together = self._together(rows, frozen, tally, groups)
+        return together or self._one_by_one(rows, frozen, tally, groups)
 
     def _together(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int

@@ -79,6 +79,10 @@ class Stale:
     cap: float = 5.0
 
 
+NEGLIGIBLE = 1e-6
+"""Weights below it would fill the backward pass with denormal numbers, of which each takes a
+processor a hundred times as long as another one: text made for that would stop a node."""
+
 Loss = Callable[[Terms, Clip], Tensor]
 
 
@@ -159,7 +163,7 @@ def tapered_weights(
     How far that is, ``mu`` tells, which is its author's word: one who claims to have found its text
     improbable would have it weigh in full. So the text is also compared with what this policy
     would have written, whose log-prob is ``-H`` at the mean, and the lower of the two counts: no
-    claim raises a weight. One where masked out; no gradient.
+    claim raises a weight. One below ``NEGLIGIBLE`` is zero. One where masked out; no gradient.
 
     Args:
         entropies: ``H``, ``[B, T]``, of the policy of ``prox`` at each token, nats.
@@ -169,6 +173,7 @@ def tapered_weights(
     expected = _masked(prox + entropies, mask).sum(-1, keepdim=True)
     tapered = mask & (advantages < 0)[:, None]
     weights = torch.minimum(claimed, expected).clamp(max=0.0).exp()
+    weights = _masked(weights, weights >= NEGLIGIBLE)
     return torch.where(tapered, weights, 1.0).detach()
 
 

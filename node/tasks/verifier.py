@@ -172,9 +172,9 @@ class Verifier:
         tasks: Sequence[Coordinates],
         seconds: float | None = None,
     ) -> tuple[dict[str, Any], float]:
-        """The reply of the worker that serves the first task's env, and how long it took, in seconds.
+        """The reply of the worker that serves the first task's env, and how long that took.
 
-        The worker's start is left out.
+        In seconds; the worker's start is left out.
         """
         limit = min(self._limits.wall_seconds, math.inf if seconds is None else seconds)
         with self._lock:
