@@ -92,8 +92,11 @@ class Director:
     def _begin(self, event: Event) -> None:
         node = self._target(event)
         name = node.name if node else ""
-        if node is None and event.kind != "partition":
-            outcome = "skipped: no node to hurt"
+        if event.kind != "partition" and (node is None or self._healing):
+            outcome = (
+                "postponed: no node to hurt" if node is None else "postponed: a heal is watched"
+            )
+            self._postponed.append(replace(event, at=self._now + POSTPONED_SECONDS))
         else:
             outcome = getattr(self, f"_{event.kind}")(event, node)
         self._say(f"{self._now:7.1f} s  {event.kind:9} {name:7} {event.detail}: {outcome}")
@@ -101,11 +104,15 @@ class Director:
 
     def _target(self, event: Event) -> ChaosNode | None:
         """The node drawn, or the next one in their order whose state is the one to be hurt."""
-        if event.kind in ("disk", "partition"):
-            return self._nodes[event.node] if event.kind == "disk" else None
+        if event.kind == "partition":
+            return None
         order = [*self._nodes[event.node :], *self._nodes[: event.node]]
+        if event.kind == "disk":
+            order = order[:1]
         for node in order:
             busy = node.status is not None or node.stopped or node.name in self._full
+            if event.kind == "clock" and node.shift:
+                continue
             if not busy and self._records_of_this_life(node) == (event.kind != "young"):
                 return node
         return None
@@ -141,8 +148,6 @@ class Director:
     _verifier = _daemon
 
     def _clock(self, event: Event, node: ChaosNode) -> str:
-        if node.shift:
-            return "skipped: shifted already"
         node.set_clock(event.shift)
         self._shifted.add(node.name)
         self._owe(event.seconds, lambda: node.set_clock(0.0))
@@ -151,9 +156,6 @@ class Director:
     def _disk(self, event: Event, node: ChaosNode) -> str:
         if not self._world.whole:
             return "not possible here"
-        if node.status is not None or node.stopped or not self._records_of_this_life(node):
-            self._postponed.append(replace(event, at=self._now + POSTPONED_SECONDS))
-            return "postponed: not running"
         self._full.add(node.name)
         fill(node.run_folder / FILLER)
         self._owe(event.seconds, lambda: self._free(node))
