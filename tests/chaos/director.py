@@ -164,7 +164,7 @@ class Director:
     def _free(self, node: ChaosNode) -> None:
         if node.status is None and not node.stopped:
             self._say(f"{self._now:7.1f} s  {node.name} went on with a full disk")
-        (node.run_folder / FILLER).unlink()
+        (node.run_folder / FILLER).unlink(missing_ok=True)
         self._full.discard(node.name)
 
     def _partition(self, event: Event, node: None) -> str:
@@ -175,8 +175,15 @@ class Director:
         return "done"
 
     def _heal(self) -> None:
-        able = [n for n in self._nodes if n.status is None and not n.stopped and not n.shift]
-        before = {n.name: self._from_beyond(n) for n in able if self._records_of_this_life(n)}
+        able = [
+            node
+            for node in self._nodes
+            if node.status is None and not node.stopped and not node.shift
+            if node.name not in self._full and self._records_of_this_life(node)
+        ]
+        # Where one side has nobody at work there is nothing that could come over.
+        both = len({node.side for node in able}) == 2
+        before = {node.name: self._from_beyond(node) for node in able if both}
         self._world.heal()
         now = time.monotonic()
         self._healing = {name: (now, count) for name, count in before.items() if count is not None}

@@ -121,13 +121,18 @@ class Listener:
                 self._met.add(offer.content_id)
                 self._wanted.put_nowait((author, offer.content_id, offer.size))
 
+    def keep(self, name: bytes, frame: bytes | None) -> None:
+        """Write a frame down."""
+        if frame is not None:
+            self._evidence.add("frames", (name, frame))
+
     async def _pull(self) -> None:
         while True:
             author, name, size = await self._wanted.get()
             outcome = "ok"
             try:
                 frame = await self._exchange.pull(author, name, size)
-                self._evidence.add("frames", (name, frame))
+                self.keep(name, frame)
             except NotServed as refusal:
                 outcome = refusal.code
             except TransportError:
@@ -154,6 +159,8 @@ class Larry:
             groups = await asyncio.to_thread(self._groups, lies)
             self._it.outbox.put(groups, Origin(1, "larry", bytes(32), 1.0, 8))
             await self._publisher.publish()
+            for offer in self._it.outbox.offers(GROUPS):
+                self._it.keep(offer.content_id, self._it.outbox.get(offer.content_id))
             self._frames += 1
             await asyncio.sleep(TOLD_SECONDS)
 

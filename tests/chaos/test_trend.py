@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.chaos.evidence import Evidence
-from tests.chaos.soak import grown
+from tests.chaos.soak import Growth, grown
 from tests.chaos.trend import slope, thirds
 
 TIMES = [float(second) for second in range(0, 3600, 30)]
@@ -46,3 +46,13 @@ def test_a_soak_names_what_grows_and_in_which_node(tmp_path, figure: str | None)
     for name, violations in found.items():
         assert len(violations) == (name == figure)
         assert all("node-2" in each for each in violations)
+
+
+def test_a_soak_in_which_nothing_was_sampled_has_shown_nothing(tmp_path) -> None:
+    assert all(result.violations for result in grown(Evidence(tmp_path / "evidence.sqlite")))
+
+
+def test_a_short_soak_does_not_take_the_filling_of_caches_for_growth() -> None:
+    assert not Growth(rate=36.0, hours=0.25).exceeds("pss")
+    assert Growth(rate=36.0, hours=1.8).exceeds("pss")
+    assert not Growth(rate=20.0, hours=100.0).exceeds("pss")
