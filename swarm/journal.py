@@ -23,6 +23,14 @@ MEMORY = ":memory:"
 BUSY_SECONDS = 5.0
 # Draws of epochs further back are forgotten: more than any manifest's ``max_age_epochs``.
 KEPT_EPOCHS = 1 << 21
+# Of the last epochs drawn from none is forgotten, however far a clock runs ahead before it is put
+# back: a draw of theirs used again would be two tellings of one task.
+KEPT_DRAWS = 4096
+_FORGET_DRAWS = """
+DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
+    SELECT epoch FROM draws ORDER BY epoch DESC LIMIT ?
+)
+"""
 
 _SEQUENCE = "last_sequence"
 _RESTORED = "restored_ms"
@@ -154,7 +162,7 @@ class Journal:
             drawn = range(first, max(first, min(first + count, limit)))
             connection.execute("REPLACE INTO draws VALUES (?, ?)", (epoch, drawn.stop))
             if not row:
-                connection.execute("DELETE FROM draws WHERE epoch<?", (epoch - KEPT_EPOCHS,))
+                connection.execute(_FORGET_DRAWS, (epoch - KEPT_EPOCHS, KEPT_DRAWS))
         return drawn
 
     @property

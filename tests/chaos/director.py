@@ -163,7 +163,7 @@ class Director:
 
     def _free(self, node: ChaosNode) -> None:
         if node.status is None and not node.stopped:
-            self._say(f"{self._now:7.1f} s  {node.name} went on with a full disk")
+            self._say(f"{self._now:7.1f} s  {node.name} has not ended yet, its disk is freed")
         (node.run_folder / FILLER).unlink(missing_ok=True)
         self._full.discard(node.name)
 

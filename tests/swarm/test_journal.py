@@ -17,6 +17,8 @@ from swarm.accounts import Accounts
 from swarm.clock import VirtualClock
 from swarm.counters import Counters
 from swarm.journal import (
+    KEPT_DRAWS,
+    KEPT_EPOCHS,
     Journal,
     JournalCorrupt,
     JournalError,
@@ -68,6 +70,22 @@ def test_an_epochs_draws_are_used_once_and_end_at_the_limit(clock):
     assert draw_one(journal, 6) == 0
     assert list(journal.next_indexes(5, 4, 3)) == []
     assert list(journal.next_indexes(5, 4, 7)) == [6]
+
+
+def test_draws_stay_used_though_the_clock_ran_years_ahead_and_was_put_back(clock):
+    journal = Journal(":memory:", clock)
+    assert draw_one(journal, 5) == 0
+    assert draw_one(journal, 5 + 10 * KEPT_EPOCHS) == 0
+    assert draw_one(journal, 5) == 1
+
+
+def test_draws_of_epochs_long_over_are_forgotten(clock):
+    journal = Journal(":memory:", clock)
+    for epoch in range(KEPT_DRAWS + 10):
+        draw_one(journal, epoch)
+    draw_one(journal, 10 * KEPT_EPOCHS)
+    ((kept,),) = journal.read("SELECT count(*) FROM draws")
+    assert kept == KEPT_DRAWS
 
 
 def test_numbers_go_on_where_they_stopped_after_the_journal_is_opened_again(path, clock):
