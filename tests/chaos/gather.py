@@ -99,7 +99,11 @@ class Gatherer:
                 records = _size(node.run_folder / "metrics.jsonl") / MIB
                 row = (now, node.name, now - node.began, *figures, size - records, records)
                 self._evidence.add("samples", row)
-        extra = running() - known - {1} if self._whole else set()
+        if self._whole:
+            self._machine(now, running() - known - {1})
+
+    def _machine(self, now: float, extra: set[int]) -> None:
+        """What belongs to no node, where all that is in sight belongs to the run."""
         tmp = Path("/tmp")
         sockets = sum(1 for _ in tmp.glob("hivemind-p2p*.sock"))
         everything = sum(1 for _ in tmp.iterdir())

@@ -34,6 +34,7 @@ class Event:
             for what befalls all.
         seconds: how long it lasts; 0 for what does not last.
         shift: seconds by which the clock moves.
+        tries: how often it found nobody to hurt.
     """
 
     at: float
@@ -41,6 +42,7 @@ class Event:
     node: int
     seconds: float = 0.0
     shift: float = 0.0
+    tries: int = 0
 
     @property
     def detail(self) -> str:
