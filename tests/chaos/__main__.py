@@ -24,7 +24,7 @@ from tests.chaos.soak import soak
 from tests.chaos.swarm_parts import Crowd, crowd, rounds
 
 RESULTS = ROOT / "benchmarks" / "results"
-PATIENCE = 180.0
+PATIENCE = 600.0
 """Seconds for nodes to come back after the last event, and again for them to stop."""
 
 

@@ -18,6 +18,8 @@ from tests.chaos.evidence import Evidence
 
 HARVEST_SECONDS = 3.0
 SAMPLE_SECONDS = 10.0
+LOST_SECONDS = 60.0
+"""For which a process has belonged to nobody when it is lost: children end after their node."""
 MIB = float(1 << 20)
 
 
@@ -40,7 +42,7 @@ class Gatherer:
         self._nodes = nodes
         self._roots = roots
         self._whole = whole
-        self._extra: set[int] = set()
+        self._extra: dict[int, float] = {}
         self._known: set[bytes] = set()
         self._used: dict[str, int] = {}
         self._stop = threading.Event()
@@ -107,9 +109,10 @@ class Gatherer:
         tmp = Path("/tmp")
         sockets = sum(1 for _ in tmp.glob("hivemind-p2p*.sock"))
         everything = sum(1 for _ in tmp.iterdir())
-        row = (now, len(extra & self._extra), sockets, len(daemons()), everything - sockets)
+        self._extra = {pid: self._extra.get(pid, now) for pid in extra}
+        lost = sum(now - since >= LOST_SECONDS for since in self._extra.values())
+        row = (now, lost, sockets, len(daemons()), everything - sockets)
         self._evidence.add("machine", row)
-        self._extra = extra
 
 
 def running() -> set[int]:
