@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM := .venv-vllm
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint mutants bench vllm test-vllm chaos chaos-short soak docs clean
+.PHONY: demo test lint mutants fuzz bench vllm test-vllm chaos chaos-short soak docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -29,6 +29,11 @@ test-vllm: $(VLLM)/installed
 # Whether every row of docs/security.md has a test that fails without its defence.
 mutants: $(VENV)/installed-test
 	$(BIN)/python -m tests.mutants
+
+# Bytes of strangers against every decoder and handler; with atheris where it installs.
+FUZZ_INPUTS ?= 1000000
+fuzz: $(VENV)/installed-fuzz
+	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS)
 
 bench: $(VENV)/installed-test
 	$(BIN)/python benchmarks/run.py
@@ -55,6 +60,10 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable ".[test,dev]"
 	touch $@ $(VENV)/installed
+
+$(VENV)/installed-fuzz: $(VENV)/installed-test
+	$(PIP) --editable ".[fuzz]"
+	touch $@
 
 # For machines without a GPU. vLLM's own torchvision, torchaudio and torchcodec are built for
 # another torch than the CPU's, and stop transformers from being imported.

@@ -174,5 +174,5 @@ def _verify(folder: Path) -> dict[str, Any]:
             if _sha256(path) != digests[name]:
                 raise _DamagedError(f"{name} is not what was written")
         return dict(json.loads(found[STATE].read_bytes()))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise _DamagedError(f"{DIGESTS} cannot be read") from error

@@ -186,7 +186,7 @@ class RunFolder:
                 self.root,
                 "Start one with: swarm-node join, or name its config with --config.",
             ) from None
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise NodeError(
                 "not a status file", self.status, "Delete it; a running node writes it anew."
             ) from error

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, cast
 
+from protocol import schema
 from protocol.batch import MAX_PLAIN_BYTES, decode_batch, encode_batch
 from protocol.codec import Limits, decode, encode
+from protocol.errors import BadSchema
 from protocol.rollout import Batch
 from swarm.pooled_group import PooledGroup
 
@@ -35,12 +36,22 @@ def pack_pooled(pooled: PooledGroup) -> bytes:
 
 
 def unpack_pooled(author: bytes, received: float, data: bytes) -> PooledGroup:
-    """The pooled group that :func:`pack_pooled` turned into ``data``."""
-    content_id, prompt, claimed, plain = cast("list[Any]", decode(data, _LIMITS))
+    """The pooled group that :func:`pack_pooled` turned into ``data``.
+
+    Raises:
+        ProtocolError: for anything else, as in a file that somebody else has written to.
+    """
+    row = schema.items(decode(data, _LIMITS), "row of the pool", 4, 4)
+    content_id, claimed, plain = (row[n] for n in (0, 2, 3))
+    prompt = schema.text(row[1], "prompt", _SIZE)
+    if not isinstance(claimed, bytes) or not isinstance(plain, bytes):
+        raise BadSchema("row of the pool: rewards and batch are byte strings")
     batch = decode_batch(plain)
+    if len(batch.groups) != 1 or len(claimed) != 8 * len(batch.groups[0].completions):
+        raise BadSchema("row of the pool: one group and a reward for each of its completions")
     return PooledGroup(
         author=author,
-        content_id=content_id,
+        content_id=schema.blob(content_id, "content id", 32),
         group=batch.groups[0],
         prompt=prompt,
         claimed=unpack_rewards(claimed),

@@ -196,10 +196,10 @@ def _read(path: Path) -> str:
 def _parse(text: str, where: str, folder: Path) -> tuple[EnvSpec, ...]:
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise CatalogueError(f"catalogue {where!r} is not TOML: {error}") from error
     envs = document.pop("env", [])
-    if not isinstance(envs, list) or not envs:
+    if not isinstance(envs, list) or not envs or not all(isinstance(env, dict) for env in envs):
         raise CatalogueError(f"catalogue {where!r} has no env: add at least one [[env]] table")
     specs = tuple(_spec({**document, **env}, where, folder) for env in envs)
     names = [spec.name for spec in specs]
@@ -215,6 +215,8 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
     if file := table.pop("file", None):
         from node.tasks.jsonl import file_digest
 
+        if not isinstance(file, str):
+            raise CatalogueError(f"env {name!r} in {where!r}: file is a path, not {file!r}")
         table["version"] = file_digest(folder / file)
     if missing := _KEYS - table.keys():
         raise CatalogueError(f"env {name!r} in {where!r} lacks {', '.join(sorted(missing))}")

@@ -78,19 +78,23 @@ def file_digest(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise CatalogueError(f"file {str(path)!r} cannot be read: {error}") from error
 
 
 def _read_pairs(path: Path) -> list[tuple[str, str]]:
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CatalogueError(f"file {str(path)!r} cannot be read: {error}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
             prompt, answer = record["prompt"], record["answer"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CatalogueError(f"{path} line {number}: {error!r}") from error
         if not isinstance(prompt, str) or not isinstance(answer, str):
             raise CatalogueError(f"{path} line {number}: prompt and answer are strings")

@@ -39,7 +39,7 @@ def shown_by(folder: RunFolder, *arguments: str) -> tuple[int, str]:
         [sys.executable, "-m", "node.cli.main", *arguments, "--config", str(folder.config)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
-        timeout=300,
+        timeout=600,
     )
     return run.returncode, (run.stdout + run.stderr).decode()
 
@@ -86,26 +86,17 @@ def test_what_peers_call_themselves_is_only_read(folder, command):
     assert "owned" in shown
 
 
-MANIFESTS = {
-    "setting": ({ACTS: ACTS}, "{question}", "0.1.25"),
-    "template": ({"max_value": 9}, ACTS + "{question}", "0.1.25"),
-}
-
-
-@pytest.mark.parametrize("place", MANIFESTS)
-def test_what_a_founder_writes_into_a_manifest_is_only_read(folder, place):
+def test_what_a_founder_writes_into_a_manifest_is_only_read(folder):
     founder = Identity.generate()
-    settings, template, version = MANIFESTS[place]
-    env = EnvSpec("gcd", "reasoning-gym", version, (canonical_json(settings),), template, "text")
+    settings = canonical_json({ACTS: ACTS})
+    env = EnvSpec("gcd", "reasoning-gym", "0.1.25", (settings,), ACTS + "{question}", "text")
     manifest = Manifest(name="fine", founder=founder.author, created=1.0, catalogue=(env,))
     folder.manifest.write_bytes(sign_manifest(manifest, founder))
     code, shown = shown_by(folder, "join", "--debug")
-    log = folder.log.read_text()
-    assert (code == 0) == (place == "template"), shown
+    assert code == 1, shown
     assert acts(shown) == []
-    assert acts(log) == []
-    if code:
-        assert "u202elive" in shown, "the refusal says what it refuses"
+    assert acts(folder.log.read_text()) == []
+    assert "u202elive" in shown, "the refusal says what it refuses"
 
 
 def test_a_bent_worker_names_no_reason_that_its_author_would_pay_for(monkeypatch):

@@ -1,0 +1,146 @@
+"""What ``node`` reads that somebody else may have written: worker, catalogue, files."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgpack
+
+from node.channel import Channel, ChannelError
+from node.checkpoint import DIGESTS, STATE, CheckpointError, Checkpoints
+from node.errors import NodeError
+from node.monitor.printable import printable, printable_lines
+from node.run_folder import RunFolder
+from node.tasks.catalogue import CatalogueError, level_settings, load_catalogue
+from node.tasks.jsonl import _read_pairs
+from protocol.errors import ProtocolError
+from protocol.manifest import EnvSpec
+from swarm.peer_cache import PeerCache
+from tests.fuzz.target import Target
+
+_DEEP = b"[" * 100_000
+_FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
+
+
+def _file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    path = _FOLDER / name
+
+    def run(data: bytes) -> object:
+        path.write_bytes(data)
+        return read(path)
+
+    return run
+
+
+def channel() -> Target:
+    """Messages of a worker that a text has bent."""
+
+    def run(data: bytes) -> None:
+        ours, theirs = socket.socketpair()
+        with closing(theirs):
+            theirs.sendall(data)
+            theirs.shutdown(socket.SHUT_WR)
+            end = Channel(ours)
+            try:
+                while True:
+                    end.receive(1.0)
+            finally:
+                end.close()
+
+    body = msgpack.packb({"prompt": "1 + 1", "rewards": [0.0, 1.0]})
+    seeds = (len(body).to_bytes(4, "little") + body, b"\xff" * 8)
+    return Target("channel", run, (ChannelError,), seeds)
+
+
+def levels() -> Target:
+    """The settings of a level out of a manifest."""
+
+    def run(data: bytes) -> None:
+        text = data.decode("utf-8", "surrogateescape")
+        level_settings(EnvSpec("gcd", "reasoning-gym", "1", (text,), "{question}", "text"))
+
+    seeds = (
+        b"{}",
+        b'{"max_value":24,"min":[1,2.5e3,null,true,"\\u001b"]}',
+        b'{"a":{"b":{}}}',
+        _DEEP[:4000],
+    )
+    return Target("levels", run, (ProtocolError, CatalogueError), seeds)
+
+
+def catalogue() -> Target:
+    """A founder's own file."""
+    seed = b'source="plugin"\nversion="1"\ntemplate="{question}"\nextract="text"\n'
+    seed += b'[[env]]\nname="sum"\nlevels=[{a=1},{}]\n'
+    run = _file("catalogue.toml", lambda path: load_catalogue(str(path)))
+    return Target(
+        "catalogue",
+        run,
+        (CatalogueError,),
+        (seed, b"env=[1]", b'env=[{name="x"}]', b"env=" + _DEEP),
+    )
+
+
+def questions() -> Target:
+    """A file of questions and answers."""
+    seeds = (b'{"prompt": "1+1", "answer": "2"}\n', b"[]\n", b"\n", _DEEP, b"\xee")
+    return Target("questions", _file("q.jsonl", _read_pairs), (CatalogueError,), seeds)
+
+
+def checkpoint() -> Target:
+    """The digests and the state of a checkpoint."""
+    folder = Checkpoints(_FOLDER / "checkpoints")
+    path = folder.save(1, lambda draft: None, {"round": 1})
+    known = json.loads((path / DIGESTS).read_bytes())
+
+    def run(data: bytes) -> None:
+        name, content = (DIGESTS, data[1:]) if data[:1] < b"\x80" else (STATE, data[1:])
+        (path / name).write_bytes(content)
+        folder.load_latest()
+
+    seeds = (b"\x00" + json.dumps(known).encode(), b'\xff{"round": 1}', b"\x00" + _DEEP)
+    return Target("checkpoint", run, (CheckpointError,), seeds)
+
+
+def status() -> Target:
+    """The status file."""
+    read = _file("status.json", lambda path: RunFolder(path.parent).read_status())
+    return Target("status", read, (NodeError,), (b'{"pid": 1, "peers": []}', b"[1]", _DEEP))
+
+
+def peer_cache() -> Target:
+    """Addresses of peers met before."""
+    run = _file("peers", lambda path: PeerCache(path).load())
+    return Target("peer_cache", run, (), (b"/ip4/127.0.0.1/tcp/1/p2p/12D3KooW\n",))
+
+
+def terminal() -> Target:
+    """Text on its way to a terminal or log."""
+
+    def run(data: bytes) -> None:
+        for encoding in ("utf-8", "utf-16-le"):
+            text = data.decode(encoding, "surrogatepass" if encoding != "utf-8" else "replace")
+            assert printable(text).isprintable()
+            assert printable_lines(text).replace("\n", "").replace("\t", "").isprintable()
+
+    return Target("terminal", run, (UnicodeDecodeError,), (b"\x1b[2J", "\u202e".encode()))
+
+
+TARGETS = {
+    make.__name__: make
+    for make in (
+        channel,
+        levels,
+        catalogue,
+        questions,
+        checkpoint,
+        status,
+        peer_cache,
+        terminal,
+    )
+}

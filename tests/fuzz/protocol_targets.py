@@ -1,0 +1,126 @@
+"""Everything that ``protocol`` decodes; bodies are signed, so that what lies behind is reached."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from protocol import base58, compression, envelope
+from protocol.announcement import check_record, open_announcement
+from protocol.batch import decode_batch, encode_batch
+from protocol.codec import Limits, decode, encode
+from protocol.errors import ProtocolError
+from protocol.frame import open_frame, seal
+from protocol.identity import Identity, author_of
+from protocol.keys import dht_key_of, record_key
+from protocol.manifest import open_manifest
+from protocol.messages import (
+    decode_gossip_request,
+    decode_gossip_response,
+    decode_pull_request,
+    decode_pull_response,
+)
+from protocol.tokens import tokens_from_wire
+from tests.fuzz.target import Target, vectors
+from tests.protocol import samples
+from tests.protocol.samples import MALLORY, MANIFEST, SWARM
+
+_LIMITS = Limits(1 << 16, depth=9, items=4096, str_len=1 << 12, bin_len=1 << 12)
+_MOST = 1 << 16
+_PLAIN = encode_batch(samples.batch())
+_MESSAGES = (
+    decode_pull_request,
+    decode_pull_response,
+    decode_gossip_request,
+    decode_gossip_response,
+)
+
+
+def _codec(data: bytes) -> None:
+    assert encode(decode(data, _LIMITS)) == data, "a value has one encoding"
+
+
+def _batch(data: bytes) -> None:
+    assert encode_batch(decode_batch(data, _MOST)) == data, "a batch has one encoding"
+
+
+def _compression(data: bytes) -> None:
+    assert len(compression.unpack(data, _MOST)) <= _MOST
+
+
+def _frame(data: bytes) -> None:
+    opened = open_frame(samples.framed_body(data), SWARM, MANIFEST)
+    seal(opened.batch, MALLORY, SWARM)
+
+
+def _manifest(data: bytes) -> None:
+    open_manifest(envelope.close(envelope.MANIFEST, envelope.NO_SWARM, MALLORY, data))
+
+
+def _announcement(data: bytes) -> None:
+    signed = envelope.close(envelope.ANNOUNCEMENT, SWARM, MALLORY, data)
+    author, opened = open_announcement(signed, SWARM, MANIFEST)
+    where = record_key(SWARM, opened.epoch, MANIFEST.shards, opened.shard)
+    check_record(dht_key_of(where), author, signed, opened.expiry, samples.NOW, SWARM, MANIFEST)
+
+
+def _envelopes(data: bytes) -> None:
+    kind, rest = data[:1], data[1:]
+    if kind < b"\x55":
+        open_frame(rest, SWARM, MANIFEST)
+    elif kind < b"\xaa":
+        open_manifest(rest)
+    else:
+        open_announcement(rest, SWARM, MANIFEST)
+
+
+def _messages(data: bytes) -> None:
+    _MESSAGES[data[0] % len(_MESSAGES) if data else 0](data[1:])
+
+
+def _tokens(data: bytes) -> None:
+    tokens_from_wire(decode(data, _LIMITS))
+
+
+def _identity(data: bytes) -> None:
+    base58.decode(data.decode("latin-1"))
+    author_of(data.decode("latin-1"))
+
+
+def _key_file(data: bytes) -> None:
+    Identity.from_bytes(data)
+
+
+_HEADS = envelope.HEAD_BYTES
+_KINDS = {"frame": b"\x00", "manifest": b"\x60", "announcement": b"\xff"}
+_TARGETS = (
+    Target("codec", _codec, (ProtocolError,), vectors("codec")),
+    Target("batch", _batch, (ProtocolError,), (_PLAIN,)),
+    Target("compression", _compression, (ProtocolError,), vectors("frame", without=_HEADS)),
+    Target("frame", _frame, (ProtocolError,), vectors("frame", without=_HEADS)),
+    Target("manifest", _manifest, (ProtocolError,), vectors("manifest", without=_HEADS)),
+    Target(
+        "announcement", _announcement, (ProtocolError,), vectors("announcement", without=_HEADS)
+    ),
+    Target(
+        "envelopes",
+        _envelopes,
+        (ProtocolError,),
+        tuple(kind + data for name, kind in _KINDS.items() for data in vectors(name)),
+    ),
+    Target(
+        "messages",
+        _messages,
+        (ProtocolError,),
+        tuple(bytes([n]) + data for n in range(4) for data in vectors("messages")),
+    ),
+    Target("tokens", _tokens, (ProtocolError,), (encode(samples.plain_wire()["groups"][0]),)),
+    Target("identity", _identity, (ProtocolError,), (MALLORY.peer_id.encode(),)),
+    Target("key_file", _key_file, (ProtocolError,), (MALLORY.export(),)),
+)
+
+
+def _itself(target: Target) -> Target:
+    return target
+
+
+TARGETS = {target.name: partial(_itself, target) for target in _TARGETS}

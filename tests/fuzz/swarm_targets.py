@@ -1,0 +1,242 @@
+"""What ``swarm`` does with bytes of peers: records, streams, exchange, admission, journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from protocol.batch import encode_batch
+from protocol.errors import ProtocolError
+from protocol.messages import (
+    GOSSIP_STREAM,
+    MANIFEST_STREAM,
+    PULL_STREAM,
+    GossipRequest,
+    encode_gossip_request,
+    encode_gossip_response,
+)
+from protocol.rollout import Batch
+from swarm.accounts import Accounts
+from swarm.clock import VirtualClock
+from swarm.counters import Counters
+from swarm.dial_reasons import DialReasons
+from swarm.directory import Directory
+from swarm.exchange import Exchange
+from swarm.journal import Journal
+from swarm.packing import pack_pooled, unpack_pooled
+from swarm.service import Service
+from swarm.streams import ask, serve
+from swarm.transport import Handler, Refusal, TransportError
+from tests.fuzz.target import Target, vectors
+from tests.protocol import samples
+from tests.protocol.samples import ALICE, MALLORY, MANIFEST, SWARM
+from tests.swarm.admission_parts import Gate, Peer
+from tests.swarm.experience_parts import START
+
+_LOOP = asyncio.new_event_loop()
+_LENGTH = (4).to_bytes(4, "big")
+
+
+def records() -> Target:
+    """The serializer of the hash table, and the gate behind it."""
+    from hivemind.dht.storage import DictionaryDHTValue
+
+    from swarm.hivemind_records import DictionaryRecord, RecordGate, StrictSerializer
+
+    serializer = StrictSerializer(DictionaryDHTValue)
+    gate = RecordGate(serializer, Counters())
+    directory = _directory(_Captured())
+    gate.check = directory.check
+
+    def run(data: bytes) -> None:
+        gate.validate(DictionaryRecord(data[:20], data[20:60], data, START))
+        value = serializer.loads(data)
+        if isinstance(value, DictionaryDHTValue):
+            gate.prune(data[:20], value)
+        serializer.dumps(value)
+
+    full = DictionaryDHTValue()
+    full.store(ALICE.author, samples.record({}), START + 60.0)
+    seeds = (serializer.dumps(full), serializer.dumps(ALICE.author), *vectors("announcement"))
+    # What it cannot decode is a ValueError to its caller in hivemind; a scalar has no TypeError.
+    return Target("records", run, (ValueError, TypeError), seeds)
+
+
+class _Captured:
+    """A transport that only notes who serves what, and answers with what it is told to."""
+
+    peer_id = MALLORY.peer_id
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Handler] = {}
+        self.answer = b""
+
+    def handle(self, protocol: str, handler: Handler, **limits: int) -> None:
+        self.handlers[protocol] = handler
+
+    async def request(self, *_: object, limit: int, **__: object) -> bytes:
+        return self.answer[:limit]
+
+
+class _Wire:
+    """The writing end of a stream that leads nowhere."""
+
+    def __init__(self) -> None:
+        self.transport = self
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """There is no buffer."""
+
+    def write(self, data: bytes) -> None:
+        assert len(data) < 1 << 24
+
+    async def drain(self) -> None:
+        """Nothing waits."""
+
+
+def _directory(transport: _Captured) -> Directory:
+    clock = VirtualClock(samples.NOW)
+    return Directory(transport, ALICE, MANIFEST, SWARM, clock, b"secret", Counters())
+
+
+def _exchange() -> tuple[_Captured, Exchange, Directory]:
+    transport = _Captured()
+    directory = _directory(transport)
+    clock = VirtualClock(samples.NOW)
+    accounts = Accounts(Journal(":memory:", clock), clock)
+    frames: dict[bytes, bytes] = {bytes(32): samples.FRAME}
+    exchange = Exchange(
+        transport, frames, directory, samples.SIGNED, accounts, clock, Counters(), upload_rate=1e9
+    )
+    return transport, exchange, directory
+
+
+def _reader(data: bytes) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(loop=_LOOP)
+    reader.feed_data(data)
+    reader.feed_eof()
+    return reader
+
+
+def _drive(deed: Awaitable[object]) -> object:
+    async def bounded() -> object:
+        return await deed
+
+    return _LOOP.run_until_complete(bounded())
+
+
+def served() -> Target:
+    """An incoming stream of any of the three protocols, through the handlers behind it."""
+    transport, _, _ = _exchange()
+    limits = {PULL_STREAM: 32, GOSSIP_STREAM: 64, MANIFEST_STREAM: 0}
+    services = [
+        Service(
+            protocol,
+            handler,
+            Counters(),
+            request_limit=limits[protocol],
+            concurrent=4,
+            concurrent_per_peer=4,
+        )
+        for protocol, handler in transport.handlers.items()
+    ]
+
+    def run(data: bytes) -> None:
+        service = services[data[0] % len(services)] if data else services[0]
+        peer = MALLORY.peer_id if data[1:2] < b"\x80" else data[2:40].decode("latin-1")
+        _drive(serve(_reader(data[2:]), _Wire(), service, peer))
+
+    gossip = encode_gossip_request(GossipRequest(0, 8))
+    requests = (bytes(32), gossip, b"", b"\xff" * 32)
+    framed = [len(request).to_bytes(4, "big") + request for request in requests]
+    seeds = tuple(bytes([n, 0]) + request for n in range(3) for request in framed)
+    return Target("served", run, (Refusal, TransportError), seeds, longest=512)
+
+
+def asked() -> Target:
+    """What comes back on a stream of our own."""
+
+    def run(data: bytes) -> None:
+        _drive(ask(_reader(data), _Wire(), b"", peer="mallory", limit=1 << 16))
+
+    seeds = (_LENGTH + b"abcd", _LENGTH + b"ab", bytes(4), b"\xff" * 8, b"")
+    return Target("asked", run, (TransportError,), seeds, longest=512)
+
+
+def exchanged() -> Target:
+    """Answers to a pull and to gossip, and the records in them."""
+    transport, exchange, directory = _exchange()
+
+    def run(data: bytes) -> None:
+        transport.answer = data
+        deeds: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: exchange.pull(MALLORY.author, bytes(32), len(data)),
+            lambda: exchange.gossip(MALLORY.peer_id),
+        )
+        for deed in deeds:
+            try:
+                found = _drive(deed())
+            except TransportError:
+                continue
+            for record in found if isinstance(found, list) else []:
+                directory.accept(record)
+
+    gossip = encode_gossip_response([*vectors("announcement")[:4]])
+    return Target("exchanged", run, (), (b"\x00" + samples.FRAME, b"\x02", gossip))
+
+
+def admitted() -> Target:
+    """Any body under a good signature, through admission to the pool's entries."""
+    gate = Gate()
+    # No strikes, or the author would be banned and the frames no longer looked at.
+    gate.accounts.refuse = lambda author, reason, n: None  # type: ignore[method-assign]
+    mallory = Peer(gate, MALLORY)
+
+    def run(data: bytes) -> None:
+        frame = samples.framed_body(data, MALLORY, gate.swarm_id)
+        for pooled in gate.admission.examine(frame, MALLORY.author):
+            again = unpack_pooled(pooled.author, pooled.received, pack_pooled(pooled))
+            assert again == pooled, "the pool gives back what was admitted"
+
+    groups = (mallory.group(0), mallory.group(1, ["right", "bug", "nonsense", "refuse:timeout"]))
+    batch = Batch(1, 5, START, "tiny", b"\x02" * 32, 1.0, 16, groups)
+    plain = encode_batch(batch)
+    seed = b"\x00" + len(plain).to_bytes(4, "big") + plain
+    return Target("admitted", run, (), (seed, mallory.frame(groups[0])[136:]))
+
+
+def journal_rows() -> Target:
+    """A row of the pool that is not what was written."""
+    gate = Gate()
+    peer = Peer(gate)
+    (pooled,) = gate.admission.examine(peer.frame(peer.group(0)), peer.author)
+
+    def run(data: bytes) -> None:
+        unpack_pooled(peer.author, START, data)
+
+    return Target("journal_rows", run, (ProtocolError,), (pack_pooled(pooled),))
+
+
+def dial_reasons() -> Target:
+    """What p2pd says of a dial, with words of the other side in it."""
+    reasons = DialReasons()
+
+    def run(data: bytes) -> None:
+        assert isinstance(reasons.of("a", OSError(data.decode("latin-1"))), str)
+
+    seed = b"* [/ip4/1.2.3.4/tcp/1] dial tcp4 1.2.3.4:1: connect: connection refused"
+    return Target("dial_reasons", run, (), (seed,), longest=512)
+
+
+TARGETS = {
+    make.__name__: make
+    for make in (
+        records,
+        served,
+        asked,
+        exchanged,
+        admitted,
+        journal_rows,
+        dial_reasons,
+    )
+}
