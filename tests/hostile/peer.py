@@ -1,0 +1,316 @@
+"""A member over a real p2p daemon that keeps each rule of the protocol only where it wants to.
+
+It stands below the honest publisher: it signs its own bytes into frames and records, puts them into
+the hash table by itself, and answers every stream as it likes. What it served is kept, so that a
+test can work out afterwards what a node may have learned from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from node.tasks.catalogue import open_catalogue
+from node.tasks.scores import score
+from node.tasks.task import Task, TaskSource
+from protocol import compression, envelope
+from protocol.announcement import (
+    Announcement,
+    Offer,
+    offer_of,
+    open_announcement,
+    sign_announcement,
+)
+from protocol.batch import encode_batch
+from protocol.frame import content_id, open_frame, seal
+from protocol.identity import Identity
+from protocol.keys import epoch_of, record_key, shard_of, task_seed
+from protocol.manifest import Manifest, open_manifest, swarm_id
+from protocol.messages import (
+    GOSSIP_STREAM,
+    MANIFEST_STREAM,
+    MAX_GOSSIP,
+    MAX_GOSSIP_REQUEST_BYTES,
+    MAX_GOSSIP_RESPONSE_BYTES,
+    MAX_PULL_RESPONSE_BYTES,
+    PULL_STREAM,
+    GossipRequest,
+    PullStatus,
+    decode_gossip_response,
+    decode_pull_response,
+    encode_gossip_request,
+    encode_gossip_response,
+    encode_pull_response,
+)
+from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
+from swarm.counters import Counters
+from swarm.hivemind_node import HivemindNode, StreamHandler
+from swarm.hivemind_transport import HivemindTransport
+from swarm.transport import TransportError
+
+LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+RIGHT = "<the right answer>"
+NO_ENCODING = bytes(32)
+EASY = "chain_sum"
+START_SECONDS = 120.0
+
+Answer = Callable[[str, bytes], Awaitable[bytes]]
+"""(peer id, request) -> the whole answer to a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A swarm's manifest, as signed and opened, and its tasks."""
+
+    signed: bytes
+    manifest: Manifest
+    swarm: bytes
+    sources: Mapping[str, TaskSource]
+
+    @classmethod
+    def of(cls, signed: bytes) -> Terms:
+        manifest = open_manifest(signed)
+        return cls(signed, manifest, swarm_id(signed), open_catalogue(manifest.catalogue, {}))
+
+    @property
+    def epoch(self) -> int:
+        """The present one."""
+        return epoch_of(time.time(), self.manifest.epoch_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A frame that left a peer."""
+
+    author: bytes
+    frame: bytes
+    at: float
+
+
+class Peer:
+    """One key, one daemon. All coroutines belong to one event loop."""
+
+    def __init__(self, name: str, folder: Path, terms: Terms, served: list[Served]) -> None:
+        key = folder / f"{name}.key"
+        self.name = name
+        self.terms = terms
+        self.identity = Identity.load(key) if key.exists() else Identity.create(key)
+        self.counters = Counters()
+        self.transport = HivemindTransport(
+            key, listen=LISTEN, start_timeout=START_SECONDS, counters=self.counters
+        )
+        self.transport.use_validator(lambda record: True)
+        self.frames: dict[bytes, bytes] = {}
+        self.offers: list[Offer] = []
+        self.gossips: list[bytes] = []
+        self.sequence = count(int(time.time() * 1000))
+        self._served = served
+
+    @property
+    def author(self) -> bytes:
+        return self.identity.author
+
+    @property
+    def node(self) -> HivemindNode:
+        """The daemon's client, to do without the transport's care."""
+        return self.transport._supervisor.node
+
+    async def start(
+        self,
+        addresses: Sequence[str],
+        *,
+        answers: Mapping[str, Answer],
+        raw: Mapping[str, StreamHandler],
+    ) -> None:
+        """Come up and dial; ``answers`` and ``raw`` stand in for the honest streams."""
+        honest: dict[str, Answer] = {
+            PULL_STREAM: self.answer_pull,
+            GOSSIP_STREAM: self.answer_gossip,
+            MANIFEST_STREAM: self.answer_manifest,
+        }
+        for protocol, answer in {**honest, **answers}.items():
+            if protocol not in raw:
+                self.transport.handle(
+                    protocol,
+                    answer,
+                    request_limit=MAX_GOSSIP_REQUEST_BYTES,
+                    concurrent=64,
+                    concurrent_per_peer=64,
+                )
+        await self.transport.start()
+        for protocol, handler in raw.items():
+            await self.node.add_handler(protocol, handler)
+        await asyncio.gather(*map(self._dial, addresses))
+
+    async def _dial(self, address: str) -> None:
+        """Connect, however long a busy machine takes to answer."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                await self.transport.connect(address)
+                return
+            except TransportError:
+                if time.monotonic() > deadline:
+                    raise
+
+    async def answer_pull(self, peer: str, request: bytes) -> bytes:
+        """The frame that was asked for, byte for byte."""
+        frame = self.frames.get(request)
+        if frame is None:
+            return encode_pull_response(PullStatus.NOT_FOUND)
+        self.note(frame)
+        return encode_pull_response(PullStatus.OK, frame)
+
+    async def answer_gossip(self, peer: str, request: bytes) -> bytes:
+        return encode_gossip_response(self.gossips)
+
+    async def answer_manifest(self, peer: str, request: bytes) -> bytes:
+        return self.terms.signed
+
+    def note(self, frame: bytes) -> None:
+        """Remember that a frame left."""
+        self._served.append(Served(self.author, frame, time.time()))
+
+    def task(self, index: int, *, env: str = EASY, level: int = 0, epoch: int) -> Task:
+        """The task of one of this author's draws."""
+        return self.terms.sources[env].build(level, task_seed(self.author, epoch, index))
+
+    def group(
+        self,
+        index: int,
+        texts: Sequence[str] = (RIGHT, "no idea"),
+        *,
+        claims: Sequence[float] = (),
+        env: str = EASY,
+        level: int = 0,
+        epoch: int | None = None,
+    ) -> Group:
+        """Answers to a task of this author, with true rewards unless others are claimed."""
+        epoch = self.terms.epoch if epoch is None else epoch
+        if RIGHT in texts or not claims:
+            task = self.task(index, env=env, level=level, epoch=epoch)
+            texts = [str(task.entry["answer"]) if text == RIGHT else text for text in texts]
+            claims = claims or score(self.terms.sources[env], task, texts).rewards
+        return Group(env, level, epoch, index, written(texts, claims))
+
+    def batch(self, *groups: Group, encoding: bytes = NO_ENCODING) -> Batch:
+        """What an honest publisher would seal the groups into."""
+        sequence = next(self.sequence)
+        return Batch(sequence, 1, time.time(), "tiny", encoding, 1.0, 16, groups)
+
+    def frame(self, *groups: Group, encoding: bytes = NO_ENCODING) -> bytes:
+        """An honest frame of the groups."""
+        return seal(self.batch(*groups, encoding=encoding), self.identity, self.terms.swarm)
+
+    def bare(self, plain: bytes, *, packed: bytes | None = None) -> bytes:
+        """A signed frame around any plain bytes, or around any ``packed`` body."""
+        body = compression.pack(plain, compress=False) if packed is None else packed
+        return envelope.close(envelope.FRAME, self.terms.swarm, self.identity, body)
+
+    def bare_batch(self, *groups: Group) -> bytes:
+        """A frame of the groups that nothing makes smaller."""
+        batch = self.batch(*groups)
+        return seal(batch, self.identity, self.terms.swarm, compress=False)
+
+    def bent(self, group: Group, bend: Callable[[dict[str, Any]], None]) -> bytes:
+        """A signed frame of a group, after ``bend`` changed the map that stands for its batch."""
+        wire = msgpack.unpackb(encode_batch(self.batch(group)), unicode_errors="surrogateescape")
+        bend(wire)
+        plain = msgpack.packb(wire, use_bin_type=True, unicode_errors="surrogateescape")
+        return self.bare(plain)
+
+    def offer(self, frame: bytes, *, groups: int = 1) -> Offer:
+        """Have a frame announced from now on, as what it holds where that can be told."""
+        try:
+            batch = open_frame(frame, self.terms.swarm, self.terms.manifest).batch
+            offer = offer_of(frame, batch, self.terms.manifest)
+        except ValueError:
+            offer = Offer(content_id(frame), len(frame), groups, bytes(8), groups)
+        self.frames[offer.content_id] = frame
+        self.offers.append(offer)
+        return offer
+
+    def record(self, offers: Sequence[Offer], **changes: Any) -> tuple[Announcement, bytes]:
+        """A signed announcement of now, with ``changes`` to its fields."""
+        epoch = changes.get("epoch", self.terms.epoch)
+        manifest = self.terms.manifest
+        made = Announcement(
+            epoch=epoch,
+            shard=shard_of(self.author, epoch, manifest.shards),
+            sequence=next(self.sequence),
+            policy_step=1,
+            expiry=time.time() + 2 * manifest.epoch_seconds,
+            nonce=0,
+            offers=tuple(offers),
+        )
+        made = replace(made, **changes)
+        return made, sign_announcement(made, self.identity, self.terms.swarm)
+
+    def key_of(self, made: Announcement) -> str:
+        """Where an announcement belongs in the hash table."""
+        return record_key(self.terms.swarm, made.epoch, self.terms.manifest.shards, made.shard)
+
+    async def announce(self, at: str, offers: Sequence[Offer] | None = None) -> None:
+        """Put this peer's record of the epoch into one replica, and tell it when asked.
+
+        The nodes that hold a key of the hash table are hostile peers for the most part.
+        """
+        made, record = self.record(self.offers[-4:] if offers is None else offers)
+        self.gossips = [record]
+        await self.put(at, self.key_of(made), self.author, record, made.expiry)
+
+    async def put(self, peer: str, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
+        """Store a record with one node of the hash table, whatever it is; whether it took it."""
+        from hivemind.dht.routing import DHTID
+        from hivemind.p2p import PeerID
+
+        protocol = self.node._dht.protocol
+        answer = await protocol.call_store(
+            PeerID.from_base58(peer),
+            keys=[DHTID.generate(key)],
+            values=[msgpack.packb(value, use_bin_type=True)],
+            expiration_time=[expiry],
+            subkeys=[subkey],
+        )
+        return bool(answer and answer[0])
+
+    async def heard(self, author: bytes, peer: str) -> Announcement | None:
+        """The latest announcement of an author that another peer tells of."""
+        asked = encode_gossip_request(GossipRequest(max(0, self.terms.epoch - 9), MAX_GOSSIP))
+        answer = await self.transport.request(
+            peer, GOSSIP_STREAM, asked, limit=MAX_GOSSIP_RESPONSE_BYTES, deadline=30.0
+        )
+        swarm, manifest = self.terms.swarm, self.terms.manifest
+        known = dict(open_announcement(r, swarm, manifest) for r in decode_gossip_response(answer))
+        return known.get(author)
+
+    async def take(self, peer: str, offer: Offer) -> bytes:
+        """A frame of another peer, pulled as everybody pulls."""
+        answer = await self.transport.request(
+            peer, PULL_STREAM, offer.content_id, limit=MAX_PULL_RESPONSE_BYTES, deadline=30.0
+        )
+        return decode_pull_response(answer)[1]
+
+
+def written(texts: Sequence[str], claims: Sequence[float]) -> tuple[Completion, ...]:
+    """One policy segment a text."""
+    return tuple(
+        Completion((Segment(Writer.POLICY, text),), claim, Finish.STOP)
+        for text, claim in zip(texts, claims, strict=True)
+    )
+
+
+def with_tokens(group: Group, ids: Sequence[int], logprob: float) -> Group:
+    """The group, each of its completions claiming to be these ids, each with that log-prob."""
+    tokens = Tokens(tuple(ids), (logprob,) * len(ids), (1,) * len(ids))
+    completions = tuple(
+        replace(c, segments=(replace(c.segments[0], tokens=tokens),)) for c in group.completions
+    )
+    return replace(group, completions=completions)
