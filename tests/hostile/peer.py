@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
-from node.tasks.catalogue import open_catalogue
 from node.tasks.scores import score
-from node.tasks.task import Task, TaskSource
+from node.tasks.task import Task
 from protocol import compression, envelope
 from protocol.announcement import (
     Announcement,
@@ -31,8 +30,7 @@ from protocol.announcement import (
 from protocol.batch import encode_batch
 from protocol.frame import content_id, open_frame, seal
 from protocol.identity import Identity
-from protocol.keys import epoch_of, record_key, shard_of, task_seed
-from protocol.manifest import Manifest, open_manifest, swarm_id
+from protocol.keys import record_key, shard_of, task_seed
 from protocol.messages import (
     GOSSIP_STREAM,
     MANIFEST_STREAM,
@@ -54,6 +52,7 @@ from swarm.counters import Counters
 from swarm.hivemind_node import HivemindNode, StreamHandler
 from swarm.hivemind_transport import HivemindTransport
 from swarm.transport import TransportError
+from tests.hostile.terms import Served, Terms
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 RIGHT = "<the right answer>"
@@ -63,35 +62,6 @@ START_SECONDS = 120.0
 
 Answer = Callable[[str, bytes], Awaitable[bytes]]
 """(peer id, request) -> the whole answer to a request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """A swarm's manifest, as signed and opened, and its tasks."""
-
-    signed: bytes
-    manifest: Manifest
-    swarm: bytes
-    sources: Mapping[str, TaskSource]
-
-    @classmethod
-    def of(cls, signed: bytes) -> Terms:
-        manifest = open_manifest(signed)
-        return cls(signed, manifest, swarm_id(signed), open_catalogue(manifest.catalogue, {}))
-
-    @property
-    def epoch(self) -> int:
-        """The present one."""
-        return epoch_of(time.time(), self.manifest.epoch_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A frame that left a peer."""
-
-    author: bytes
-    frame: bytes
-    at: float
 
 
 class Peer:

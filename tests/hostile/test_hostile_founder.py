@@ -21,7 +21,8 @@ from protocol.messages import MANIFEST_STREAM
 from swarm.hivemind_transport import HivemindTransport
 from tests.end_to_end.commands import Command
 from tests.hostile.founders import ESCAPES, LIES, honest
-from tests.hostile.peer import LISTEN, START_SECONDS, Peer, Terms
+from tests.hostile.peer import LISTEN, START_SECONDS, Peer
+from tests.hostile.terms import Terms
 
 pytestmark = pytest.mark.processes
 

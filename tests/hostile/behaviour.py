@@ -1,0 +1,116 @@
+"""What a hostile peer does, and what a node has to make of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from swarm.hivemind_node import StreamHandler
+from tests.hostile.peer import Answer, Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a node's journal says of one author."""
+
+    admitted: int = 0
+    strikes: float = 0.0
+    barred: bool = False
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as its files tell of it, while it runs or afterwards."""
+
+    folder: Path
+    peer_id: str
+    address: str
+
+    def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Of the journal."""
+        path = self.folder / "journal.sqlite"
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            return connection.execute(query, parameters).fetchall()
+
+    def standing(self, author: bytes) -> Standing:
+        query = "SELECT admitted, strikes, barred FROM accounts WHERE author=?"
+        found = self.rows(query, author)
+        if not found:
+            return Standing()
+        refused = self.rows("SELECT reason, n FROM refusals WHERE author=?", author)
+        return Standing(found[0][0], found[0][1], bool(found[0][2]), dict(refused))
+
+    def counters(self) -> dict[str, float]:
+        """Totals, those of refused groups left out, as the last round's record has them."""
+        status = json.loads((self.folder / "status.json").read_text())
+        return dict(status["record"]["counters"]) if status["record"] else {}
+
+    def count(self, prefix: str) -> float:
+        """Total of all counters whose name begins like this."""
+        return sum(n for name, n in self.counters().items() if name.startswith(prefix))
+
+
+@dataclass(slots=True)
+class World:
+    """Whom a hostile peer has before it.
+
+    Attributes:
+        target: the honest node.
+        honest: an author who shares good groups all the while.
+    """
+
+    target: NodeView
+    honest: Peer
+
+
+class Behaviour:
+    """One way to do harm; the base does none.
+
+    Attributes:
+        threat: which row of the threat table it belongs to.
+        refused: what the target charges its author with, by reason; whatever else is charged is a
+            failure of the test.
+        strikes: what these weigh together; None where it is no matter of blame but of patience, and
+            the node may charge as it sees fit.
+        counted: counters of the target that have to name the harm.
+        admitted: groups that the target takes from it, being as good as they say.
+    """
+
+    threat: ClassVar[str]
+    refused: Mapping[str, int] = MappingProxyType({})
+    strikes: float | None = 0.0
+    counted: tuple[str, ...] = ()
+    admitted: int = 0
+
+    def __init__(self) -> None:
+        self.refused = dict(type(self).refused)
+
+    def answers(self, peer: Peer) -> Mapping[str, Answer]:
+        """Streams that it answers in its own way."""
+        return {}
+
+    def raw(self, peer: Peer) -> Mapping[str, StreamHandler]:
+        """Streams on which it writes its own bytes."""
+        return {}
+
+    async def begin(self, peer: Peer, world: World) -> None:
+        """Make what is to be offered."""
+
+    async def turn(self, peer: Peer, world: World) -> None:
+        """What it does again and again."""
+        await peer.announce(world.target.peer_id)
+
+    def noticed(self, author: bytes, target: NodeView) -> bool:
+        """Whether the target has met all of it."""
+        standing = target.standing(author)
+        return (
+            all(standing.refused.get(reason, 0) >= n for reason, n in self.refused.items())
+            and standing.admitted >= self.admitted
+            and all(target.count(name) for name in self.counted)
+        )

@@ -1,0 +1,154 @@
+"""What a node may have learned from, worked out from what was served and from nothing it remembers.
+
+Every frame that left a peer is opened with the protocol's code, every group in it judged by a
+verifier of the test's own. The node's journal is then held against that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from node.tasks.verifier import Verifier
+from protocol.batch import group_to_wire
+from protocol.codec import encode
+from protocol.errors import BadKey, BadSignature, ProtocolError
+from protocol.frame import open_frame
+from protocol.keys import epoch_of, task_seed
+from protocol.rollout import Group, Writer
+from swarm.judge import JudgeRefused
+from swarm.packing import unpack_pooled
+from tests.hostile.behaviour import NodeView
+from tests.hostile.terms import Served, Terms
+
+TOLERANCE = 1e-3
+AHEAD_EPOCHS = 1
+Key = tuple[bytes, int, int]
+"""Author, epoch and index of a draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """One telling of a draw that may be learned from.
+
+    Attributes:
+        group: with the rewards of the test's own verifier.
+        prompt: as that verifier rebuilt it.
+    """
+
+    group: Group
+    prompt: str
+
+
+def digest(group: Group) -> bytes:
+    """By which a journal remembers how a draw was told."""
+    return sha256(encode(group_to_wire(group))).digest()[:16]
+
+
+class Recomputation:
+    """Allowed groups by draw and digest.
+
+    Attributes:
+        forgers: authors with a frame that bears another author's name, or a false signature.
+    """
+
+    def __init__(self, terms: Terms, frames: Iterable[Served]) -> None:
+        self._terms = terms
+        self.forgers: set[bytes] = set()
+        self.allowed: defaultdict[Key, dict[bytes, Allowed]] = defaultdict(dict)
+        with Verifier(terms.manifest.catalogue, {}, outside=True) as verifier:
+            for served in {(s.author, s.frame): s for s in frames}.values():
+                for group in self._groups(served):
+                    self._judge(verifier, served.author, group)
+        for key in [key for key in self.allowed if key[0] in self.forgers]:
+            del self.allowed[key]
+
+    def _groups(self, served: Served) -> tuple[Group, ...]:
+        """Groups of a frame that is what its author says, each of them in its time."""
+        try:
+            opened = open_frame(served.frame, self._terms.swarm, self._terms.manifest)
+        except (BadSignature, BadKey):
+            self.forgers.add(served.author)
+            return ()
+        except ProtocolError:
+            return ()
+        if opened.author != served.author:
+            self.forgers.add(served.author)
+            return ()
+        epoch = epoch_of(served.at, self._terms.manifest.epoch_seconds)
+        oldest = epoch - self._terms.manifest.max_age_epochs - AHEAD_EPOCHS
+        return tuple(
+            group
+            for group in opened.batch.groups
+            if oldest <= group.epoch <= epoch + 2 * AHEAD_EPOCHS
+            and all([s.writer for s in c.segments] == [Writer.POLICY] for c in group.completions)
+        )
+
+    def _judge(self, verifier: Verifier, author: bytes, group: Group) -> None:
+        seed = task_seed(author, group.epoch, group.index)
+        texts = [completion.text for completion in group.completions]
+        try:
+            verdict = verifier.judge(group.env, group.level, seed, texts)
+        except JudgeRefused:
+            return
+        agree = [
+            abs(claim - own) <= TOLERANCE
+            for claim, own in zip(group.rewards, verdict.rewards, strict=True)
+        ]
+        if all(agree):
+            key = author, group.epoch, group.index
+            self.allowed[key][digest(group)] = Allowed(group, verdict.prompt)
+
+    def authors(self) -> set[bytes]:
+        """Who has told anything that may be learned from."""
+        return {author for author, _, _ in self.allowed}
+
+    def faults(self, node: NodeView) -> list[str]:
+        """What the node's journal and records say that cannot be."""
+        used = node.rows("SELECT author, epoch, number, step, trained FROM used WHERE author!=x''")
+        seen = {tuple(row[:3]): row[3] for row in node.rows("SELECT * FROM seen")}
+        faults = [
+            f"{author.hex()[:8]} {epoch}/{number} was learned from"
+            for author, epoch, number, _, _ in used
+            if seen.get((author, epoch, number)) not in self.allowed[author, epoch, number]
+        ]
+        twice = Counter((author, epoch, number) for author, epoch, number, _, _ in used)
+        faults += [
+            f"{author.hex()[:8]} {epoch}/{number} was learned from {n} times"
+            for (author, epoch, number), n in twice.items()
+            if n > 1
+        ]
+        trained = sum(row[4] for row in used)
+        told = sum(json.loads(line)["groups_external"] for line in _lines(node.folder))
+        if trained != told:
+            faults.append(f"the journal knows of {trained} outside groups, the records of {told}")
+        return faults + self._pool_faults(node)
+
+    def _pool_faults(self, node: NodeView) -> list[str]:
+        """What may still be learned from has to be as it was told, rewards excepted."""
+        faults = []
+        rows = node.rows("SELECT author, epoch, number, received, contents FROM pool")
+        for author, epoch, number, received, contents in rows:
+            held = unpack_pooled(author, received, contents)
+            tellings = self.allowed[author, epoch, number].values()
+            if not any(_same(held.group, each.group) for each in tellings):
+                faults.append(f"{author.hex()[:8]} {epoch}/{number} is pooled")
+            elif all(held.prompt != each.prompt for each in tellings):
+                faults.append(f"{author.hex()[:8]} {epoch}/{number} has another prompt")
+        return faults
+
+
+def _same(held: Group, told: Group) -> bool:
+    """Whether two groups differ by no more than the rounding of their rewards."""
+    close = [abs(a - b) <= TOLERANCE for a, b in zip(held.rewards, told.rewards, strict=False)]
+    texts = [c.text for c in held.completions] == [c.text for c in told.completions]
+    drawn = [(g.env, g.level, g.epoch, g.index) for g in (held, told)]
+    return texts and all(close) and drawn[0] == drawn[1]
+
+
+def _lines(folder: Path) -> list[str]:
+    return (folder / "metrics.jsonl").read_text().splitlines()

@@ -1,0 +1,212 @@
+"""An honest node in a process of its own, hostile peers around it, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from node.loop_thread import LoopThread
+from node.tasks.catalogue import load_catalogue
+from protocol.identity import Identity
+from protocol.manifest import EnvSpec, Manifest, sign_manifest
+from swarm.transport import TransportError
+from tests.end_to_end.commands import Command
+from tests.hostile.behaviour import Behaviour, NodeView, World
+from tests.hostile.liars import UNSAFE
+from tests.hostile.peer import RIGHT, Peer
+from tests.hostile.terms import Served, Terms
+
+EPOCH_SECONDS = 2.0
+AGE_EPOCHS = 150
+PATIENCE = 180.0
+POLL_SECONDS = 2.0
+TOGETHER = 7
+"""Daemons that come up at a time."""
+
+TINY = tuple(spec.name for spec in load_catalogue("tiny"))
+NODE = (
+    "--set=mixture.local=2",
+    "--set=mixture.external=6",
+    '--set=network.listen=["/ip4/127.0.0.1/tcp/0"]',
+    "--set=network.pulls_per_epoch=64",
+    "--set=network.gossip_peers=16",
+    "--set=network.start_timeout=120",
+    "--set=node.threads=1",
+    "--set=engine.max_new_tokens=8",
+    "--set=schedule.eval_tasks=4",
+    "--set=schedule.checkpoint_every=5",
+    *(f"--set=tasks.weights.{name}=1.0" for name in TINY),
+)
+
+log = logging.getLogger(__name__)
+
+
+class Ben(Behaviour):
+    """He founded the swarm and is honest: two groups an epoch, as good as he says."""
+
+    threat = "none"
+
+    async def begin(self, peer: Peer, world: World) -> None:
+        self._epoch = -1
+
+    async def turn(self, peer: Peer, world: World) -> None:
+        epoch = peer.terms.epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            texts = (RIGHT, "no idea", RIGHT, "none")
+            peer.offer(peer.frame(*(peer.group(n, texts, epoch=epoch) for n in range(2))))
+        await super().turn(peer, world)
+
+
+def found(founder: Identity) -> bytes:
+    """A swarm of quick epochs that also has a family which evaluates answers."""
+    unsafe = EnvSpec(UNSAFE, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
+    manifest = Manifest(
+        name="under siege",
+        founder=founder.author,
+        created=time.time(),
+        catalogue=(*load_catalogue("tiny"), unsafe),
+        epoch_seconds=EPOCH_SECONDS,
+        max_age_epochs=AGE_EPOCHS,
+    )
+    return sign_manifest(manifest, founder)
+
+
+@dataclass(slots=True)
+class Attack:
+    """A behaviour and the peer that has it."""
+
+    behaviour: Behaviour
+    peer: Peer
+
+
+@dataclass(slots=True)
+class Siege:
+    """Everything that a test looks at afterwards.
+
+    Attributes:
+        node: the honest node's process.
+        rounds: that it had done when the attacks began.
+        served: all frames that left a peer.
+        failures: what went wrong in the hostile peers themselves, which is the test's own fault.
+    """
+
+    terms: Terms
+    world: World
+    node: Command
+    served: list[Served]
+    attacks: dict[str, Attack] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    rounds: int = 0
+
+    def unnoticed(self) -> list[str]:
+        """Attacks that the node has not met in full."""
+        target = self.world.target
+        return [
+            name
+            for name, attack in self.attacks.items()
+            if not attack.behaviour.noticed(attack.peer.author, target)
+        ]
+
+    def used(self, author: bytes) -> int:
+        """Groups of an author that the node has learned from."""
+        query = "SELECT count(*) FROM used WHERE author=?"
+        return int(self.world.target.rows(query, author)[0][0])
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Poll until it holds, as long as the node lives and patience lasts."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert self.node.process.poll() is None, f"the node ended: {self.node.err}"
+            if time.monotonic() > deadline:
+                return
+            time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def siege(folder: Path, behaviours: Sequence[type[Behaviour]]) -> Iterator[Siege]:
+    """Start Ben, a node and the hostile peers; when left, end everything."""
+    with ExitStack() as stack:
+        loop = LoopThread("peers")
+        stack.callback(loop.close)
+        peers: list[Peer] = []
+        stack.callback(lambda: loop.call(close(peers)))
+        served: list[Served] = []
+        keys = folder / "keys"
+        keys.mkdir()
+        founder = Identity.create(keys / "ben.key")
+        terms = Terms.of(found(founder))
+
+        def peer(name: str) -> Peer:
+            peers.append(Peer(name, keys, terms, served))
+            return peers[-1]
+
+        ben = peer("ben")
+        loop.call(ben.start((), answers={}, raw={}))
+        address = ben.transport.addresses()[0]
+        node = Command(folder, "join", f"--peers={address}", *NODE)
+        stack.callback(node.close)
+        state = Siege(terms, World(view(node), ben), node, served)
+        honest = Attack(Ben(), ben)
+        loop.call(honest.behaviour.begin(ben, state.world))
+        running = [loop.start(live(state, honest))]
+        stack.callback(lambda: [future.cancel() for future in running])
+        node.until(lambda: len(node.records()) >= 2)
+        state.rounds = len(node.records())
+        attacks = [Attack(kind(), peer(kind.__name__.lower())) for kind in behaviours]
+        for first in range(0, len(attacks), TOGETHER):
+            group = attacks[first : first + TOGETHER]
+            loop.call(begin(state, group))
+            running += [loop.start(live(state, attack)) for attack in group]
+        yield state
+
+
+def view(command: Command) -> NodeView:
+    """The node, once it has joined."""
+
+    def status() -> dict[str, Any] | None:
+        path = command.run.status
+        return json.loads(path.read_text()) if path.exists() else None
+
+    found = command.until(status)
+    return NodeView(command.run.root, found["peer_id"], found["addresses"][0])
+
+
+async def begin(state: Siege, attacks: Sequence[Attack]) -> None:
+    """Bring some hostile peers up, connected with the node and with Ben."""
+    world = state.world
+    addresses = (world.honest.transport.addresses()[0], world.target.address)
+
+    async def one(attack: Attack) -> None:
+        behaviour, peer = attack.behaviour, attack.peer
+        await behaviour.begin(peer, world)
+        await peer.start(addresses, answers=behaviour.answers(peer), raw=behaviour.raw(peer))
+
+    await asyncio.gather(*map(one, attacks))
+    for attack in attacks:
+        state.attacks[attack.peer.name] = attack
+
+
+async def close(peers: Sequence[Peer]) -> None:
+    """End all daemons."""
+    await asyncio.gather(*(peer.transport.close() for peer in peers))
+
+
+async def live(state: Siege, attack: Attack) -> None:
+    """Take turns until cancelled."""
+    while True:
+        try:
+            await attack.behaviour.turn(attack.peer, state.world)
+        except TransportError as error:
+            log.info("%s: %s", attack.peer.name, error)
+        except Exception as error:
+            log.exception("%s", attack.peer.name)
+            state.failures.append(f"{attack.peer.name}: {error!r}")
+        await asyncio.sleep(EPOCH_SECONDS)

@@ -1,0 +1,179 @@
+"""A real node among hostile peers, over real daemons: each does a harm, and none of it is learned.
+
+What the node may have learned from is worked out from the frames that were served, and compared
+with what its journal says it did.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from swarm.refusals import STRIKES
+from tests.hostile import bombers, forgers, liars, servers
+from tests.hostile.behaviour import Behaviour
+from tests.hostile.liars import OWNED
+from tests.hostile.recomputation import Recomputation
+from tests.hostile.siege import Siege, siege
+
+pytestmark = pytest.mark.processes
+
+BEHAVIOURS: tuple[type[Behaviour], ...] = (
+    forgers.Mallory,
+    forgers.Wendy,
+    forgers.Tom,
+    forgers.Carl,
+    forgers.Wanda,
+    forgers.Rita,
+    forgers.Sybil,
+    bombers.Zoe,
+    bombers.Max,
+    bombers.Nora,
+    bombers.Ursula,
+    bombers.Cheryl,
+    bombers.Edna,
+    liars.Larry,
+    liars.Eve,
+    liars.Stan,
+    liars.Carla,
+    liars.Tess,
+    liars.Hannah,
+    liars.Evan,
+    liars.Fred,
+    servers.Otto,
+    servers.Olga,
+    servers.Sid,
+    servers.Nell,
+    servers.Sam,
+    servers.Gina,
+    servers.Gus,
+)
+ROUNDS_AFTERWARDS = 6
+BARRED = ("mallory", "wendy", "tom", "carl")
+BY_STREAM = re.compile(r"pulls_failed\{reason=(wrong_content|response_too_large|too_slow)\}")
+"""Charged to their author too, as it is he who serves."""
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What is left when the node has been told to stop."""
+
+    siege: Siege
+    status: int
+    unnoticed: tuple[str, ...]
+    rounds: int
+    recomputed: Recomputation
+
+
+@pytest.fixture(scope="module")
+def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
+    with siege(tmp_path_factory.mktemp("siege"), BEHAVIOURS) as state:
+        honest = state.world.honest.author
+        state.until(lambda: not state.unnoticed() and state.used(honest) > 0)
+        met = len(state.node.records())
+        state.until(lambda: len(state.node.records()) >= met + ROUNDS_AFTERWARDS)
+        unnoticed = tuple(state.unnoticed())
+        status = state.node.stop(signal.SIGTERM)
+        rounds = len(state.node.records())
+        yield Aftermath(state, status, unnoticed, rounds, Recomputation(state.terms, state.served))
+
+
+def test_the_hostile_peers_did_what_they_wanted(aftermath: Aftermath) -> None:
+    assert aftermath.siege.failures == []
+    assert len(aftermath.siege.attacks) == len(BEHAVIOURS)
+
+
+@pytest.mark.parametrize("kind", BEHAVIOURS, ids=lambda kind: kind.__name__.lower())
+def test_each_harm_is_refused_by_name_and_charged_to_its_author(
+    aftermath: Aftermath, kind: type[Behaviour]
+) -> None:
+    name = kind.__name__.lower()
+    attack = aftermath.siege.attacks[name]
+    target = aftermath.siege.world.target
+    standing = target.standing(attack.peer.author)
+    assert name not in aftermath.unnoticed, (standing, target.counters())
+    if attack.behaviour.strikes is not None:
+        assert standing.refused == attack.behaviour.refused
+        assert standing.strikes == pytest.approx(attack.behaviour.strikes, abs=0.1)
+    assert standing.barred == (name in BARRED)
+
+
+def test_what_was_learned_from_is_what_may_be_learned_from(aftermath: Aftermath) -> None:
+    assert aftermath.recomputed.faults(aftermath.siege.world.target) == []
+
+
+def test_an_honest_author_is_learned_from_all_the_while_and_never_blamed(
+    aftermath: Aftermath,
+) -> None:
+    state = aftermath.siege
+    honest = state.world.honest.author
+    standing = state.world.target.standing(honest)
+    assert state.used(honest) > 0
+    assert (standing.strikes, standing.refused) == (0.0, {})
+    assert honest in aftermath.recomputed.authors()
+
+
+def test_of_forgers_nothing_is_learned_nor_looked_at_any_more(aftermath: Aftermath) -> None:
+    state = aftermath.siege
+    for name in BARRED:
+        author = state.attacks[name].peer.author
+        assert author in aftermath.recomputed.forgers
+        assert state.used(author) == 0
+    mallory = state.attacks["mallory"].peer
+    assert len(mallory.offers) == 2, "she did not go on with an honest frame"
+    assert {s.frame for s in state.served if s.author == mallory.author} == {
+        mallory.frames[mallory.offers[0].content_id]
+    }
+
+
+def test_groups_that_teach_nothing_are_never_learned_from(aftermath: Aftermath) -> None:
+    assert aftermath.siege.used(aftermath.siege.attacks["fred"].peer.author) == 0
+
+
+def test_the_node_lives_and_learns_on(aftermath: Aftermath) -> None:
+    state = aftermath.siege
+    records = state.node.records()
+    assert aftermath.rounds >= state.rounds + ROUNDS_AFTERWARDS
+    assert [r["round"] for r in records] == list(range(1, aftermath.rounds + 1))
+    failed = ("rounds_failed", "member_failures", "member_stopped", "daemon_restarts")
+    assert {name: state.world.target.count(name) for name in failed} == dict.fromkeys(failed, 0)
+    figures = [r["grad_norm"] for r in records if r["groups_external"]]
+    assert figures
+    assert all(norm is not None and math.isfinite(norm) for norm in figures)
+    assert aftermath.status == 0
+    assert state.node.left == []
+
+
+def test_every_refusal_is_counted_under_its_reason(aftermath: Aftermath) -> None:
+    state = aftermath.siege
+    charged = Counter[str]()
+    for reason, n in state.world.target.rows("SELECT reason, n FROM refusals"):
+        charged[reason] += n
+    assert set(charged) <= set(STRIKES)
+    counted = Counter(state.node.records()[-1]["refused"])
+    for name, n in state.world.target.counters().items():
+        if found := BY_STREAM.fullmatch(name):
+            counted[found[1]] += n
+    counted.pop("banned", None)
+    assert charged == counted
+
+
+def test_nothing_of_theirs_reaches_the_terminal_or_the_log(aftermath: Aftermath) -> None:
+    node = aftermath.siege.node
+    assert node.odd_log_lines() == []
+    shown = "\n".join([*node.out, *node.err, node.run.log.read_text()])
+    assert CONTROL.findall(shown) == []
+    assert "owned" not in shown
+    assert "Traceback" not in shown
+
+
+def test_no_answer_was_run(aftermath: Aftermath) -> None:
+    assert not OWNED.exists()
