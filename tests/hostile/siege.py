@@ -25,7 +25,7 @@ from tests.hostile.terms import Served, Terms
 
 EPOCH_SECONDS = 2.0
 AGE_EPOCHS = 150
-PATIENCE = 180.0
+PATIENCE = 240.0
 POLL_SECONDS = 2.0
 TOGETHER = 7
 """Daemons that come up at a time."""
@@ -121,13 +121,17 @@ class Siege:
         return int(self.world.target.rows(query, author)[0][0])
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Poll until it holds, as long as the node lives and patience lasts."""
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert self.node.process.poll() is None, f"the node ended: {self.node.err}"
-            if time.monotonic() > deadline:
-                return
-            time.sleep(POLL_SECONDS)
+        """Poll until it holds or patience is at its end; what fails then says the test."""
+        poll(self.node, condition)
+
+
+def poll(node: Command, condition: Callable[[], Any]) -> Any:
+    """What ``condition`` gives as soon as it is true, or when patience is at its end."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()) and time.monotonic() < deadline:
+        assert node.process.poll() is None, f"the node ended: {node.err}"
+        time.sleep(POLL_SECONDS)
+    return found
 
 
 @contextmanager
@@ -158,7 +162,7 @@ def siege(folder: Path, behaviours: Sequence[type[Behaviour]]) -> Iterator[Siege
         loop.call(honest.behaviour.begin(ben, state.world))
         running = [loop.start(live(state, honest))]
         stack.callback(lambda: [future.cancel() for future in running])
-        node.until(lambda: len(node.records()) >= 2)
+        poll(node, lambda: len(node.records()) >= 2)
         state.rounds = len(node.records())
         attacks = [Attack(kind(), peer(kind.__name__.lower())) for kind in behaviours]
         for first in range(0, len(attacks), TOGETHER):
@@ -175,7 +179,8 @@ def view(command: Command) -> NodeView:
         path = command.run.status
         return json.loads(path.read_text()) if path.exists() else None
 
-    found = command.until(status)
+    found = poll(command, status)
+    assert found, f"the node did not come up: {command.err}"
     return NodeView(command.run.root, found["peer_id"], found["addresses"][0])
 
 
