@@ -44,7 +44,7 @@ class GroupGradients:
     def __init__(self, model: nn.Module, groups: Sequence[int]) -> None:
         self._model = model
         self._places = {number: place for place, number in enumerate(groups)}
-        self._parts: dict[nn.Parameter, Tensor] = {}
+        self._parts: dict[Tensor, Tensor] = {}
         self._rows = torch.empty(0, dtype=torch.int64)
         self._handles: list[RemovableHandle] = []
 
@@ -113,7 +113,7 @@ class GroupGradients:
         for weight, part in self._parts.items():
             weight.grad = torch.tensordot(part.new_tensor(scales), part, dims=1)
 
-    def _listener(self, parts: Callable[..., dict[nn.Parameter, Part]]) -> Callable[..., None]:
+    def _listener(self, parts: Callable[..., dict[Tensor, Part]]) -> Callable[..., None]:
         def on_forward(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             if not output.requires_grad:
                 return
@@ -123,18 +123,18 @@ class GroupGradients:
                 for weight, function in functions.items():
                     self._add(weight, rows, function(gradient))
 
-            output.register_hook(on_backward)
+            output.register_hook(on_backward)  # type: ignore[no-untyped-call]
 
         return on_forward
 
-    def _add(self, weight: nn.Parameter, rows: Tensor, part: Tensor) -> None:
+    def _add(self, weight: Tensor, rows: Tensor, part: Tensor) -> None:
         if weight not in self._parts:
             self._parts[weight] = weight.new_zeros((len(self._places), *weight.shape))
         if len(part) == len(rows):  # another shape is told by what is missing in the sum
             self._parts[weight].index_add_(0, rows, part)
 
 
-def _parts_of(module: nn.Module) -> Callable[..., dict[nn.Parameter, Part]] | None:
+def _parts_of(module: nn.Module) -> Callable[..., dict[Tensor, Part]] | None:
     if isinstance(module, nn.Linear):
         return _linear
     if isinstance(module, nn.Embedding):
@@ -142,8 +142,8 @@ def _parts_of(module: nn.Module) -> Callable[..., dict[nn.Parameter, Part]] | No
     return _norm if type(module).__name__.endswith("RMSNorm") else None
 
 
-def _linear(module: nn.Linear, came_in: Tensor) -> dict[nn.Parameter, Part]:
-    parts: dict[nn.Parameter, Part] = {}
+def _linear(module: nn.Linear, came_in: Tensor) -> dict[Tensor, Part]:
+    parts: dict[Tensor, Part] = {}
     if module.weight.requires_grad:
         parts[module.weight] = lambda gradient: torch.bmm(
             gradient.flatten(1, -2).transpose(1, 2), came_in.flatten(1, -2)
@@ -153,7 +153,7 @@ def _linear(module: nn.Linear, came_in: Tensor) -> dict[nn.Parameter, Part]:
     return parts
 
 
-def _embedding(module: nn.Embedding, came_in: Tensor) -> dict[nn.Parameter, Part]:
+def _embedding(module: nn.Embedding, came_in: Tensor) -> dict[Tensor, Part]:
     words, width = module.weight.shape
 
     def part(gradient: Tensor) -> Tensor:
@@ -166,8 +166,8 @@ def _embedding(module: nn.Embedding, came_in: Tensor) -> dict[nn.Parameter, Part
     return {module.weight: part} if module.weight.requires_grad else {}
 
 
-def _norm(module: Any, came_in: Tensor) -> dict[nn.Parameter, Part]:
-    epsilon = getattr(module, "variance_epsilon", None) or getattr(module, "eps", 0.0)
+def _norm(module: Any, came_in: Tensor) -> dict[Tensor, Part]:
+    epsilon = float(getattr(module, "variance_epsilon", None) or getattr(module, "eps", None) or 0)
     mean = came_in.float().square().mean(-1, keepdim=True)
     normal = came_in * torch.rsqrt(mean + epsilon)
 

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from node.batches import MicroBatch, Row, TrainingGroup
 from node.corrections import Correction
 from node.errors import NodeError
+from node.group_gradients import GroupGradients
 from node.learner import Learner, LearnerConfig, Pass
 from node.out_of_memory import ran_out
 from node.policy import Policy
@@ -115,9 +116,17 @@ class ShardedLearner(Learner):
         return dealt(parts, self._ranks.world)[self._ranks.rank]
 
     def _add(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, factor: float = 1.0
+        self,
+        rows: Sequence[Row],
+        frozen: dict[int, Tensor],
+        tally: Tally,
+        factor: float = 1.0,
+        apart: GroupGradients | None = None,
     ) -> Tensor:
-        """Add the gradient of the rows; every rank goes through the model equally often."""
+        """Add the gradient of the rows; every rank goes through the model equally often.
+
+        ``apart`` is None: weights that lie on several ranks are not listened to.
+        """
         done, batches = Pass(frozen, factor), self.batches(rows)
         most = max(self._ranks.gather(len(batches)))
         for batch in batches:

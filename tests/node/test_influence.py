@@ -9,8 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.group_gradients import GroupGradients
 from node.influence import bound
 from node.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGroup
+from node.policy import Policy, PolicyConfig
+from node.update_rows import rows_of
+from node.update_stats import Tally
 from tests.node.test_learner import CONFIG, MIXED, gradient_of, group, spoil, weights
 from tests.support import random_policy
 
@@ -143,3 +147,39 @@ def test_a_gradient_that_is_not_finite_is_still_refused():
     spoil(policy)
     stats = Learner(policy, LearnerConfig(lr=1e-3)).update(HONEST)
     assert stats.refused == 1 and stats.skipped
+
+
+@pytest.mark.parametrize("intruder", [drawn(70, 4, 24), fat(), hot()], ids=["plain", "fat", "hot"])
+def test_groups_read_together_and_one_by_one_make_the_same_update(intruder, monkeypatch):
+    together, apart = random_policy(), random_policy()
+    groups = [*HONEST, intruder]
+    first = Learner(together, CONFIG).update(groups)
+    monkeypatch.setattr("node.group_gradients.MOST_BYTES", 0)
+    second = Learner(apart, CONFIG).update(groups)
+    assert first.largest_share == pytest.approx(second.largest_share, rel=1e-3)
+    assert first.groups_bounded == second.groups_bounded
+    assert first.useful == pytest.approx(second.useful, abs=1e-2)
+    torch.testing.assert_close(weights(together), weights(apart), atol=1e-3, rtol=1e-3)
+
+
+def test_an_update_hears_every_weight_of_the_shipped_models():
+    for name in ("tiny", "tiny-wide"):
+        policy = Policy.load(PolicyConfig(name, device="cpu"))
+        learner = Learner(policy, CONFIG)
+        ids = tuple(range(3, 7))
+        done = tuple(TrainingCompletion((n, *ids), (True,) * 5) for n in (1, 2))
+        groups = [TrainingGroup(ids, done, (0.0, 1.0), own) for own in (True, False)]
+        with GroupGradients(policy.model, [0, 1]) as parts:
+            learner._add(rows_of(groups, CONFIG, 64), {}, Tally(), apart=parts)
+        assert parts.complete
+
+
+def test_a_model_with_weights_that_no_hook_hears_is_read_group_by_group(caplog):
+    policy = random_policy()
+    policy.model.model.layers[0].input_layernorm.__class__ = type(
+        "Strange", (type(policy.model.model.layers[0].input_layernorm),), {}
+    )
+    with caplog.at_level("INFO"):
+        stats = Learner(policy, CONFIG).update([*HONEST, hot()])
+    assert "one by one" in caplog.text
+    assert 0 < stats.largest_share <= 2 / 12 + 1e-6
