@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
@@ -77,16 +77,11 @@ class GroupNorms:
         self._broken = 0
         self._useful: dict[int, float] = {}
 
-    def take(
-        self, number: int, norm: float, cosine: Callable[[float], float | None], *, own: bool
-    ) -> bool:
+    def take(self, number: int, norm: float, *, own: bool) -> bool:
         """Note the norm of a group's gradient, own groups first; whether it may be added as it is.
 
         One far above the others is not added before it is scaled: the difference of large numbers
         would leave their rounding behind. It is computed again in the end.
-
-        Args:
-            cosine: from that norm, of the angle to the own groups' gradient.
         """
         if own:
             self._own.append(norm)
@@ -97,7 +92,6 @@ class GroupNorms:
             return False
         before = [*self._own, *self._outside.values()]
         self._outside[number] = norm
-        self._useful[number] = usefulness(cosine(norm)) if norm > 0 else 0.0
         if before and norm <= FAR_ABOVE * math.fsum(before) / len(before):
             return True
         self._held.add(number)
@@ -106,6 +100,10 @@ class GroupNorms:
     def measured(self, number: int) -> bool:
         """Whether an outside group's gradient is finite."""
         return number in self._outside
+
+    def point(self, number: int, cosine: float | None) -> None:
+        """Note the cosine of the angle between a measured group's gradient and the own groups'."""
+        self._useful[number] = usefulness(cosine) if self._outside[number] > 0 else 0.0
 
     def scales(self) -> dict[int, float]:
         """By their number, what outside groups' gradients are scaled by."""

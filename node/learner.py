@@ -242,7 +242,9 @@ class Learner:
         cosines = apart.cosines([row.own for row in rows], values)
         norms = GroupNorms(groups)
         for row, norm, cosine in zip(rows, values, cosines, strict=True):
-            norms.take(row.group, norm, lambda _, cosine=cosine: cosine, own=row.own)  # type: ignore[misc]
+            norms.take(row.group, norm, own=row.own)
+            if not row.own:
+                norms.point(row.group, cosine)
         scales = norms.scales()
         if min(scales.values()) < 1.0:
             apart.weigh([scales.get(row.group, 1.0) for row in rows])
@@ -258,12 +260,16 @@ class Learner:
         losses = []
         for row in sorted(rows, key=lambda row: not row.own):
             loss = self._add([row], frozen, tally)
-            if norms.take(row.group, parts.norm(), parts.cosine, own=row.own):
+            norm = parts.norm()
+            added = norms.take(row.group, norm, own=row.own)
+            if norms.measured(row.group):
+                norms.point(row.group, parts.cosine(norm))
+            if row.own or norms.measured(row.group):
+                losses.append(loss)
+            if added:
                 parts.keep()
             else:
                 parts.drop()
-            if row.own or norms.measured(row.group):
-                losses.append(loss)
         missing = norms.missing()
         for row in rows:
             if factor := missing.get(row.group):

@@ -8,6 +8,7 @@ import pytest
 
 from swarm.budget import ByteBudget
 from swarm.clock import Clock, VirtualClock
+from swarm.known_peers import Standings
 from swarm.redial import Redial
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm
 
@@ -80,7 +81,7 @@ def test_an_address_is_dialled_again_after_the_clock_was_put_back() -> None:
 
 def test_a_budget_is_not_spent_by_a_clock_that_is_put_back() -> None:
     clock = SteppedClock(VirtualClock())
-    budget = ByteBudget(100_000, 50_000, clock)
+    budget = ByteBudget(100_000, 50_000, clock, Standings(clock))
     assert budget.take("ben", 1000)
     clock.ahead = 0.0
     assert budget.take("ben", 1000)
