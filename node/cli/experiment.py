@@ -191,15 +191,14 @@ def hostile(
     They share poisoned groups that no judge has anything against, as a part of all nodes or under
     many keys. Honest nodes are held against the same nodes alone and among themselves.
     """
-    from rich.console import Console
-
     from node.experiment.hostile_report import run_hostile, table
     from node.experiment.regimes import HONEST, HOSTILE, find
     from node.experiment.settings import Settings
+    from node.monitor.terminal import Terminal
 
     settings = Settings(nodes=HONEST, rounds=rounds, eval_every=50, eval_tasks=256)
     chosen = [find(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
-    harms = run_hostile(settings, chosen, seeds, workers, run_dir, Console(stderr=True))
+    harms = run_hostile(settings, chosen, seeds, workers, run_dir, Terminal(stderr=True))
     _tell(run_dir, table(settings, harms), json)
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from node.cli.common import parse_mix
+from node.config_sections import MixtureSection
 from node.errors import UsageError
 from node.rounds import Rules
 
+DEFAULT = MixtureSection()
 PUBLISHED = Rules(fill=False)
 """J is a cap: a slot that the swarm cannot fill stays empty, so that own generation is the same."""
 
@@ -51,6 +53,9 @@ AUTO = Arm(
         "mixture.select": "auto",
         "mixture.correction": "tapered",
         "mixture.max_age": 600.0,
+        "mixture.author_share": DEFAULT.author_share,
+        "mixture.newcomer_share": DEFAULT.newcomer_share,
+        "mixture.refuse": DEFAULT.refuse,
     },
 )
 """As nodes train by default."""

@@ -109,6 +109,10 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
             "mixture.max_age": MAX_AGE,
             "mixture.select": "uniform",
             "mixture.correction": "none",
+            # The published rule knows no authors and refuses no text.
+            "mixture.author_share": 1.0,
+            "mixture.newcomer_share": 1.0,
+            "mixture.refuse": [],
             "learner.lr": 3e-4,
             "learner.betas": [0.9, 0.99],
             "schedule.rounds": rounds,

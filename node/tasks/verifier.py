@@ -199,7 +199,8 @@ class Verifier:
             taken = time.monotonic() - began
         if "refused" in reply:
             # A bent worker must choose neither names of counters nor what an author is blamed for.
-            reason = UNKNOWN_ENV if reply["refused"] == UNKNOWN_ENV else CRASHED
+            told = reply["refused"]
+            reason = told if told in (UNKNOWN_ENV, TIMEOUT) else CRASHED
             raise JudgeRefused(reason, str(reply.get("detail", "")), taken)
         return reply, taken
 

@@ -41,7 +41,8 @@ def records() -> Target:
     """The serializer of the hash table, and the gate behind it."""
     from hivemind.dht.storage import DictionaryDHTValue
 
-    from swarm.hivemind_records import DictionaryRecord, RecordGate, StrictSerializer
+    from swarm.guests import Guests
+from swarm.hivemind_records import DictionaryRecord, RecordGate, StrictSerializer
 
     serializer = StrictSerializer(DictionaryDHTValue)
     gate = RecordGate(serializer, Counters())
@@ -96,7 +97,9 @@ class _Wire:
 
 def _directory(transport: _Captured) -> Directory:
     clock = VirtualClock(samples.NOW)
-    return Directory(transport, ALICE, MANIFEST, SWARM, clock, b"secret", Counters())
+    return Directory(
+        transport, ALICE, MANIFEST, SWARM, clock, b"secret", Counters(), lambda author: 0.0
+    )
 
 
 def _exchange() -> tuple[_Captured, Exchange, Directory]:
@@ -137,6 +140,7 @@ def served() -> Target:
             request_limit=limits[protocol],
             concurrent=4,
             concurrent_per_peer=4,
+            guests=Guests(VirtualClock(samples.NOW), Counters()),
         )
         for protocol, handler in transport.handlers.items()
     ]

@@ -158,7 +158,7 @@ def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: P
 
     async def scenario() -> None:
         async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
-            anna.accounts.admit(ben.identity.author, 8)
+            anna.accounts.prove([(ben.identity.author, 1.0)] * 8)
             sybil = await bare(tmp_path, "sybil", anna.transport.addresses()[0])
             try:
                 protocol, peer = sybil._dht.protocol, PeerID.from_base58(anna.transport.peer_id)

@@ -105,7 +105,7 @@ def test_keys_minted_by_the_thousand_do_not_hide_authors_known_to_be_useful(monk
     async def scenario() -> None:
         swarm = MemorySwarm()
         anna, friend = await swarm.join("anna"), identity("friend")
-        anna.accounts.admit(friend.author, 8)
+        anna.accounts.prove([(friend.author, 1.0)] * 8)
         for key in minted(1000):
             anna.directory.accept(record(anna, key))
         assert anna.directory.accept(record(anna, friend)) is not None
@@ -146,7 +146,7 @@ def test_gossip_tells_of_useful_authors_and_a_fair_sample_of_the_others() -> Non
         anna, ben = await swarm.join("anna"), await swarm.stranger("ben")
         friends = [identity(f"friend {n}") for n in range(5)]
         for friend in friends:
-            anna.accounts.admit(friend.author, 8)
+            anna.accounts.prove([(friend.author, 1.0)] * 8)
             anna.directory.accept(record(anna, friend))
         for key in minted(1000):
             anna.directory.accept(record(anna, key))

@@ -96,7 +96,7 @@ def test_what_a_founder_writes_into_a_manifest_is_only_read(folder):
     assert code == 1, shown
     assert acts(shown) == []
     assert acts(folder.log.read_text()) == []
-    assert "u202elive" in shown, "the refusal says what it refuses"
+    assert "no such setting is open" in shown, "the refusal says what it refuses"
 
 
 def test_a_bent_worker_names_no_reason_that_its_author_would_pay_for(monkeypatch):

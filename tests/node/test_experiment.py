@@ -91,7 +91,9 @@ def test_the_auto_arm_trains_as_nodes_do_by_default():
 
 
 def test_the_auto_arm_takes_as_many_groups_as_the_update_lacks():
-    swarm = simulated(AUTO, settings=replace(SMALL, nodes=8, rounds=3))
+    everybody = {**AUTO.overrides, "mixture.author_share": 1.0, "mixture.newcomer_share": 1.0}
+    arm = replace(AUTO, overrides=everybody)
+    swarm = simulated(arm, settings=replace(SMALL, nodes=8, rounds=3))
     assert max(figures.external for figures in swarm.rounds) > AUTO.external
 
 

@@ -12,6 +12,7 @@ from node.errors import ConfigError
 from node.learner import Learner
 from node.policy import Policy
 from node.recomputing import Recomputing
+from node.update_rows import rows_of
 from tests.node.test_learner import CONFIG, MIXED, gradient_of, weights
 from tests.support import random_policy
 
@@ -43,7 +44,7 @@ def test_every_layer_is_computed_once_more_for_the_backward_pass_and_only_there(
     learner = Learner(policy, RECOMPUTED)
     runs = []
     policy.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(1))
-    batches = len(learner.batches(learner._rows(MIXED)[0]))
+    batches = len(learner.batches(rows_of(MIXED, RECOMPUTED, policy.context_length)))
     learner.update(MIXED)
     assert len(runs) == 2 * batches
 

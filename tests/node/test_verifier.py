@@ -63,7 +63,7 @@ def test_prompts_come_in_the_order_asked_and_per_split(verifier):
 def test_questions_that_follow_the_order_of_a_set_are_the_same_in_every_worker():
     families = ("isomorphic_strings", "knight_swap", "ransom_note")
     specs = [replace(TINY[0], name=family, levels=("{}",)) for family in families]
-    asked = [(family, 0, seed, Split.TRAIN) for family in families for seed in range(3)]
+    asked = [(family, 0, seed, Split.TRAIN) for family in families for seed in range(2)]
     answers = []
     for _ in range(2):
         with Verifier(specs, outside=True) as verifier:
