@@ -22,6 +22,7 @@ from swarm.counters import Counters
 from swarm.dial_reasons import DialReasons
 from swarm.directory import Directory
 from swarm.exchange import Exchange
+from swarm.guests import Guests
 from swarm.journal import Journal
 from swarm.packing import pack_pooled, unpack_pooled
 from swarm.service import Service
@@ -41,8 +42,7 @@ def records() -> Target:
     """The serializer of the hash table, and the gate behind it."""
     from hivemind.dht.storage import DictionaryDHTValue
 
-    from swarm.guests import Guests
-from swarm.hivemind_records import DictionaryRecord, RecordGate, StrictSerializer
+    from swarm.hivemind_records import DictionaryRecord, RecordGate, StrictSerializer
 
     serializer = StrictSerializer(DictionaryDHTValue)
     gate = RecordGate(serializer, Counters())

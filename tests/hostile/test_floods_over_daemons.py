@@ -20,6 +20,7 @@ from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.hivemind_node import HivemindNode, NodeSettings
 from swarm.hivemind_transport import HivemindTransport
+from swarm.known_peers import REMEMBERED_SECONDS
 from swarm.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
@@ -159,6 +160,7 @@ def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: P
     async def scenario() -> None:
         async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
             anna.accounts.prove([(ben.identity.author, 1.0)] * 8)
+            await asyncio.sleep(REMEMBERED_SECONDS)  # for so long she takes him for a stranger yet
             sybil = await bare(tmp_path, "sybil", anna.transport.addresses()[0])
             try:
                 protocol, peer = sybil._dht.protocol, PeerID.from_base58(anna.transport.peer_id)
