@@ -178,7 +178,7 @@ def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: P
                         subkeys=[key.author for key in keys],
                     )
                 where, signed, expiry = announced(anna, ben.identity)
-                # Whether it was stored is what the replica says that answers first, sybil's perhaps.
+                # What comes back is the word of whoever answers first, sybil's perhaps.
                 await ben.transport.store(where, ben.identity.author, signed, expiry)
                 storage = anna.transport._supervisor.node._dht.protocol.storage
                 held = storage.get(DHTID.generate(where)).value
