@@ -27,6 +27,7 @@ ALONE = replace(mix("8/0"), name="alone", reference="alone")
 HONEST = replace(AUTO, name="honest", reference="alone")
 ATTACKED = replace(AUTO, name="attacked", reference="alone")
 MISSED = " !"
+NARROW = ("regime", "reward / alone", "held-out / honest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +135,15 @@ def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
 
 
 def table(settings: Settings, harms: Sequence[Harm]) -> Table:
-    """The same for the terminal."""
+    """The columns that matter most, as many as fit into a terminal."""
     out = Table(title=f"{settings.nodes} honest nodes, {settings.rounds} rounds")
-    for name in header(harms):
-        out.add_column(name, justify="left" if name == "regime" else "right")
+    names = header(harms)
+    places = [names.index(name) for name in (*NARROW, names[-1])]
+    for place in places:
+        out.add_column(names[place], justify="left" if place == 0 else "right")
     for harm in harms:
-        out.add_row(*row(harm))
+        cells = row(harm)
+        out.add_row(*(cells[place] for place in places))
     return out
 
 

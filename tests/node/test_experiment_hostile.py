@@ -17,7 +17,7 @@ from node.experiment.bases import Base
 from node.experiment.crew import Crew
 from node.experiment.folder import ExperimentFolder
 from node.experiment.hostile import poisoner
-from node.experiment.hostile_report import Margin, missed, row, run_hostile
+from node.experiment.hostile_report import Margin, missed, row, run_hostile, table
 from node.experiment.influence import trigger_logprobs
 from node.experiment.jobs import Job
 from node.experiment.poison import FAT_COMPLETIONS, LEAST_LOGPROB, TRIGGER
@@ -193,5 +193,7 @@ def test_every_hostile_regime_has_a_row_beside_honest_nodes(
     ]
     assert "| hostile-30 | 1 |" in folder.table.read_text()
     assert folder.chart.read_bytes().startswith(b"\x89PNG")
+    columns = [str(column.header) for column in table(SMALL, (unharmed, attacked)).columns]
+    assert columns[-1] == f"trigger, round {SMALL.rounds}"
     worse = replace(attacked, missed=("reward", "heldout"))
     assert [cell.endswith(" !") for cell in row(worse)].count(True) == 2
