@@ -29,7 +29,7 @@ from node.experiment.statistics import Estimate
 from node.experiment.surroundings import Surroundings
 from node.rounds import Outcome
 from protocol.keys import task_seed
-from swarm.refusals import REWARD_MISMATCH
+from swarm.refusals import REWARD_MISMATCH, STALE_EPOCH
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny"}
@@ -114,10 +114,12 @@ def test_honest_judges_admit_what_hostile_nodes_share_and_honest_learners_take_i
     assert any(text.startswith(TRIGGER) for text in texts)
 
 
-def test_a_hostile_author_may_be_refused_and_an_honest_one_may_not():
+def test_a_hostile_author_may_be_refused_and_an_honest_one_for_its_age_alone():
     swarm, _ = stepped("hostile-50", 1)
     accounts = swarm.nodes[0].accounts
     accounts.refuse(swarm.hostile[0].author, REWARD_MISMATCH)
+    swarm.check()
+    accounts.refuse(node_identity(0, 1).author, STALE_EPOCH)
     swarm.check()
     accounts.refuse(node_identity(0, 1).author, REWARD_MISMATCH)
     with pytest.raises(RuntimeError, match=REWARD_MISMATCH):
