@@ -184,7 +184,7 @@ def test_without_a_claim_a_wrong_answer_is_compared_with_what_this_policy_would_
 )
 def test_no_claim_of_an_author_raises_a_tapered_weight(seed, claims, known):
     t = terms(seed, drift=0.0)
-    mu, entropies = torch.tensor(claims).reshape(6, 9), -t.prox.detach() * 1.1
+    mu, entropies = torch.tensor(claims).reshape(6, 9), -t.prox.detach() * 0.9
     stated = torch.tensor(known)[:, None]
     claimed = tapered_weights(t.prox, entropies, mu, stated, t.mask, t.advantages)
     silent = tapered_weights(t.prox, entropies, mu, ~KNOWN, t.mask, t.advantages)
