@@ -60,6 +60,7 @@ def _unlisted(root: Path, mutants: Sequence[Mutant]) -> list[str]:
 
 def _try(mutants: Sequence[Mutant], root: Path, jobs: int, seconds: float) -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
+        Path(scratch).chmod(0o755)  # some tests look at the tree as another user
         trees: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
             tree = Path(scratch, str(number))

@@ -33,7 +33,7 @@ def readable() -> tuple[str, ...]:
         found |= {path} if path.name.endswith("-packages") else set(_importable(path))
     for name in (*_OURS, *_plugin_modules()):
         found |= set(_files_of(name))
-    return outermost(str(path) for path in found if path.exists())
+    return outermost(str(path) for path in found if os.path.exists(path))  # noqa: PTH110 - below
 
 
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:
@@ -46,12 +46,16 @@ def outermost(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _importable(folder: Path) -> Iterator[Path]:
-    if not folder.is_dir():
+    # What may not be looked into is as good as absent, as it is to Python; pathlib would raise.
+    if not os.path.isdir(folder):  # noqa: PTH112
         yield folder
         return
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return
     for path in folder.iterdir():
-        package = path.is_dir() and (
-            (path / "__init__.py").exists() or path.suffix in (".dist-info", ".egg-info")
+        package = os.path.isdir(path) and (  # noqa: PTH112
+            os.path.exists(path / "__init__.py")  # noqa: PTH110
+            or path.suffix in (".dist-info", ".egg-info")
         )
         if package or path.suffix in (".py", ".so"):
             yield path
