@@ -9,12 +9,13 @@ models, where a pass for each group would cost several times as much.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+
+from node.opened import Opened
 
 MOST_BYTES = 256 << 20
 """Of all groups' gradients together."""
@@ -32,7 +33,7 @@ def fits(parameters: Sequence[Tensor], groups: int) -> bool:
     return plain and 4 * groups * sum(p.numel() for p in trained) <= MOST_BYTES
 
 
-class GroupGradients:
+class GroupGradients(Opened):
     """Listens to a model's modules while it is entered.
 
     Args:
@@ -46,22 +47,11 @@ class GroupGradients:
         self._places = {number: place for place, number in enumerate(groups)}
         self._parts: dict[Tensor, Tensor] = {}
         self._rows = torch.empty(0, dtype=torch.int64)
-        self._handles: list[RemovableHandle] = []
 
-    def __enter__(self) -> GroupGradients:
+    def _open(self, stack: ExitStack) -> None:
         for module in self._model.modules():
             if (parts := _parts_of(module)) is not None:
-                self._handles.append(module.register_forward_hook(self._listener(parts)))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
+                stack.callback(module.register_forward_hook(self._listener(parts)).remove)
 
     def reads(self, groups: Sequence[int], device: torch.device) -> None:
         """Say which group each row of the next forward pass is of."""

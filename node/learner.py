@@ -80,8 +80,8 @@ class Learner:
         correction: ``"none"`` takes outside rollouts for the policy's own, as published in SAPO
             (arXiv:2509.08721); ``"tis"`` weighs each token by :func:`node.losses.tis_weights`
             where its behaviour log-prob is known; ``"tapered"`` weighs outside rollouts by
-            :func:`node.losses.tapered_weights`, as if their author had been certain of them where
-            it is unknown.
+            :func:`node.losses.tapered_weights`. What an author claims lowers a weight and never
+            raises it.
         floor: outside rollouts that are :func:`node.outside_filters.unlikely` are not imitated.
         decoupled: own rollouts may be of earlier versions, and are weighed by
             :func:`node.losses.decoupled_weights`, whatever the correction of outside ones.
