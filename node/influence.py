@@ -39,7 +39,8 @@ def bound(own: float, outside: Sequence[float], groups: int) -> float:
     while True:
         # With the `scaled` largest at t, t = share * (left + scaled * t).
         unshared = 1.0 - share * scaled
-        level = share * left / unshared if unshared > ROUNDING else math.inf
+        smallest = ordered[scaled - 1] if scaled else math.inf
+        level = share * left / unshared if unshared > ROUNDING else smallest
         rest = ordered[scaled:]
         if not rest or rest[0] <= level * (1 + ROUNDING):
             return level if scaled else math.inf

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.group_gradients import GroupGradients
@@ -45,6 +45,7 @@ def hot(own: bool = False) -> TrainingGroup:
 NORMS = st.floats(0, 1e6)
 
 
+@example(own=0.0, outside=[1.0, 5e-324], idle=2)
 @given(own=NORMS, outside=st.lists(NORMS, min_size=1, max_size=12), idle=st.integers(0, 12))
 def test_the_bound_is_the_largest_under_which_no_outside_group_has_more_than_twice_its_part(
     own, outside, idle
