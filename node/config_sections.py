@@ -175,8 +175,8 @@ class MixtureSection(Section):
         "tapered",
         'Of external groups: "none" treats them as self-generated; "tis" weighs their tokens by '
         "importance, at most 1, where their author's log-probs fit this tokenizer; "
-        '"tapered" lets an answer worse than its group\'s mean count only as far as this policy '
-        "would write it.",
+        '"tapered" lets an answer worse than its group\'s mean, a token of a better one, and a '
+        "group as a whole count only as far as this policy might have written them.",
     )
     refuse: Refusals = key(
         ("overlong", "repeating", "trailing", "copied"),

@@ -13,8 +13,7 @@ from torch.distributed.tensor import DTensor
 class GradientSum:
     """Parts pile up in ``grad`` as they are computed, and are then measured and kept or dropped.
 
-    What is kept takes the memory of a second gradient, and a copy of some of it, to compare later
-    parts with, that of half a one.
+    What is kept takes the memory of a second gradient.
 
     Args:
         weights: tensors whose ``grad`` is meant; over several ranks each holds a part of them.
@@ -25,18 +24,17 @@ class GradientSum:
         self._weights = weights
         self._total = total
         self._kept: list[Tensor | None] = [None] * len(weights)
-        self._compared: list[Tensor | None] | None = None
-        self._length = 0.0
 
     def norm(self) -> float:
         """L2 norm of the part at hand."""
         return self._norm([weight.grad for weight in self._weights])
 
-    def keep(self) -> None:
-        """Add the part at hand to what is kept."""
+    def keep(self, factor: float = 1.0) -> None:
+        """Add ``factor`` times the part at hand to what is kept."""
         for number, weight in enumerate(self._weights):
             kept, part = self._kept[number], weight.grad
             if part is not None:
+                part = part if factor == 1.0 else part.mul_(factor)
                 self._kept[number] = part if kept is None else kept.add_(part)
             weight.grad = None
 
@@ -44,29 +42,6 @@ class GradientSum:
         """Forget the part at hand."""
         for weight in self._weights:
             weight.grad = None
-
-    def cosine(self, norm: float) -> float | None:
-        """Of the angle between the part at hand and what was kept when this was first asked.
-
-        None where either is zero or not finite.
-
-        Args:
-            norm: of the part at hand.
-        """
-        if self._compared is None:
-            self._compared = [None if kept is None else kept.bfloat16() for kept in self._kept]
-            self._length = self._norm(self._compared)
-        product = norm * self._length
-        if not (math.isfinite(product) and product > 0):
-            return None
-        pairs = zip(self._weights, self._compared, strict=True)
-        dots = [
-            _local(weight.grad).float().flatten().dot(_local(other).float().flatten())
-            for weight, other in pairs
-            if weight.grad is not None and other is not None
-        ]
-        cosine = float(self._total(torch.stack(dots).sum())) / product
-        return min(1.0, max(-1.0, cosine))
 
     def hand_over(self) -> None:
         """Make what is kept the gradient."""

@@ -80,24 +80,6 @@ class GroupGradients(Opened):
         norms: list[float] = torch.stack(squares).sum(0).sqrt().tolist()
         return norms
 
-    def cosines(self, own: Sequence[bool], norms: Sequence[float]) -> list[float | None]:
-        """Of the angle between every group's gradient and the sum of the own ones'.
-
-        None where either is zero.
-        """
-        mine = torch.tensor(own)
-        dots, square = torch.zeros(len(own)), torch.zeros(())
-        for part in self._parts.values():
-            flat = part.flatten(1)
-            total = flat[mine.to(flat.device)].sum(0)
-            dots += (flat @ total).cpu()
-            square += total.square().sum().cpu()
-        length = float(square.sqrt())
-        return [
-            min(1.0, max(-1.0, dot / (norm * length))) if norm * length > 0 else None
-            for dot, norm in zip(dots.tolist(), norms, strict=True)
-        ]
-
     def weigh(self, scales: Sequence[float]) -> None:
         """Make the groups' gradients, each times its scale, the model's."""
         for weight, part in self._parts.items():

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +54,10 @@ class Influence:
     Attributes:
         largest_share: of one of them in the sum of the groups' gradient norms, after scaling.
         bounded: how many were scaled down, or left out since their gradient is not finite.
-        useful: of each by its number, from 0 to 1, how far its gradient pointed where the own
-            groups' did; 1/2 where that cannot be told.
     """
 
     largest_share: float = 0.0
     bounded: int = 0
-    useful: Mapping[int, float] = field(default_factory=dict)
 
 
 class GroupNorms:
@@ -72,48 +69,50 @@ class GroupNorms:
 
     def __init__(self, groups: int) -> None:
         self._groups = groups
+        self._weights: dict[int, float] = {}
         self._own: list[float] = []
         self._outside: dict[int, float] = {}
         self._held: set[int] = set()
         self._broken = 0
-        self._useful: dict[int, float] = {}
 
-    def take(self, number: int, norm: float, *, own: bool) -> bool:
-        """Note the norm of a group's gradient, own groups first; whether it may be added as it is.
+    def take(self, number: int, norm: float, *, own: bool, weight: float = 1.0) -> float:
+        """Note the norm of a group's gradient, own groups first; what times it may be added now.
 
-        One far above the others is not added before it is scaled: the difference of large numbers
-        would leave their rounding behind. It is computed again in the end.
+        An outside group counts ``weight`` times, and so does its norm. One far above the others is
+        not added before it is scaled: the difference of large numbers would leave their rounding
+        behind. It is computed again in the end.
         """
         if own:
             self._own.append(norm)
-            return True
+            return 1.0
         if not math.isfinite(norm):
             log.warning("group %d of the update is left out: its gradient is not finite", number)
             self._broken += 1
-            return False
+            return 0.0
         before = [*self._own, *self._outside.values()]
-        self._outside[number] = norm
+        self._weights[number] = weight
+        self._outside[number] = norm = norm * weight
         if before and norm <= FAR_ABOVE * math.fsum(before) / len(before):
-            return True
+            return weight
         self._held.add(number)
-        return False
+        return 0.0
 
     def measured(self, number: int) -> bool:
         """Whether an outside group's gradient is finite."""
         return number in self._outside
 
-    def point(self, number: int, cosine: float | None) -> None:
-        """Note the cosine of the angle between a measured group's gradient and the own groups'."""
-        self._useful[number] = usefulness(cosine) if self._outside[number] > 0 else 0.0
-
     def scales(self) -> dict[int, float]:
         """By their number, what outside groups' gradients are scaled by."""
         level = self._level
-        return {n: min(1.0, level / norm) if norm > 0 else 1.0 for n, norm in self._outside.items()}
+        return {
+            number: self._weights[number] * (min(1.0, level / norm) if norm > 0 else 1.0)
+            for number, norm in self._outside.items()
+        }
 
     def missing(self) -> dict[int, float]:
         """By their number, what times outside groups' gradients the update still lacks."""
-        factors = {n: scale - (n not in self._held) for n, scale in self.scales().items()}
+        added = {n: 0.0 if n in self._held else weight for n, weight in self._weights.items()}
+        factors = {number: scale - added[number] for number, scale in self.scales().items()}
         return {number: factor for number, factor in factors.items() if factor}
 
     def influence(self) -> Influence:
@@ -124,14 +123,8 @@ class GroupNorms:
         return Influence(
             max(scaled) / total if scaled and total > 0 else 0.0,
             sum(norm > level for norm in self._outside.values()) + self._broken,
-            self._useful,
         )
 
     @property
     def _level(self) -> float:
         return bound(math.fsum(self._own), [*self._outside.values()], self._groups)
-
-
-def usefulness(cosine: float | None) -> float:
-    """From 0 to 1, by the cosine of the angle to the own groups' gradient; 1/2 without one."""
-    return 0.5 if cosine is None else (1.0 + cosine) / 2

@@ -24,16 +24,16 @@ from node.batches import (
     held_tokens,
     micro_batches,
 )
+from node.bounded_gradient import BoundedGradient
 from node.corrections import Correction, Corrections
-from node.gradient_sum import GradientSum
 from node.group_gradients import GroupGradients
-from node.group_gradients import fits as held_apart
-from node.influence import GroupNorms, Influence
+from node.influence import Influence
 from node.learner_config import LearnerConfig
 from node.logprobs import distributions, token_entropies, token_logprobs
 from node.losses import LOSSES, Clip, Terms
 from node.optimizer import Optimizer, OptimizerConfig
 from node.out_of_memory import TokenBudget, no_room_to_step, ran_out
+from node.plausibility import plausibility, usefulness
 from node.recomputing import Recomputing
 from node.sharing import Sharing, fits
 from node.update_rows import rows_of
@@ -119,8 +119,14 @@ class Learner:
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointing = config.gradient_checkpointing
         self._forward = Recomputing(policy.model).forward if checkpointing else nullcontext
-        self._small = not checkpointing and not config.offload
-        self._apart_checked = False
+        self._gradient = BoundedGradient(
+            policy.model,
+            self._optimizer,
+            self._add,
+            self._summed,
+            by_use=correction == "tapered",
+            small=not checkpointing and not config.offload,
+        )
 
     def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
         """Train on all of the groups together.
@@ -145,7 +151,7 @@ class Learner:
         influence: Influence | None = None
         useful = sum(informative(group.rewards) for group in groups)
         for _ in range(self._config.epochs):
-            total, found = self._pass(rows, frozen, tally, useful)
+            total, found = self._gradient.add(rows, frozen, tally, useful)
             influence = influence or found
             loss, norm = torch.stack([total, self._optimizer.clip().to(total)]).tolist()
             first = first or (loss, norm)
@@ -153,12 +159,15 @@ class Learner:
                 refused += 1
                 log.error("step refused: loss %s, gradient norm %s; weights untouched", loss, norm)
                 break
+            if not norm:
+                break  # a step would go on in the direction of earlier ones
             lr = self._optimizer.lr
             if ran_out(self._optimizer.step):
                 raise no_room_to_step()
             self._policy.version += 1
             steps += 1
         assert first is not None and influence is not None
+        used = usefulness(rows, tally.plausible())
         outside = [g.rewards for g in groups if not g.own and informative(g.rewards)]
         return tally.stats(
             loss=first[0],
@@ -166,7 +175,7 @@ class Learner:
             groups_informative=useful,
             largest_share=influence.largest_share,
             groups_bounded=influence.bounded,
-            useful=[influence.useful.get(n, 0.0) for n, g in enumerate(groups) if not g.own],
+            useful=[used.get(n, 0.0) for n, g in enumerate(groups) if not g.own],
             earned=[sum(rewards) / len(rewards) for rewards in outside],
             lr=lr,
             skipped=steps == 0,
@@ -205,78 +214,6 @@ class Learner:
     def _summed(self, value: Tensor) -> Tensor:
         """Over all that hold a part of the weights; alone, as it is."""
         return value
-
-    def _pass(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
-    ) -> tuple[Tensor, Influence]:
-        """Add the gradient of all rows, no outside group's above its bound.
-
-        Returns:
-            The loss, a scalar, and what outside groups had to do with it.
-        """
-        if all(row.own for row in rows):
-            return self._add(rows, frozen, tally), Influence()
-        together = None
-        if self._small and held_apart([*self._policy.model.parameters()], len(rows)):
-            together = self._together(rows, frozen, tally, groups)
-        return together or self._one_by_one(rows, frozen, tally, groups)
-
-    def _together(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
-    ) -> tuple[Tensor, Influence] | None:
-        """As :meth:`_pass`, in one pass of all rows; None, and nothing added, where that cannot be.
-
-        A gradient that is not finite is found out by reading the groups one by one.
-        """
-        seen, heard = dict(frozen), Tally()
-        with GroupGradients(self._policy.model, [row.group for row in rows]) as apart:
-            loss = self._add(rows, seen, heard, apart=apart)
-        if not (self._apart_checked or apart.complete):
-            self._small = False
-            log.info("groups are read one by one: this model has weights that no hook listens to")
-        values = apart.norms() if self._small else []
-        if not values or not all(map(math.isfinite, values)):
-            self._optimizer.discard()
-            return None
-        self._apart_checked = True
-        cosines = apart.cosines([row.own for row in rows], values)
-        norms = GroupNorms(groups)
-        for row, norm, cosine in zip(rows, values, cosines, strict=True):
-            norms.take(row.group, norm, own=row.own)
-            if not row.own:
-                norms.point(row.group, cosine)
-        scales = norms.scales()
-        if min(scales.values()) < 1.0:
-            apart.weigh([scales.get(row.group, 1.0) for row in rows])
-        frozen.update(seen)
-        tally.add(heard)
-        return loss, norms.influence()
-
-    def _one_by_one(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
-    ) -> tuple[Tensor, Influence]:
-        """As :meth:`_pass`, in a pass for each group: takes the memory of a second gradient."""
-        parts, norms = GradientSum(self._optimizer.masters, self._summed), GroupNorms(groups)
-        losses = []
-        for row in sorted(rows, key=lambda row: not row.own):
-            loss = self._add([row], frozen, tally)
-            norm = parts.norm()
-            added = norms.take(row.group, norm, own=row.own)
-            if norms.measured(row.group):
-                norms.point(row.group, parts.cosine(norm))
-            if row.own or norms.measured(row.group):
-                losses.append(loss)
-            if added:
-                parts.keep()
-            else:
-                parts.drop()
-        missing = norms.missing()
-        for row in rows:
-            if factor := missing.get(row.group):
-                self._add([row], dict(frozen), Tally(), factor)
-                parts.keep()
-        parts.hand_over()
-        return torch.stack(losses).sum(), norms.influence()
 
     def _add(
         self,
@@ -323,6 +260,7 @@ class Learner:
             if self._config.epochs > 1:
                 both = torch.stack([prox, entropies], -1)
                 done.frozen.update(zip(batch.numbers, both, strict=True))
+        done.tally.add_plausible(plausibility(prox, entropies), batch)
         weights = self._corrections.weights(prox, entropies, batch)
         terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
         loss = self._loss(terms, self._clip)

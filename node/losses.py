@@ -19,6 +19,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from node.plausibility import plausibility
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -153,17 +155,20 @@ def tis_weights(prox: Tensor, mu: Tensor, mask: Tensor, cap: float) -> Tensor:
 def tapered_weights(
     prox: Tensor, entropies: Tensor, mu: Tensor, known: Tensor, mask: Tensor, advantages: Tensor
 ) -> Tensor:
-    """One where ``A > 0``, else ``w = exp(min(0, sum_t(prox - mu), sum_t(prox + H)))``; ``[B, T]``.
+    """Plausibility where ``A > 0``, else ``exp(min(0, sum_t(prox - mu), sum_t(prox + H)))``.
 
     After Tapered Off-Policy REINFORCE (arXiv:2503.14286). A stronger author's right answers are
-    learned in full however improbable they are here, which importance weights would keep from
+    learned however improbable they are here as a whole, which importance weights would keep from
     happening; its wrong ones count only as far as this policy would write them, since pushing down
     what is improbable already moves the probability anywhere.
 
     How far that is, ``mu`` tells, which is its author's word: one who claims to have found its text
     improbable would have it weigh in full. So the text is also compared with what this policy
     would have written, whose log-prob is ``-H`` at the mean, and the lower of the two counts: no
-    claim raises a weight. One below ``NEGLIGIBLE`` is zero. One where masked out; no gradient.
+    claim raises a weight. Of a right answer each token is compared so, with some nats to spare
+    (:func:`node.plausibility.plausibility`), or a phrase put in front of it would be learned.
+
+    All ``[B, T]``. A weight below ``NEGLIGIBLE`` is zero. One where masked out; no gradient.
 
     Args:
         entropies: ``H``, ``[B, T]``, of the policy of ``prox`` at each token, nats.
@@ -171,10 +176,9 @@ def tapered_weights(
     """
     claimed = _masked(prox - mu, mask & known).sum(-1, keepdim=True)
     expected = _masked(prox + entropies, mask).sum(-1, keepdim=True)
-    tapered = mask & (advantages < 0)[:, None]
-    weights = torch.minimum(claimed, expected).clamp(max=0.0).exp()
-    weights = _masked(weights, weights >= NEGLIGIBLE)
-    return torch.where(tapered, weights, 1.0).detach()
+    wrong = torch.minimum(claimed, expected).clamp(max=0.0).exp()
+    weights = torch.where((advantages < 0)[:, None], wrong, plausibility(prox, entropies))
+    return torch.where(mask, _masked(weights, weights >= NEGLIGIBLE), 1.0).detach()
 
 
 def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: Stale) -> Tensor:

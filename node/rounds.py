@@ -195,7 +195,7 @@ class Rounds:
             update = self._learn([g.training for g in trained] + outside)
             if not update.skipped:
                 self._mixture.observe(update.lead, update.groups_external)
-                self._accounts.prove(_usefulness(external, update.useful))
+            self._accounts.prove(_usefulness(external, update.useful))
             self._pool.record_update(
                 self._policy.version, [g.key for g in trained], [g.key for g in external]
             )
@@ -232,11 +232,14 @@ class Rounds:
         self, number: int, informative: int, own: int, proven: frozenset[bytes]
     ) -> tuple[list[PooledGroup], list[TrainingGroup]]:
         """Choose outside groups and mark them used, durably, before anything learns from them."""
-        chosen = self._mixture.choose(self._pool.fresh(), number, informative, own, proven)
+        chosen = self._mixture.choose(
+            self._pool.fresh(), number, informative, own, proven, self._accounts.tried()
+        )
         taken, outside = [], []
         for pooled in self._pool.consume(chosen, number):
             training = self._intake.take(pooled)
             if training is None:
+                self._accounts.prove([(pooled.author, 0.0)])
                 continue
             taken.append(pooled)
             outside.append(training)

@@ -43,8 +43,8 @@ class UpdateStats:
         groups_bounded: outside groups whose gradient was scaled down there.
         unlikely: outside completions that were not imitated for their likelihood, see
             :func:`node.outside_filters.unlikely`.
-        useful: of each outside group given, in order, from 0 to 1 how far its gradient pointed
-            where the own groups' did: 0 where it had none, 1/2 where there is nothing to compare.
+        useful: of each outside group given, in order, :func:`node.plausibility.usefulness`; 0 of
+            one without advantage.
         groups_external: those of the informative groups that this node did not write.
         lead: their mean reward less what the policy expects on their tasks, mean over groups. The
             policy's expectation is the sum over a group's different completions of probability
@@ -90,6 +90,7 @@ class Tally:
         self._ratios: list[Tensor] = []
         self._ages: list[Tensor] = []
         self._unlikely: list[Tensor] = []
+        self._plausible: list[Tensor] = []
 
     def add(self, other: Tally) -> None:
         """Take what another has summed."""
@@ -98,6 +99,7 @@ class Tally:
         self._ratios += other._ratios
         self._ages += other._ages
         self._unlikely += other._unlikely
+        self._plausible += other._plausible
 
     def on(self, device: str) -> Tally:
         """The same sums on another device."""
@@ -139,6 +141,18 @@ class Tally:
     def add_unlikely(self, unlikely: Tensor) -> None:
         """Take which of a micro-batch's completions were not imitated, bool ``[C]``."""
         self._unlikely.append(unlikely.sum())
+
+    def add_plausible(self, plausibility: Tensor, batch: MicroBatch) -> None:
+        """Take the plausibility ``[C, T]`` of what a micro-batch would have this node imitate."""
+        imitated = batch.mask & ~batch.own & (batch.advantages > 0)[:, None]
+        numbers = plausibility.new_tensor(batch.numbers)
+        totals = torch.where(imitated, plausibility, 0.0).sum(-1)
+        self._plausible.append(torch.stack([numbers, totals, imitated.sum(-1)], -1))
+
+    def plausible(self) -> dict[int, tuple[float, float]]:
+        """By completion, over tokens to be imitated: sum of plausibilities, and number."""
+        rows = torch.cat(self._plausible).tolist() if self._plausible else []
+        return {int(number): (total, count) for number, total, count in rows}
 
     def stats(
         self,

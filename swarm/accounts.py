@@ -123,6 +123,13 @@ class Accounts:
         accounts = (_account(row, {}) for row in rows)
         return frozenset(a.author for a in accounts if standing(a, now) >= PROVEN)
 
+    def tried(self) -> dict[bytes, float]:
+        """What authors have earned (:class:`swarm.standing.Proof`) of whom updates used a group."""
+        now = self._clock.time()
+        query = "SELECT author, earned, earned_at FROM accounts WHERE earned_at>0"
+        rows = self._journal.read(query)
+        return {author: Proof(earned, at).now(now) for author, earned, at in rows}
+
     def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:
         """Take in how useful outside groups were to an update: authors and values in [0, 1]."""
         now = self._clock.time()

@@ -22,7 +22,10 @@ fills it up to where those are fewer, and let both shares be a quarter, the defa
 - all newcomers together (authors whose groups have not yet proved useful here,
   :mod:`swarm.standing`) get n / 4 too, but always one, however many keys they are. Beside P proven
   authors who have groups left they are drawn as if they were one more, so they get 1 / (P + 1) of
-  the room; one of k newcomers gets the k-th part of that;
+  the room;
+- among newcomers those come first whose groups were of use so far, then those who were never
+  tried, then those who were of no use. So a key that was minted to do harm is taken up once, and
+  an honest author whom an update found among ever so many stays until it is proven;
 - newcomers spare the node no own group. Beside any number of new keys it generates as if it were
   alone, and only authors who proved useful, each within its cap, take that burden off it.
 """
@@ -31,16 +34,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby, zip_longest
+from types import MappingProxyType
 from typing import Literal
 
 from swarm.lead import PeersLead
 from swarm.pooled_group import Candidate
+from swarm.standing import PROMISING
 
 NEWEST = 4
 """Groups that ``auto`` draws each one from, so that no author's last frame fills an update."""
+NOBODY: Mapping[bytes, float] = MappingProxyType({})
 _ROUNDING = 1e-9
 
 
@@ -153,6 +159,7 @@ class Mixture:
         informative: int,
         own: int,
         proven: Set[bytes],
+        tried: Mapping[bytes, float] = NOBODY,
     ) -> list[Candidate]:
         """As many candidates with advantage as are wanted and the caps allow.
 
@@ -164,6 +171,7 @@ class Mixture:
             informative: see :meth:`wanted`.
             own: own groups in the update.
             proven: authors with standing.
+            tried: what authors have earned of whom updates took a group.
 
         Returns:
             The chosen; fewer than wanted where there are not enough or the caps forbid more.
@@ -174,7 +182,7 @@ class Mixture:
         while True:
             # Caps are shares of the update as it comes to be, so a smaller one allows less.
             draw = random.Random(f"mixture/{self._seed}/{turn}")
-            chosen = self._draw(useful, draw, room, self.caps(own + room), proven)
+            chosen = self._draw(useful, draw, room, self.caps(own + room), proven, tried)
             if len(chosen) == room:
                 return chosen
             room = len(chosen)
@@ -186,6 +194,7 @@ class Mixture:
         room: int,
         caps: Caps,
         proven: Set[bytes],
+        tried: Mapping[bytes, float],
     ) -> list[Candidate]:
         """At most ``room`` groups, no author and not the newcomers over their caps."""
         chosen: list[Candidate] = []
@@ -202,10 +211,11 @@ class Mixture:
             ]
             strangers = {a: s for a, s in stacks.items() if a not in proven}
             met = sum(count for author, count in taken.items() if author not in proven)
-            newcomers = _in_turns(
-                line[: caps.author - taken[author]]
-                for author, line in _shuffled(strangers, draw).items()
-            )[: caps.newcomers - met]
+            tiers: defaultdict[int, list[Sequence[Candidate]]] = defaultdict(list)
+            for author, line in _shuffled(strangers, draw).items():
+                tiers[_tier(author, tried)].append(line[: caps.author - taken[author]])
+            newcomers = [c for _, lines in sorted(tiers.items()) for c in _in_turns(lines)]
+            newcomers = newcomers[: caps.newcomers - met]
             # All newcomers together are one voice among those of proven authors.
             lines.insert(draw.randint(0, len(lines)), newcomers)
             chosen += _in_turns(lines)[:left]
@@ -235,6 +245,13 @@ def _shuffled(
     authors = sorted(stacks)
     draw.shuffle(authors)
     return {author: draw.sample(stacks[author], len(stacks[author])) for author in authors}
+
+
+def _tier(author: bytes, tried: Mapping[bytes, float]) -> int:
+    """When a newcomer's turn comes: first those of use, then those not tried, then the others."""
+    if author not in tried:
+        return 1
+    return 0 if tried[author] >= PROMISING else 2
 
 
 def _in_turns(lines: Iterable[Sequence[Candidate]]) -> list[Candidate]:

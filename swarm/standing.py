@@ -25,6 +25,8 @@ FULL = 6.0
 """Proof from which standing is 1."""
 PROVEN = 0.5
 """Standing from which an author is no newcomer."""
+PROMISING = 0.5
+"""Proof from which a newcomer comes before those who were never tried."""
 HALF_LIFE_S = 3 * 86400.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -28,7 +27,7 @@ LOOKED_AFTER = (0, 50)
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of one round's updates, counted in informative groups.
+    """Of one round's updates, counted in groups, own and outside, as the caps are.
 
     Attributes:
         hostile: what hostile authors have in an update, mean over the judged nodes that learned.
@@ -43,10 +42,9 @@ class Shares:
         """Fold the judged nodes' outcomes."""
         shares, largest = [], 0.0
         for outcome in (o for o in outcomes if not o.update.skipped):
-            total = outcome.update.groups_informative
-            authors = Counter(group.key.author for group in outcome.external)
-            shares.append(sum(n for author, n in authors.items() if author in hostile) / total)
-            largest = max(largest, *(n / total for n in authors.values()), 0.0)
+            theirs = sum(group.author in hostile for group in outcome.external)
+            shares.append(theirs / max(outcome.trained, 1))
+            largest = max(largest, outcome.author_share)
         return cls(fmean(shares) if shares else 0.0, largest)
 
 

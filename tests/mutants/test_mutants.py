@@ -38,7 +38,7 @@ def test_whose_preparation_breaks(broken):
 def test_that_waits():
     import time
     if admit(5):
-        time.sleep(60)
+        time.sleep(600)
 """
 LARGE = '''
 [[mutant]]
@@ -88,7 +88,7 @@ def test_a_mutant_that_a_test_notices_is_killed(tree, capsys):
         ("test_small_ones_come_in", "60", "SURVIVED"),
         ("test_that_no_machine_runs", "60", "must pass before"),
         ("test_whose_preparation_breaks", "60", "no test ran to its end"),
-        ("test_that_waits", "8", "out of time"),
+        ("test_that_waits", "25", "out of time"),
     ],
 )
 def test_whatever_else_comes_of_a_mutant_is_a_failure(tree, capsys, test, seconds, verdict):

@@ -15,7 +15,7 @@ from node.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGro
 from node.policy import Policy, PolicyConfig
 from node.update_rows import rows_of
 from node.update_stats import Tally
-from tests.node.test_learner import CONFIG, MIXED, gradient_of, group, spoil, weights
+from tests.node.test_learner import CONFIG, MIXED, gradient_of, spoil, weights
 from tests.support import random_policy
 
 
@@ -126,21 +126,6 @@ def test_own_groups_are_never_scaled():
     groups = [dataclasses.replace(g, own=True) for g in [*HONEST, hot()]]
     stats = Learner(random_policy(), CONFIG).update(groups)
     assert (stats.largest_share, stats.groups_bounded) == (0.0, 0)
-
-
-def test_an_outside_group_is_useful_as_far_as_it_pulls_where_own_ones_do():
-    own = group(1, (0.0, 1.0, 0.0))
-    friend = dataclasses.replace(own, own=False)
-    rewards = tuple(1.0 - reward for reward in own.rewards)
-    liar = dataclasses.replace(friend, rewards=rewards)
-    idle = dataclasses.replace(friend, rewards=(1.0, 1.0, 1.0))
-    stats = Learner(random_policy(), CONFIG).update([friend, own, liar, idle])
-    assert stats.useful == pytest.approx((1.0, 0.0, 0.0), abs=0.01)
-
-
-def test_without_an_own_signal_nothing_tells_whether_an_outside_group_is_useful():
-    stats = Learner(random_policy(), CONFIG).update([group(1, (0.0, 1.0), own=False)])
-    assert stats.useful == (0.5,)
 
 
 def test_a_gradient_that_is_not_finite_is_still_refused():

@@ -153,7 +153,7 @@ def test_truncation_bias_vanishes_as_the_cap_grows():
 KNOWN = torch.ones(6, 1, dtype=torch.bool)
 
 
-def test_tapered_weights_leave_right_answers_whole_and_bound_wrong_ones_by_their_likelihood():
+def test_tapered_weights_bound_wrong_answers_by_their_likelihood():
     t = terms(drift=0.0)
     mu = t.prox + torch.linspace(-1.0, 1.0, len(t.prox))[:, None]
     likely = 9.0 - t.prox
@@ -165,6 +165,17 @@ def test_tapered_weights_leave_right_answers_whole_and_bound_wrong_ones_by_their
     expected = drift.exp().clamp(max=1.0)[:, None].expand_as(weights)
     torch.testing.assert_close(weights[wrong], expected[wrong])
     assert weights.min() < 1
+
+
+def test_tapered_weights_of_right_answers_are_their_plausibility():
+    t = terms(drift=0.0)
+    surprise = torch.linspace(-3.0, 12.0, t.prox.numel()).reshape(t.prox.shape)
+    entropies = -t.prox.detach() - surprise
+    weights = tapered_weights(t.prox, entropies, t.prox - 9, KNOWN, t.mask, t.advantages)
+    right = t.mask & (t.advantages > 0)[:, None]
+    assert right.any()
+    expected = (2.0 - surprise).clamp(max=0.0).exp()
+    torch.testing.assert_close(weights[right], expected[right])
 
 
 def test_without_a_claim_a_wrong_answer_is_compared_with_what_this_policy_would_write():

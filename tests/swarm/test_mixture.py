@@ -138,6 +138,31 @@ def test_newcomers_are_tried_one_as_often_as_another():
     assert all(abs(count - 200) < 60 for count in tried.values())
 
 
+def test_among_newcomers_those_of_use_come_first_and_those_of_no_use_last():
+    pool, order = groups(AUTHORS, 3), []
+    tried = {AUTHORS[0]: 0.4, AUTHORS[1]: 1.2, AUTHORS[2]: 0.0}
+    for turn in range(50):
+        order.append(Mixture(MixtureConfig(), 1).choose(pool, turn, 0, 0, frozenset(), tried))
+    assert {c.key.author for (c,) in order} == {AUTHORS[1]}
+    left = [c for c in pool if c.key.author not in AUTHORS[1:]]
+    (last,) = Mixture(MixtureConfig(), 1).choose(left, 1, 0, 0, frozenset(), tried)
+    assert last.key.author == AUTHORS[0]
+
+
+def test_an_honest_author_is_found_among_ever_so_many_useless_keys_and_then_kept():
+    minted = [b"s" * 28 + number.to_bytes(4) for number in range(200)]
+    ben, mixture, tried, turns = AUTHORS[0], Mixture(MixtureConfig(), 1), {}, []
+    for turn in range(110):
+        chosen = mixture.choose(groups([ben, *minted], 6), turn, 8, 8, frozenset(), tried)
+        turns.append([c.key.author == ben for c in chosen])
+        for each in chosen:
+            author = each.key.author
+            tried[author] = tried.get(author, 0.0) + float(author == ben)
+    found = next(turn for turn, bens in enumerate(turns) if any(bens))
+    assert found <= 100
+    assert turns[found + 1 :] == [[True, True]] * (109 - found)
+
+
 @given(st.integers(0, 6), st.integers(0, 40))
 def test_uniform_wants_the_same_number_always(external, own):
     assert Mixture(MixtureConfig(external, "uniform"), 1).wanted(own) == external
