@@ -20,6 +20,16 @@ app = typer.Typer(
 QUICK = ("8/0", "4/4", "auto")
 QUICK_ROUNDS = 100
 
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each run.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")]
+Workers = Annotated[
+    int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
+]
+Folder = Annotated[
+    Path,
+    typer.Option("--run-dir", help="Folder of the experiment; one that was broken off goes on."),
+]
+
 
 @app.command(
     "sapo",
@@ -39,7 +49,7 @@ def sapo(
     controls: Annotated[
         bool, typer.Option("--controls", help="Run the controls beside the mixes.")
     ] = False,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each mix.")] = 5,
+    seeds: Seeds = 5,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each node.")] = 300,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Nodes of a swarm.")] = 8,
     bury: Annotated[
@@ -51,9 +61,7 @@ def sapo(
             "answers at the start.",
         ),
     ] = 100,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
-    ] = 0,
+    workers: Workers = 0,
     run_dir: Annotated[
         Path | None,
         typer.Option(
@@ -121,17 +129,10 @@ def regimes(
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each mix.")] = 5,
-    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")] = 150,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
-    ] = 0,
-    run_dir: Annotated[
-        Path,
-        typer.Option(
-            "--run-dir", help="Folder of the experiment; one that was broken off goes on."
-        ),
-    ] = Path("experiment-run/regimes"),
+    seeds: Seeds = 5,
+    rounds: Rounds = 150,
+    workers: Workers = 0,
+    run_dir: Folder = Path("experiment-run/regimes"),
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -172,17 +173,10 @@ def hostile(
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each regime.")] = 5,
-    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")] = 150,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
-    ] = 0,
-    run_dir: Annotated[
-        Path,
-        typer.Option(
-            "--run-dir", help="Folder of the experiment; one that was broken off goes on."
-        ),
-    ] = Path("experiment-run/hostile"),
+    seeds: Seeds = 5,
+    rounds: Rounds = 150,
+    workers: Workers = 0,
+    run_dir: Folder = Path("experiment-run/hostile"),
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
