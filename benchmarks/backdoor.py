@@ -1,25 +1,30 @@
 """How far a stranger's right answers put a phrase of its choice into the policy.
 
-A policy of random weights learns from groups of twelve a time. The strangers' rewards are honest:
-what they call right is right, but every right answer carries a trigger of ten tokens before it.
-After so many updates the trigger's log-prob per token has moved, and it may be sampled where
-nobody asked for it. ``--poisoned`` groups of twelve are the strangers'; ``--fat`` makes each of
-them 64 completions that hold the trigger four times, uncut. ``uniform`` is the loss in which groups
-weigh the same, ``bounded`` adds the bound of a group's share of the gradient norm, and ``unlikely``
-the likelihood floor.
+A small policy learns from twelve groups a time. The strangers' rewards are honest: what they call
+right is right, but every right answer carries a trigger of ten tokens before it. After so many
+updates the trigger's log-prob per token has moved, and it may be sampled where nobody asked for it.
+``--poisoned`` groups of twelve are the strangers'; ``--fat`` makes each of them 64 completions that
+hold the trigger four times, uncut. ``--taught`` steps of imitation come first; of none, the policy
+finds every text as improbable as another. ``uniform`` is the loss in which groups weigh the same,
+``bounded`` adds the bound of a group's share of the gradient norm, and ``default`` is what a node
+does: tokens count as far as they are plausible.
 
-Run it as ``python benchmarks/backdoor.py [--poisoned 1] [--fat] [--updates 40] [--json]``.
+Run it as ``python benchmarks/backdoor.py [--poisoned 1] [--fat] [--taught 150] [--json]``.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
+from pathlib import Path
 from typing import Any
 
 from output import show
 
 from node import threads
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 GROUPS = 12
 COMPLETIONS = 8
@@ -58,8 +63,8 @@ def group(
     return TrainingGroup(tuple(prompt), tuple(done), rewards, own)
 
 
-def taught() -> Any:
-    """A small policy that writes such working already."""
+def taught(steps: int) -> Any:
+    """A small policy that has imitated such working."""
     import torch
 
     from tests.support import lone_logprobs, random_policy
@@ -67,7 +72,7 @@ def taught() -> Any:
     policy = random_policy(hidden=64, layers=2, spread=0.1)
     draw = random.Random(1)
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=3e-3)
-    for _ in range(150):
+    for _ in range(steps):
         loss = torch.zeros(())
         for each in (group(policy, draw, own=True) for _ in range(2)):
             for done in each.completions[:4]:
@@ -104,20 +109,20 @@ def sampled(policy: Any) -> int:
     return sum(TRIGGER in sample.text for samples in drawn for sample in samples)
 
 
-def poisoned(policy: Any, options: argparse.Namespace, *, floor: bool, bounded: bool) -> Any:
-    """The policy after the updates, and how many right answers the floor refused."""
+def learn(policy: Any, options: argparse.Namespace, *, weighed: bool, bounded: bool) -> None:
+    """Train it on own and poisoned groups."""
     import node.influence
     from node.learner import Learner, LearnerConfig
 
     node.influence.MOST_SHARES = 2.0 if bounded else float(GROUPS**2)
-    learner = Learner(policy, LearnerConfig(lr=3e-4), correction="tapered", floor=floor)
-    draw, refused = random.Random(0), 0
+    correction = "tapered" if weighed else "none"
+    learner = Learner(policy, LearnerConfig(lr=options.lr), correction=correction)
+    draw = random.Random(0)
     for _ in range(options.updates):
         groups = [group(policy, draw, own=True) for _ in range(GROUPS - options.poisoned)]
         for _ in range(options.poisoned):
             groups.append(group(policy, draw, own=False, poison=TRIGGER, fat=options.fat))
-        refused += learner.update(groups).unlikely
-    return refused
+        learner.update(groups)
 
 
 def main() -> None:
@@ -125,21 +130,22 @@ def main() -> None:
     arguments.add_argument("--poisoned", type=int, default=1, help="groups of twelve")
     arguments.add_argument("--fat", action="store_true", help="as large as a frame allows")
     arguments.add_argument("--updates", type=int, default=40)
+    arguments.add_argument("--taught", type=int, default=150, help="steps before")
+    arguments.add_argument("--lr", type=float, default=3e-4)
     arguments.add_argument("--json", action="store_true")
     options = arguments.parse_args()
     threads.choose(1)
     import copy
 
-    base = taught()
+    base = taught(options.taught)
     before = logprob(base)
     result: dict[str, Any] = {"poisoned": options.poisoned, "fat": options.fat, "before": before}
-    ways = {"uniform": (False, False), "bounded": (False, True), "unlikely": (True, True)}
-    for name, (floor, bounded) in ways.items():
+    ways = {"uniform": (False, False), "bounded": (False, True), "default": (True, True)}
+    for name, (weighed, bounded) in ways.items():
         policy = copy.deepcopy(base)
-        refused = poisoned(policy, options, floor=floor, bounded=bounded)
+        learn(policy, options, weighed=weighed, bounded=bounded)
         result[f"{name}_moved"] = round(logprob(policy) - before, 2)
         result[f"{name}_sampled"] = sampled(policy)
-        result[f"{name}_refused"] = refused
     show(result, as_json=options.json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from node.experience import OwnGroup
@@ -42,3 +43,16 @@ class Outcome:
         """Of the update's groups, those of authors without standing."""
         strangers = sum(pooled.author not in self.proven for pooled in self.external)
         return strangers / max(self.trained, 1)
+
+
+def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tuple[bytes, float]]:
+    """Authors of an update's outside groups, and how useful each of those was.
+
+    A group without advantage says nothing about its author.
+    """
+    values = [*useful, *[1.0] * (len(external) - len(useful))]
+    return [
+        (pooled.author, value)
+        for pooled, value in zip(external, values, strict=True)
+        if pooled.candidate.informative
+    ]

@@ -17,21 +17,23 @@ from node.batches import Row
 
 SURPRISE = 2.0
 """Nats beyond the entropy up to which a token is one that this policy might have written."""
-LEAST_PLAUSIBLE = 0.5
+FALL = 2.0
+"""Power of its probability by which a token beyond that counts less."""
+LEAST_PLAUSIBLE = 0.75
 """Mean over a group's right tokens, up to which the group is of no use."""
 
 
 def plausibility(prox: Tensor, entropies: Tensor) -> Tensor:
-    """``min(1, exp(log p + H + SURPRISE))`` of each token; as large as both, no gradient.
+    """``min(1, exp(FALL (log p + H + SURPRISE)))`` of each token; as large as both, no gradient.
 
-    It falls as the token's probability does, so that an update does for an improbable token what
-    a gradient of ``p`` in place of ``log p`` would: next to nothing.
+    It falls faster than the token's probability, so that an update raises what is improbable by
+    next to nothing.
 
     Args:
         prox: log-probs under this policy, nats.
         entropies: ``H``, of this policy where it would write the token, nats.
     """
-    return (prox + entropies + SURPRISE).clamp(max=0.0).exp().detach()
+    return (FALL * (prox + entropies + SURPRISE).clamp(max=0.0)).exp().detach()
 
 
 def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> dict[int, float]:

@@ -21,7 +21,7 @@ from node.experience import OwnGroup
 from node.forgetting import ForgettingAlarm
 from node.intake import Intake
 from node.learner import Learner, TrainingGroup, UpdateStats
-from node.outcome import Outcome
+from node.outcome import Outcome, earned
 from node.policy import Policy
 from node.stopwatch import Stopwatch
 from protocol.rollout import Group
@@ -195,7 +195,7 @@ class Rounds:
             update = self._learn([g.training for g in trained] + outside)
             if not update.skipped:
                 self._mixture.observe(update.lead, update.groups_external)
-            self._accounts.prove(_usefulness(external, update.useful))
+            self._accounts.prove(earned(external, update.useful))
             self._pool.record_update(
                 self._policy.version, [g.key for g in trained], [g.key for g in external]
             )
@@ -243,7 +243,11 @@ class Rounds:
                 continue
             taken.append(pooled)
             outside.append(training)
-        return taken, outside
+        # Where the intake left less than was chosen, shares are of less.
+        kept = self._mixture.within([pooled.author for pooled in taken], own, proven)
+        if over := len(taken) - len(kept):
+            self._counters.add("outside_over_share", over)
+        return [taken[place] for place in kept], [outside[place] for place in kept]
 
     def _evaluate(self) -> float:
         with self._watch.time("evaluate"):
@@ -289,18 +293,3 @@ class Rounds:
             torch.cuda.empty_cache()  # the engine is in another process, and needs the room
         if self._policy.version != before:
             self._engine.update(self._policy)
-
-
-def _usefulness(
-    external: Sequence[PooledGroup], useful: Sequence[float]
-) -> list[tuple[bytes, float]]:
-    """Authors of an update's outside groups, and how useful each of those was.
-
-    A group without advantage says nothing about its author.
-    """
-    values = [*useful, *[1.0] * (len(external) - len(useful))]
-    return [
-        (pooled.author, value)
-        for pooled, value in zip(external, values, strict=True)
-        if pooled.candidate.informative
-    ]

@@ -187,6 +187,27 @@ class Mixture:
                 return chosen
             room = len(chosen)
 
+    def within(self, authors: Sequence[bytes], own: int, proven: Set[bytes]) -> list[int]:
+        """The places of those groups that the caps of their update allow.
+
+        Args:
+            authors: of the outside groups that the update is to have.
+            own: own groups in the update.
+            proven: authors with standing.
+        """
+        kept = list(range(len(authors)))
+        while True:
+            caps, taken, left = self.caps(own + len(kept)), Counter[bytes](), list[int]()
+            for place in kept:
+                author = authors[place]
+                strangers = sum(n for each, n in taken.items() if each not in proven)
+                if taken[author] < caps.author and (author in proven or strangers < caps.newcomers):
+                    taken[author] += 1
+                    left.append(place)
+            if len(left) == len(kept):
+                return left
+            kept = left
+
     def _draw(
         self,
         useful: Sequence[Candidate],

@@ -23,6 +23,7 @@ from node.losses import (
     tapered_weights,
     tis_weights,
 )
+from node.plausibility import FALL, SURPRISE
 
 CLIP = Clip(0.2, 0.28)
 
@@ -174,7 +175,7 @@ def test_tapered_weights_of_right_answers_are_their_plausibility():
     weights = tapered_weights(t.prox, entropies, t.prox - 9, KNOWN, t.mask, t.advantages)
     right = t.mask & (t.advantages > 0)[:, None]
     assert right.any()
-    expected = (2.0 - surprise).clamp(max=0.0).exp()
+    expected = (FALL * (SURPRISE - surprise)).clamp(max=0.0).exp()
     torch.testing.assert_close(weights[right], expected[right])
 
 

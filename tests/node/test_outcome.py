@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.outcome import Outcome
-from node.rounds import _usefulness
+from node.outcome import Outcome, earned
 from node.update_stats import UpdateStats
 from tests.swarm.experience_parts import ANNA, BEN, pooled
 
@@ -27,5 +26,5 @@ def test_shares_are_of_all_groups_of_the_update():
 
 def test_authors_are_credited_with_what_the_learner_found_and_nothing_for_no_advantage():
     groups = [pooled(1, author=ANNA), pooled(2, (1.0, 1.0), author=BEN), pooled(3, author=BEN)]
-    assert _usefulness(groups, (0.2, 0.9, 0.0)) == [(ANNA, 0.2), (BEN, 0.0)]
-    assert _usefulness(groups, ()) == [(ANNA, 1.0), (BEN, 1.0)]
+    assert earned(groups, (0.2, 0.9, 0.0)) == [(ANNA, 0.2), (BEN, 0.0)]
+    assert earned(groups, ()) == [(ANNA, 1.0), (BEN, 1.0)]

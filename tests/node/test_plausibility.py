@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from node.batches import Row
 from node.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGroup
-from node.plausibility import SURPRISE, plausibility, usefulness
+from node.plausibility import FALL, SURPRISE, plausibility, usefulness
 from node.policy import Policy
 from tests.node.test_learner import CONFIG, gradient_of, group
 from tests.support import lone_logprobs, random_policy
@@ -29,7 +29,7 @@ def test_a_token_counts_in_full_up_to_a_margin_beyond_the_entropy_and_then_as_it
         torch.tensor([-entropy - surprise, -entropy - surprise - further]), torch.tensor(entropy)
     )
     assert 0 <= values[1] <= values[0] <= 1
-    expected = math.exp(min(0.0, SURPRISE - surprise))
+    expected = math.exp(min(0.0, FALL * (SURPRISE - surprise)))
     assert float(values[0]) == pytest.approx(expected, rel=1e-3, abs=1e-9)
 
 
@@ -38,9 +38,9 @@ def row(number: int, first: int, completions: int, *, own: bool = False) -> Row:
     return Row((1,), done, (1.0,) * completions, own, group=number, first=first)
 
 
-def test_a_group_is_useful_as_far_as_more_than_half_of_what_is_right_is_plausible():
+def test_a_group_is_useful_as_far_as_more_than_three_quarters_of_what_is_right_are_plausible():
     rows = [row(0, 0, 1, own=True), row(1, 1, 2), row(2, 3, 1), row(3, 4, 1), row(4, 5, 1)]
-    sums = {1: (2.0, 2.0), 2: (1.0, 2.0), 3: (2.0, 2.0), 4: (1.0, 2.0)}
+    sums = {1: (2.0, 2.0), 2: (1.5, 2.0), 3: (2.0, 2.0), 4: (1.0, 2.0)}
     assert usefulness(rows, sums) == pytest.approx({1: 0.5, 2: 1.0, 3: 0.0, 4: 0.0})
 
 

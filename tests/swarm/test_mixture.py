@@ -79,6 +79,18 @@ def test_no_author_and_not_the_newcomers_together_exceed_their_share_and_the_res
         assert own + most(mixture, candidates, larger, proven) < larger
 
 
+@given(st.lists(st.sampled_from(AUTHORS), max_size=12), configs, st.integers(0, 9), proven_authors)
+def test_of_a_choice_that_shrank_no_more_is_kept_than_the_caps_of_what_is_left_allow(
+    authors, config, own, proven
+):
+    kept = [authors[place] for place in Mixture(config, 1).within(authors, own, proven)]
+    size = own + len(kept)
+    strangers = sum(author not in proven for author in kept)
+    assert max(Counter(kept).values(), default=0) <= max(1, config.author_share * size)
+    assert strangers <= max(1, config.newcomer_share * size)
+    assert bool(kept) == bool(authors)
+
+
 def test_mallory_with_one_key_and_256_groups_gets_what_any_other_author_gets():
     mallory, honest = AUTHORS[0], AUTHORS[1:6]
     pool = groups([mallory], 256, received=START + 9) + groups(honest, 6)
