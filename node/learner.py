@@ -138,7 +138,8 @@ class Learner:
         """
         rows = rows_of(groups, self._config, self._policy.context_length)
         if not rows:
-            return UpdateStats(lr=self._optimizer.lr)
+            useless = (0.0,) * sum(not group.own for group in groups)
+            return UpdateStats(lr=self._optimizer.lr, useful=useless)
         try:
             return self._steps(groups, rows)
         finally:

@@ -50,9 +50,8 @@ def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tup
 
     A group without advantage says nothing about its author.
     """
-    values = [*useful, *[1.0] * (len(external) - len(useful))]
     return [
         (pooled.author, value)
-        for pooled, value in zip(external, values, strict=True)
+        for pooled, value in zip(external, useful, strict=True)
         if pooled.candidate.informative
     ]

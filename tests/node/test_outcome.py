@@ -27,4 +27,3 @@ def test_shares_are_of_all_groups_of_the_update():
 def test_authors_are_credited_with_what_the_learner_found_and_nothing_for_no_advantage():
     groups = [pooled(1, author=ANNA), pooled(2, (1.0, 1.0), author=BEN), pooled(3, author=BEN)]
     assert earned(groups, (0.2, 0.9, 0.0)) == [(ANNA, 0.2), (BEN, 0.0)]
-    assert earned(groups, ()) == [(ANNA, 1.0), (BEN, 1.0)]
