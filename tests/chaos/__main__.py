@@ -13,7 +13,7 @@ from node.tasks.verifier import Verifier
 from protocol.manifest import open_manifest
 from tests.chaos import world
 from tests.chaos.checks import Result, all_results
-from tests.chaos.crew import ROOT
+from tests.chaos.crew import PAUSE_SECONDS, ROOT
 from tests.chaos.director import Director
 from tests.chaos.evidence import Evidence
 from tests.chaos.flat import flat
@@ -34,6 +34,7 @@ def main() -> int:
     if options.folder.resolve().is_relative_to("/tmp"):
         sys.exit("--folder: name one outside /tmp, which a run replaces by one of its own")
     world.enter(sys.argv[1:])
+    sys.stdout.reconfigure(line_buffering=True)  # so that a log tells how far a run has come
     if options.folder.exists():
         shutil.rmtree(options.folder)
     options.folder.mkdir(parents=True)
@@ -63,22 +64,23 @@ def chaos(options: argparse.Namespace) -> int:
     )
     evidence = Evidence(options.folder / "evidence.sqlite")
     scene = world.World(options.folder)
+    pause = PAUSE_SECONDS * options.nodes
 
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     try:
-        with crowd(scene, options.folder, options.nodes, listen=True) as swarm:
+        with crowd(scene, options.folder, options.nodes, listen=True, pause=pause) as swarm:
             for node, author in zip(swarm.nodes, swarm.authors, strict=True):
                 evidence.add("nodes", (node.name, author, node.side))
             gatherer = Gatherer(evidence, swarm.nodes, swarm.roots, scene.whole)
             director = Director(scene, swarm.nodes, swarm.authors, evidence, say)
             try:
                 director.run(events, seconds)
+                director.finish(PATIENCE)
             finally:
                 gatherer.close()
-            director.finish(PATIENCE)
-            gatherer.harvest()
+            gatherer.last_harvest()
             settings = {"seed": options.seed, "minutes": options.minutes, "nodes": options.nodes}
             results = judged(evidence, swarm)
     finally:
@@ -92,13 +94,17 @@ def chaos(options: argparse.Namespace) -> int:
 
 def judged(evidence: Evidence, swarm: Crowd) -> list[Result]:
     """All invariants, with a verifier that no node has touched."""
+    heard = Result("seed and listeners ran to the end")
+    heard.expect(swarm.seed.status is None, lambda: f"the seed: {swarm.seed.last_words}")
     for listener in swarm.listeners:
+        runs = listener.process.poll() is None
+        heard.expect(runs, lambda of=listener: f"see {of.folder / 'output.log'}")
         evidence.merge(listener.folder / "heard.sqlite")
     records = {node.name: rounds(node) for node in swarm.nodes}
     with Verifier(open_manifest(swarm.signed).catalogue, outside=False) as judge:
         judge.start()
         checked = all_results(evidence, swarm.signed, judge, records)
-        return [*checked, *flat(evidence)]
+        return [heard, *checked, *flat(evidence)]
 
 
 if __name__ == "__main__":

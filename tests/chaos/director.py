@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tests.chaos.autopsy import admitted_from, autopsy, beside
+from tests.chaos.autopsy import autopsy
 from tests.chaos.crew import ChaosNode
 from tests.chaos.evidence import Evidence
-from tests.chaos.plan import HEALING, Event
+from tests.chaos.healing import Healing
+from tests.chaos.plan import SETTLING, Event
 from tests.chaos.world import World
 
 TICK = 0.1
@@ -20,10 +21,14 @@ RETRY_SECONDS = 3.0
 """Before a node that could not start, its clock being off, is started again."""
 POSTPONED_SECONDS, MOST_TRIES = 10.0, 6
 """An event that finds no node in the state to be hurt waits so long, so often. Not for ever: on a
-slow machine all would be killed as soon as they come up."""
+slow machine all would be killed as soon as they come up. A kill then takes one that starts."""
+LONGEST_CUT = 60.0
+"""Seconds, after which a network is whole again though a side has nobody at work to show it."""
 FILLER = "filler"
 FULL_DISK = ("no space left", "disk is full", "ree some space")
 """What a node says as its last word when its disk is full; sentences begin with a capital."""
+PRIVILEGED = ("disk", "partition")
+"""What needs namespaces."""
 ELSEWHERE = {"daemon": "p2pd", "verifier": "node.tasks.worker"}
 
 
@@ -45,37 +50,39 @@ class Director:
     ) -> None:
         self._world = world
         self._nodes = nodes
-        self._authors = authors
         self._evidence = evidence
         self._say = say
+        self._healing = Healing(nodes, authors, evidence, self._able, self._log)
         self._started = time.monotonic()
         self._owed: list[tuple[float, Callable[[], None]]] = []
         self._full: set[str] = set()
         self._postponed: list[Event] = []
         self._again: dict[str, float] = {}
-        self._shifted: set[str] = set()
-        self._healing: dict[str, tuple[float, int]] = {}
+        self._clocks_right_since = 0.0
+        self._quiet_since, self._seconds = math.inf, 0.0
 
     def run(self, events: Sequence[Event], seconds: float) -> None:
         """Until ``seconds`` are over and every event has ended."""
-        coming = list(events)
-        while coming or self._owed or self._healing or self._now < seconds:
+        coming, self._seconds = list(events), seconds
+        while coming or self._owed or self._healing.watching or self._now < seconds:
             for event in [each for each in coming if each.at <= self._now]:
                 coming.remove(event)
                 self._begin(event)
-            coming += [each for each in self._postponed if each.at < seconds]
+            coming += self._postponed
             self._postponed.clear()
             for due, end in [each for each in self._owed if each[0] <= self._now]:
                 self._owed.remove((due, end))
                 end()
             self._revive()
-            self._watch_heal()
+            self._healing.look()
+            if self._healing.over:
+                self._quiet_since = math.inf
             time.sleep(TICK)
 
     def finish(self, patience: float) -> None:
         """Let everybody come back, stop every node as its user would, look at what each leaves."""
         deadline = self._now + patience
-        while self._now < deadline and not all(map(self._records_of_this_life, self._nodes)):
+        while self._now < deadline and not all(node.at_work for node in self._nodes):
             self._revive()
             time.sleep(TICK)
         for node in self._nodes:
@@ -92,17 +99,19 @@ class Director:
         return time.monotonic() - self._started
 
     def _begin(self, event: Event) -> None:
+        if event.kind == "kill" and event.tries == MOST_TRIES:
+            event = replace(event, kind="young")
         node = self._target(event)
-        if event.kind != "partition" and (node is None or self._healing):
-            if event.tries < MOST_TRIES:
-                later = self._now + POSTPONED_SECONDS
-                self._postponed.append(replace(event, at=later, tries=event.tries + 1))
+        if event.kind in PRIVILEGED and not self._world.whole:
+            outcome = "not possible here"
+        elif self._quiet or (node is None and not self._ready(event)):
+            if self._postpone(event):
                 return
             outcome = "skipped: nobody to hurt so"
         else:
             outcome = getattr(self, f"_{event.kind}")(event, node)
         name = node.name if node else ""
-        self._say(f"{self._now:7.1f} s  {event.kind:9} {name:7} {event.detail}: {outcome}")
+        self._log(f"{event.kind:9} {name:7} {event.detail}: {outcome}")
         self._evidence.add("events", (time.time(), event.kind, name, event.detail, outcome))
 
     def _target(self, event: Event) -> ChaosNode | None:
@@ -116,9 +125,32 @@ class Director:
             busy = node.status is not None or node.stopped or node.name in self._full
             if event.kind == "clock" and node.shift:
                 continue
-            if not busy and self._records_of_this_life(node) == (event.kind != "young"):
+            if not busy and node.at_work == (event.kind != "young"):
                 return node
         return None
+
+    @property
+    def _quiet(self) -> bool:
+        return self._now >= self._quiet_since
+
+    def _postpone(self, event: Event) -> bool:
+        """Whether it may come later; while nothing may begin it need not find anybody."""
+        late = self._now >= self._seconds and event.kind != "partition"
+        if late or event.tries >= MOST_TRIES:
+            return False
+        tries = event.tries + (not self._quiet)
+        self._postponed.append(replace(event, at=self._now + POSTPONED_SECONDS, tries=tries))
+        return True
+
+    def _ready(self, event: Event) -> bool:
+        return event.kind == "partition" and self._healing.over and self._healing.possible
+
+    def _able(self, node: ChaosNode) -> bool:
+        hindered = node.stopped or node.shift or node.name in self._full
+        return not hindered and node.at_work
+
+    def _log(self, line: str) -> None:
+        self._say(f"{self._now:7.1f} s  {line}")
 
     def _owe(self, seconds: float, end: Callable[[], None]) -> None:
         self._owed.append((self._now + seconds, end))
@@ -152,13 +184,15 @@ class Director:
 
     def _clock(self, event: Event, node: ChaosNode) -> str:
         node.set_clock(event.shift)
-        self._shifted.add(node.name)
-        self._owe(event.seconds, lambda: node.set_clock(0.0))
+
+        def end() -> None:
+            node.set_clock(0.0)
+            self._clocks_right_since = time.time()
+
+        self._owe(event.seconds, end)
         return "done"
 
     def _disk(self, event: Event, node: ChaosNode) -> str:
-        if not self._world.whole:
-            return "not possible here"
         self._full.add(node.name)
         fill(node.run_folder / FILLER)
         self._owe(event.seconds, lambda: self._free(node))
@@ -166,51 +200,24 @@ class Director:
 
     def _free(self, node: ChaosNode) -> None:
         if node.status is None and not node.stopped:
-            self._say(f"{self._now:7.1f} s  {node.name} has not ended yet, its disk is freed")
+            self._log(f"{node.name} has not ended yet, its disk is freed")
         (node.run_folder / FILLER).unlink(missing_ok=True)
         self._full.discard(node.name)
 
     def _partition(self, event: Event, node: None) -> str:
-        if not self._world.whole:
-            return "not possible here"
+        self._healing.cut()
         self._world.cut()
-        self._owe(event.seconds, self._heal)
+        self._quiet_since = self._now + event.seconds - SETTLING
+        latest = self._now + LONGEST_CUT
+        self._owe(event.seconds, lambda: self._heal(latest))
         return "done"
 
-    def _heal(self) -> None:
-        able = [
-            node
-            for node in self._nodes
-            if node.status is None and not node.stopped and not node.shift
-            if node.name not in self._full and self._records_of_this_life(node)
-        ]
-        # Where one side has nobody at work there is nothing that could come over.
-        both = len({node.side for node in able}) == 2
-        before = {node.name: self._from_beyond(node) for node in able if both}
+    def _heal(self, latest: float) -> None:
+        if not self._healing.possible and self._now < latest:
+            self._owe(TICK, lambda: self._heal(latest))
+            return
         self._world.heal()
-        now = time.monotonic()
-        self._healing = {name: (now, count) for name, count in before.items() if count is not None}
-        self._say(f"{self._now:7.1f} s  healed; {len(self._healing)} nodes are watched")
-
-    def _watch_heal(self) -> None:
-        """Note for each node when it first admitted a group from the other side again."""
-        for node in self._nodes:
-            if node.name not in self._healing:
-                continue
-            since, before = self._healing[node.name]
-            took = time.monotonic() - since
-            count = self._from_beyond(node)
-            healed = count is not None and count > before
-            if healed or took > 2 * HEALING or node.status is not None:
-                del self._healing[node.name]
-                self._evidence.add("heals", (time.time(), node.name, took if healed else None))
-                self._say(f"{self._now:7.1f} s  {node.name} healed: {healed}, {took:.1f} s")
-
-    def _from_beyond(self, node: ChaosNode) -> int | None:
-        beyond = [a for n, a in zip(self._nodes, self._authors, strict=True) if n.side != node.side]
-        with suppress(sqlite3.Error), beside(node.run_folder) as journal:
-            return admitted_from(journal, beyond)
-        return None
+        self._log(f"healed; {self._healing.healed()} nodes are watched")
 
     def _revive(self) -> None:
         """Start again what has ended by itself; why it did is in the evidence."""
@@ -226,27 +233,22 @@ class Director:
 
     def _cause(self, node: ChaosNode) -> str:
         words = node.last_words
-        if "s apart, more than" in words and (node.shift or any(n.shift for n in self._nodes)):
+        # A clock may have been put right after the node had looked, and before it was gone.
+        shifted = any(n.shift for n in self._nodes) or self._clocks_right_since >= node.began
+        if "s apart, more than" in words and shifted:
             return "refused: clock"
         if node.status == 1 and any(said in words for said in FULL_DISK):
             return "disk full"
         return f"ended: {words}"
 
-    def _records_of_this_life(self, node: ChaosNode) -> bool:
-        path = node.run_folder / "metrics.jsonl"
-        return path.exists() and path.stat().st_mtime > node.began
-
     def _bury(self, node: ChaosNode, how: str, status: int | None) -> None:
         remains = autopsy(node.run_folder)
-        shifted = node.name in self._shifted
-        if not node.shift:
-            self._shifted.discard(node.name)
         self._evidence.add(
             "lives",
             (
                 *(node.name, node.life, node.began, time.time(), how, status),
                 *(remains.sequence, remains.last_use, remains.records, *remains.checkpoint),
-                *(remains.sound, shifted),
+                remains.sound,
             ),
         )
         self._evidence.add("held", *((node.name, node.life, name) for name in remains.frames))

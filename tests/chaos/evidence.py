@@ -26,18 +26,18 @@ CREATE TABLE IF NOT EXISTS uses (
 CREATE TABLE IF NOT EXISTS lives (
     node TEXT, life INTEGER, began REAL, ended REAL, how TEXT, status INTEGER, sequence INTEGER,
     last_use INTEGER, records INTEGER, checkpoint_round INTEGER, checkpoint_step INTEGER,
-    sound TEXT, shifted INTEGER, PRIMARY KEY (node, life)
+    sound TEXT, PRIMARY KEY (node, life)
 );
 CREATE TABLE IF NOT EXISTS held (node TEXT, life INTEGER, content_id BLOB);
 CREATE TABLE IF NOT EXISTS drawn (node TEXT, life INTEGER, epoch INTEGER, next INTEGER);
 CREATE TABLE IF NOT EXISTS samples (
-    at REAL, node TEXT, age REAL, pss REAL, fds INTEGER, sockets INTEGER, threads INTEGER,
+    at REAL, node TEXT, age REAL, memory REAL, fds INTEGER, sockets INTEGER, threads INTEGER,
     folder REAL, records REAL
 );
 CREATE TABLE IF NOT EXISTS machine (
     at REAL, lost INTEGER, sockets INTEGER, daemons INTEGER, tmp INTEGER
 );
-CREATE TABLE IF NOT EXISTS heals (at REAL, node TEXT, seconds REAL);
+CREATE TABLE IF NOT EXISTS heals (at REAL, node TEXT, seconds REAL, usual REAL);
 """
 
 HEARD = ("announcements", "offers", "frames", "pulls")

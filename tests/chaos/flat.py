@@ -9,10 +9,10 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.trend import thirds
 
 SETTLED_SECONDS = 20.0
-"""Age at which a process has started all that it starts."""
+"""At work, after which a node has started all that it starts."""
 
 LARGEST_GROWTH = {
-    "pss": (1.25, 0.0),
+    "memory": (1.25, 0.0),
     "fds": (1.1, 8.0),
     "sockets": (1.1, 8.0),
     "threads": (1.1, 4.0),

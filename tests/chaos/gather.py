@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -46,21 +48,38 @@ class Gatherer:
         self._known: set[bytes] = set()
         self._used: dict[str, int] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gatherer")
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1, "gatherer")
+        self._running = self._pool.submit(self._run)
 
     def close(self) -> None:
-        """One last harvest, then no more."""
+        """No more.
+
+        Raises:
+            Exception: what it broke off with before, so that evidence is missing.
+        """
         self._stop.set()
-        self._thread.join()
-        self.harvest()
+        self._pool.shutdown()
+        self._running.result()
 
     def harvest(self) -> None:
-        """Frames and uses that are new in the journals."""
+        """Frames and uses that are new in the journals; one that cannot be read now waits."""
         for node in self._nodes:
-            with suppress(sqlite3.Error), beside(node.run_folder) as journal:
-                self._frames(journal)
-                self._uses(node.name, journal)
+            with suppress(sqlite3.Error):
+                self._read(node)
+
+    def last_harvest(self) -> None:
+        """The same of nodes that have ended.
+
+        Raises:
+            sqlite3.Error: a journal cannot be read.
+        """
+        for node in self._nodes:
+            self._read(node)
+
+    def _read(self, node: ChaosNode) -> None:
+        with beside(node.run_folder) as journal:
+            self._frames(journal)
+            self._uses(node.name, journal)
 
     def _run(self) -> None:
         sampled = 0.0
@@ -99,7 +118,8 @@ class Gatherer:
                 figures = sums(tree)
                 size = folder_size(node.run_folder) / MIB
                 records = _size(node.run_folder / "metrics.jsonl") / MIB
-                row = (now, node.name, now - node.began, *figures, size - records, records)
+                at_work = now - (node.at_work_since or now)
+                row = (now, node.name, at_work, *figures, size - records, records)
                 self._evidence.add("samples", row)
         if self._whole:
             self._machine(now, running() - known - {1})
@@ -140,16 +160,30 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def sums(processes: Iterable[psutil.Process]) -> tuple[float, int, int, int]:
-    """MiB of proportional memory, descriptors, sockets and threads of some processes together."""
+    """MiB of own memory, descriptors, sockets and threads of some processes together.
+
+    Own memory is the proportional share of what no file backs: libraries are shared among nodes,
+    so that each one's share of them grows when another node dies.
+    """
     memory, descriptors, sockets, threads = 0.0, 0, 0, 0
     for process in processes:
         with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-            memory += process.memory_full_info().pss / MIB
+            memory += _own_memory(process)
             threads += process.num_threads()
             links = list(Path(f"/proc/{process.pid}/fd").iterdir())
             descriptors += len(links)
             sockets += sum(_is_socket(link) for link in links)
     return memory, descriptors, sockets, threads
+
+
+def _own_memory(process: psutil.Process) -> float:
+    """MiB; of kernels that do not tell, all that is resident."""
+    rollup = Path(f"/proc/{process.pid}/smaps_rollup")
+    if not rollup.exists():
+        return process.memory_info().rss / MIB
+    lines = rollup.read_text().splitlines()
+    sizes = {name: int(size) for name, size, *_ in map(str.split, lines[1:])}
+    return (sizes["Pss_Anon:"] + sizes["Pss_Shmem:"]) / 1024.0
 
 
 def _is_socket(link: Path) -> bool:
@@ -160,10 +194,7 @@ def _is_socket(link: Path) -> bool:
 
 def folder_size(folder: Path) -> int:
     """Bytes of all files below a folder; what vanishes meanwhile counts nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        total += _size(path) if path.is_file() else 0
-    return total
+    return sum(_size(Path(top) / name) for top, _, names in os.walk(folder) for name in names)
 
 
 def _size(path: Path) -> int:

@@ -24,7 +24,7 @@ from protocol.keys import record_key, task_seed
 from protocol.manifest import open_manifest, swarm_id
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.accounts import Accounts
-from swarm.clock import SystemClock
+from swarm.clock import Clock, SystemClock
 from swarm.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange, NotServed, fetch_manifest
@@ -32,41 +32,70 @@ from swarm.hivemind_transport import HivemindTransport
 from swarm.journal import Journal
 from swarm.outbox import Origin, Outbox
 from swarm.publisher import Publisher
-from swarm.transport import TransportError
+from swarm.transport import Transport, TransportError
 from tests.chaos.evidence import Evidence
 
 TURN_SECONDS = 0.5
 TOLD_SECONDS = 5.0
 """Between larry's frames."""
-LIE_EVERY = 12
-"""Frames between lies: five within an hour and an author is banned, and nothing more is tried."""
+LIE_EVERY, FIRST_LIE = 12, 3
+"""Frames between lies: five within an hour and an author is banned, and nothing more is tried.
+The first comes early, so that a short run on a slow machine has one too."""
 GROUPS = 4
 PULLERS = 8
+
+
+class Recorded:
+    """Serves an outbox, and writes every frame down before anybody gets it."""
+
+    def __init__(self, outbox: Outbox, evidence: Evidence) -> None:
+        self._outbox = outbox
+        self._evidence = evidence
+
+    def get(self, content_id: bytes) -> bytes | None:
+        """As :meth:`Outbox.get`."""
+        frame = self._outbox.get(content_id)
+        if frame is not None:
+            self._evidence.add("frames", (content_id, frame))
+        return frame
 
 
 class Listener:
     """Reads the directory, asks every peer for gossip, pulls whatever is offered, once."""
 
     def __init__(
-        self, evidence: Evidence, transport: HivemindTransport, identity: Identity, signed: bytes
+        self,
+        evidence: Evidence,
+        transport: Transport,
+        identity: Identity,
+        signed: bytes,
+        clock: Clock,
     ) -> None:
-        self.counters, self.clock = Counters(), SystemClock()
+        self.counters, self.clock = Counters(), clock
         self.journal = Journal(":memory:", self.clock)
         self.outbox = Outbox(self.journal, self.counters)
         self.manifest, self.swarm = open_manifest(signed), swarm_id(signed)
         self.identity = identity
         self._evidence = evidence
         self._transport = transport
+        accounts = Accounts(self.journal, self.clock)
         self.directory = Directory(
-            transport, identity, self.manifest, self.swarm, self.clock, b"listener", self.counters
+            transport,
+            identity,
+            self.manifest,
+            self.swarm,
+            self.clock,
+            b"listener",
+            self.counters,
+            accounts.standing,
         )
         transport.use_validator(self.directory.check)
         self._exchange = Exchange(
             transport,
-            self.outbox,
+            Recorded(self.outbox, evidence),
             self.directory,
             signed,
-            Accounts(self.journal, self.clock),
+            accounts,
             self.clock,
             self.counters,
             upload_rate=8 << 20,
@@ -82,7 +111,7 @@ class Listener:
             while True:
                 await self._read()
                 await self._gossip()
-                await asyncio.sleep(TURN_SECONDS)
+                await self.clock.sleep(TURN_SECONDS)
 
     async def _read(self) -> None:
         for epoch in (self.directory.epoch, self.directory.epoch - 1):
@@ -121,18 +150,13 @@ class Listener:
                 self._met.add(offer.content_id)
                 self._wanted.put_nowait((author, offer.content_id, offer.size))
 
-    def keep(self, name: bytes, frame: bytes | None) -> None:
-        """Write a frame down."""
-        if frame is not None:
-            self._evidence.add("frames", (name, frame))
-
     async def _pull(self) -> None:
         while True:
             author, name, size = await self._wanted.get()
             outcome = "ok"
             try:
                 frame = await self._exchange.pull(author, name, size)
-                self.keep(name, frame)
+                self._evidence.add("frames", (name, frame))
             except NotServed as refusal:
                 outcome = refusal.code
             except TransportError:
@@ -155,12 +179,10 @@ class Larry:
     async def share(self) -> None:
         """A few groups every few seconds, for ever."""
         while True:
-            lies = self._frames % LIE_EVERY == LIE_EVERY - 1
+            lies = self._frames % LIE_EVERY == FIRST_LIE
             groups = await asyncio.to_thread(self._groups, lies)
             self._it.outbox.put(groups, Origin(1, "larry", bytes(32), 1.0, 8))
             await self._publisher.publish()
-            for offer in self._it.outbox.offers(GROUPS):
-                self._it.keep(offer.content_id, self._it.outbox.get(offer.content_id))
             self._frames += 1
             await asyncio.sleep(TOLD_SECONDS)
 
@@ -190,7 +212,8 @@ async def main(folder: Path, ip: str, peer: str, lies: bool) -> None:
     )
     await transport.start()
     signed = await fetch_manifest(transport, await transport.connect(peer))
-    listener = Listener(Evidence(folder / "heard.sqlite"), transport, identity, signed)
+    evidence = Evidence(folder / "heard.sqlite")
+    listener = Listener(evidence, transport, identity, signed, SystemClock())
     (folder / "ready").write_text(peer_id_of(identity.author))
     async with asyncio.TaskGroup() as group:
         group.create_task(listener.listen())

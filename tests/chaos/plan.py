@@ -73,8 +73,8 @@ class Dose:
 
 
 def dose_of(seconds: float, nodes: int) -> Dose:
-    """Events in proportion to time and nodes: 104 kills of eight nodes in 20 minutes, and a dozen
-    of nodes that are starting.
+    """Events in proportion to time and nodes: 90 kills of eight nodes in 20 minutes, and 40 of
+    nodes that are starting, which take less of a small machine.
 
     Every kind occurs at least once, however short the run.
     """
@@ -84,8 +84,8 @@ def dose_of(seconds: float, nodes: int) -> Dose:
         return max(1, round(most * share))
 
     return Dose(
-        kill=about(104),
-        young=about(12),
+        kill=about(90),
+        young=about(40),
         pause=about(12),
         suspend=about(8),
         daemon=about(20),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,21 @@ def summary(
         "events": {kind: dict(sorted(n.items())) for kind, n in sorted(events.items())},
         "ends": dict(sorted(ends.items())),
         "heal_seconds": [None if s is None else round(s, 1) for s in heals],
+        "not_seen": unseen(events, results),
         "invariants": {r.name: [r.checked, len(r.violations)] for r in results},
         "violations": sum(len(r.violations) for r in results),
     }
+
+
+def unseen(events: Mapping[str, Mapping[str, int]], results: Sequence[Result]) -> list[str]:
+    """What this run says nothing about: kinds of events none of which befell a node, with the
+    reason, and invariants that nothing was there to check by."""
+    missed = [
+        f"{kind} ({', '.join(sorted(outcomes))})"
+        for kind, outcomes in sorted(events.items())
+        if not outcomes.get("done")
+    ]
+    return [*missed, *(result.name for result in results if not result.checked)]
 
 
 def show(told: dict[str, Any], results: Sequence[Result], console: Console) -> None:
@@ -55,6 +67,8 @@ def show(told: dict[str, Any], results: Sequence[Result], console: Console) -> N
     for result in results:
         for line in result.violations[:SHOWN]:
             console.print(f"VIOLATED  {result.name}: {line}", soft_wrap=True, markup=False)
+    for line in told["not_seen"]:
+        console.print(f"NOT SEEN  {line}", style="bold yellow", soft_wrap=True, markup=False)
 
 
 def keep(told: dict[str, Any], path: Path) -> None:

@@ -22,11 +22,11 @@ WARM_UP_SHARE = 0.25
 
 LONGEST_WARM_UP = 600.0
 
-BOUNDS = {"pss": 24.0, "fds": 4.0, "sockets": 4.0, "threads": 2.0, "folder": 16.0}
+BOUNDS = {"memory": 24.0, "fds": 4.0, "sockets": 4.0, "threads": 2.0, "folder": 16.0}
 """Growth an hour that still counts as flat, of one node with its children: MiB, numbers, and MiB of
 its run folder without metrics.jsonl."""
 
-LEAST = {"pss": 16.0, "fds": 4.0, "sockets": 4.0, "threads": 3.0, "folder": 4.0}
+LEAST = {"memory": 16.0, "fds": 4.0, "sockets": 4.0, "threads": 3.0, "folder": 4.0}
 """Growth over the time watched that a short run cannot tell from caches that still fill, in the
 same units; after two hours the bounds above are the stricter ones."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from node.config import Config, write_config
 from node.founding import found_swarm
 from protocol.identity import Identity
-from tests.chaos.crew import PAUSE_SECONDS, ROOT, ChaosNode
+from tests.chaos.crew import ROOT, ChaosNode
 from tests.chaos.world import World
 
 PATIENCE = 600.0
@@ -47,14 +47,15 @@ class Crowd:
 
 
 @contextmanager
-def crowd(
-    world: World, folder: Path, nodes: int, *, listen: bool, pause: float = PAUSE_SECONDS
-) -> Iterator[Crowd]:
+def crowd(world: World, folder: Path, nodes: int, *, listen: bool, pause: float) -> Iterator[Crowd]:
     """Start everybody and wait until every node has done a round; end them all afterwards.
 
     Args:
         listen: whether there are listeners.
         pause: seconds before each round.
+
+    Raises:
+        RuntimeError, TimeoutError: somebody did not come up.
     """
     seed = ChaosNode(world, folder / "seed", "seed", 0, command="seed")
     members, listeners = [], []
@@ -74,9 +75,9 @@ def crowd(
             authors.append(node.prepare(number, [address]))
             node.start()
         for node in members:
-            wait_for(lambda n=node: (n.run_folder / "metrics.jsonl").exists(), node.name)
+            wait_for(lambda n=node: n.at_work, lambda n=node: n.status, node.folder)
         for each in listeners:
-            wait_for((each.folder / "ready").exists, str(each.folder))
+            wait_for((each.folder / "ready").exists, each.process.poll, each.folder)
         yield Crowd(seed, members, authors, listeners, signed)
     finally:
         for each in listeners:
@@ -86,16 +87,23 @@ def crowd(
             node.close()
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Poll until it holds.
+def wait_for(condition: Callable[[], bool], ended: Callable[[], int | None], folder: Path) -> None:
+    """Poll until the process in a folder is as it should be.
+
+    Args:
+        ended: its exit status; None while it runs.
 
     Raises:
-        TimeoutError: it did not in ten minutes.
+        RuntimeError: it has ended instead; what it printed last is in the message.
+        TimeoutError: it was not so in ten minutes.
     """
     deadline = time.monotonic() + PATIENCE
     while not condition():
+        if ended() is not None and not condition():
+            said = (folder / "output.log").read_text(errors="replace").strip()
+            raise RuntimeError(f"{folder.name} ended with {ended()}:\n{said[-2000:]}")
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come up within {PATIENCE:g} s")
+            raise TimeoutError(f"{folder.name} did not come up within {PATIENCE:g} s")
         time.sleep(0.1)
 
 
@@ -117,7 +125,7 @@ def _found(world: World, seed: ChaosNode) -> tuple[bytes, str]:
     write_config(seed.run_folder / "node.toml", Config.with_overrides(settings))
     seed.start()
     status = seed.run_folder / "status.json"
-    wait_for(status.exists, "the seed")
+    wait_for(status.exists, lambda: seed.status, seed.folder)
     return signed, str(json.loads(status.read_text())["addresses"][0])
 
 

@@ -37,5 +37,6 @@ def test_nothing_else_happens_while_a_heal_is_measured() -> None:
             assert before or event.at > heal + HEALING
 
 
-def test_twenty_minutes_hold_a_hundred_kills() -> None:
-    assert dose_of(1200.0, 8).kill >= 100
+def test_twenty_minutes_hold_more_than_a_hundred_kills() -> None:
+    dose = dose_of(1200.0, 8)
+    assert dose.kill + dose.young >= 120

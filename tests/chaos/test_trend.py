@@ -32,10 +32,10 @@ def test_thirds_compare_the_ends() -> None:
         thirds([], [])
 
 
-@pytest.mark.parametrize("figure", [None, "pss", "fds", "sockets", "threads", "folder"])
+@pytest.mark.parametrize("figure", [None, "memory", "fds", "sockets", "threads", "folder"])
 def test_a_soak_names_what_grows_and_in_which_node(tmp_path, figure: str | None) -> None:
     evidence = Evidence(tmp_path / "evidence.sqlite")
-    names = ("pss", "fds", "sockets", "threads", "folder")
+    names = ("memory", "fds", "sockets", "threads", "folder")
     for node in ("node-1", "node-2"):
         for time in TIMES:
             growing = figure if node == "node-2" else None
@@ -53,6 +53,6 @@ def test_a_soak_in_which_nothing_was_sampled_has_shown_nothing(tmp_path) -> None
 
 
 def test_a_short_soak_does_not_take_the_filling_of_caches_for_growth() -> None:
-    assert not Growth(rate=36.0, hours=0.25).exceeds("pss")
-    assert Growth(rate=36.0, hours=1.8).exceeds("pss")
-    assert not Growth(rate=20.0, hours=100.0).exceeds("pss")
+    assert not Growth(rate=36.0, hours=0.25).exceeds("memory")
+    assert Growth(rate=36.0, hours=1.8).exceeds("memory")
+    assert not Growth(rate=20.0, hours=100.0).exceeds("memory")

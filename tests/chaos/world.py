@@ -30,7 +30,8 @@ def enter(arguments: list[str]) -> None:
     user = () if os.geteuid() == 0 else ("--map-root-user",)
     command = ["unshare", *user, *_SPACES]
     if not shutil.which("unshare") or not shutil.which("ip") or not _works(command):
-        print("NOT POSSIBLE HERE: no namespaces; no partition, no full disk", file=sys.stderr)
+        print("NOT POSSIBLE HERE: no namespaces; no partition, no full disk, and nothing said of")
+        print("lost processes, sockets and temporary files", flush=True)
         os.environ[MARK] = "no"
         return
     os.environ[MARK] = "yes"
@@ -38,7 +39,8 @@ def enter(arguments: list[str]) -> None:
 
 
 def _works(command: list[str]) -> bool:
-    probe = [*command, "sh", "-c", "ip link set lo up && mount -t tmpfs none /tmp"]
+    need = "ip link set lo up && ip link add probe type veth && mount -t tmpfs none /tmp"
+    probe = [*command, "sh", "-c", f"{need} && unshare --net true"]
     return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
