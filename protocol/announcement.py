@@ -22,8 +22,9 @@ LIFETIME_EPOCHS = 3
 CLOCK_SKEW = 3.0
 """Seconds by which two honest clocks may differ."""
 
-REMEMBERED = 4096
-"""Records that need not be opened again, of at most 1 KiB each."""
+REMEMBERED = 1024
+"""Records that need not be opened again; each takes 2 KiB with what was read from it. A turn meets
+those of two shards in two epochs and one answer of gossip, a few hundred in a swarm of any size."""
 
 _LIMITS = Limits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
 
