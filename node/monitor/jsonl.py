@@ -12,9 +12,12 @@ from node.files import write_error
 from node.monitor.record import RoundRecord
 from swarm.private_file import make_private
 
+LARGEST_BYTES = 64 << 20
+"""Some 60,000 rounds."""
+
 
 class JsonLinesFile:
-    """Appends records to a file.
+    """Appends records to a file; one that is full is kept as ``….1``, in place of the one before.
 
     Rounds that were lost in a crash and done again stand in it twice; the later line counts.
     """
@@ -33,6 +36,8 @@ class JsonLinesFile:
         """
         line = _line(record)
         try:
+            if self._file.tell() + len(line) > LARGEST_BYTES:
+                self._turn_over()
             if self._file.write(line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -41,6 +46,11 @@ class JsonLinesFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _turn_over(self) -> None:
+        self._file.close()
+        self._path.replace(self._path.with_name(self._path.name + ".1"))
+        self._file = make_private(self._path).open("ab", buffering=0)
 
 
 class JsonLinesOutput:

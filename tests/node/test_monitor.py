@@ -14,6 +14,7 @@ from rich.console import Console
 
 from node.config import Config
 from node.errors import DiskFullError, NodeError
+from node.monitor import jsonl
 from node.monitor.jsonl import JsonLinesFile, read_records
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.logs import start_logging
@@ -85,6 +86,24 @@ def test_json_lines_are_appended_and_a_half_line_of_a_killed_process_is_dropped(
     second.write(replace(RECORD, round=8))
     second.close()
     assert [r.round for r in read_records(path)] == [7, 8]
+
+
+def test_records_take_bounded_space_and_the_latest_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    line = len(json.dumps(replace(RECORD, round=10).to_dict())) + 1
+    monkeypatch.setattr(jsonl, "LARGEST_BYTES", 10 * line + 5)
+    for begin in (10, 40):
+        lines = JsonLinesFile(path)
+        for number in range(begin, begin + 25):
+            lines.write(replace(RECORD, round=number))
+        lines.close()
+    before = path.with_name("metrics.jsonl.1")
+    kept = [record.round for each in (before, path) for record in read_records(each)]
+    assert kept == list(range(45, 65))
+    assert sum(each.stat().st_size for each in tmp_path.iterdir()) <= 2 * jsonl.LARGEST_BYTES
+    assert before.stat().st_mode & 0o077 == 0
 
 
 def test_a_full_disk_is_named_by_the_metrics_file(tmp_path: Path) -> None:
