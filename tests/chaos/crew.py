@@ -16,9 +16,8 @@ from node.config import Config, write_config
 from node.files import write_atomic
 from protocol.identity import Identity
 from tests.chaos.launcher import OFFSET
-from tests.chaos.world import World
+from tests.chaos.world import ROOT, World
 
-ROOT = Path(__file__).parents[2]
 MODELS = ("tiny", "tiny-wide")
 PAUSE_SECONDS = 0.125
 """For each node, before each round of every node: a larger crowd leaves as much of two cores to

@@ -99,7 +99,7 @@ class Director:
         return time.monotonic() - self._started
 
     def _begin(self, event: Event) -> None:
-        if event.kind == "kill" and event.tries == MOST_TRIES:
+        if event.kind == "kill" and self._last_try(event):
             event = replace(event, kind="young")
         node = self._target(event)
         if event.kind in PRIVILEGED and not self._world.whole:
@@ -135,12 +135,15 @@ class Director:
 
     def _postpone(self, event: Event) -> bool:
         """Whether it may come later; while nothing may begin it need not find anybody."""
-        late = self._now >= self._seconds and event.kind != "partition"
-        if late or event.tries >= MOST_TRIES:
+        if self._last_try(event):
             return False
         tries = event.tries + (not self._quiet)
         self._postponed.append(replace(event, at=self._now + POSTPONED_SECONDS, tries=tries))
         return True
+
+    def _last_try(self, event: Event) -> bool:
+        late = self._now >= self._seconds and event.kind != "partition"
+        return late or event.tries >= MOST_TRIES
 
     def _ready(self, event: Event) -> bool:
         return event.kind == "partition" and self._healing.over and self._healing.possible

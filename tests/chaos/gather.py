@@ -108,7 +108,7 @@ class Gatherer:
     def sample(self) -> None:
         """What each node holds, and what is left about on the machine.
 
-        The folder is taken without metrics.jsonl, a line a round for good, which counts by itself.
+        The folder is taken without metrics.jsonl, a line a round, which counts by itself.
         """
         now, known = time.time(), {pid for root in self._roots for pid in pids(family(root))}
         for node in self._nodes:

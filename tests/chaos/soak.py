@@ -31,7 +31,7 @@ LEAST = {"memory": 16.0, "fds": 4.0, "sockets": 4.0, "threads": 3.0, "folder": 4
 same units; after two hours the bounds above are the stricter ones."""
 
 LARGEST_RECORD = 4096.0
-"""Bytes of metrics.jsonl a round: all that a node keeps of its past for good."""
+"""Bytes of metrics.jsonl a round."""
 
 
 def soak(options: argparse.Namespace, result_path: Path) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 MARK = "SWARM_CHAOS_NAMESPACES"
 HERE, THERE = "10.77.0.1", "10.77.0.2"
 LOOPBACK = "127.0.0.1"
+ROOT, TMP = Path(__file__).parents[2], Path("/tmp")
 DISK_MIB = 96
 _INIT = ("sh", "-c", '"$@"; exit $?', "sh")
 """The first process of a namespace has to reap the orphans of all; a shell does."""
@@ -90,11 +91,16 @@ class World:
             self._there.wait()
 
     def _own_tmp(self) -> None:
-        """A /tmp of our own: what is left in it is ours."""
+        """A /tmp of our own: what is left in it is ours, but for what the run needs of the old."""
         tmp = self._folder / "tmp"
         tmp.mkdir()
-        _run("mount", "--bind", str(tmp), "/tmp")
-        os.environ["TMPDIR"] = "/tmp"
+        for needed in _below(TMP, ROOT, self._folder, Path(sys.prefix), Path(sys.base_prefix)):
+            place = tmp / needed.relative_to(TMP)
+            place.mkdir(parents=True)
+            _run("mount", "--rbind", str(needed), str(place))
+        _run("mount", "--rbind", str(tmp), str(TMP))
+        os.environ["TMPDIR"] = str(TMP)
+        os.chdir(Path.cwd())
 
     def _two_sides(self) -> None:
         _run("ip", "link", "set", "lo", "up")
@@ -112,6 +118,12 @@ class World:
             "link set side-b up",
         ):
             _run(*self.prefix(1), "ip", *words.split())
+
+
+def _below(top: Path, *folders: Path) -> list[Path]:
+    """Those below ``top`` that lie in none of the others."""
+    inside = sorted({each.resolve() for each in folders if each.resolve().is_relative_to(top)})
+    return [each for each in inside if not set(each.parents) & set(inside)]
 
 
 def _run(*command: str) -> None:
