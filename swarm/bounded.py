@@ -100,7 +100,7 @@ class Bounded(Generic[K, V]):
         self._ranks[key] = rank
         self._number += 1
         heapq.heappush(self._worst, (-rank, self._number, key))
-        if len(self._worst) > 2 * self._limit + 16:
+        if len(self._worst) > 2 * len(self._ranks) + 16:
             alive = [entry for entry in self._worst if self._ranks.get(entry[2]) == -entry[0]]
             self._worst = list({entry[2]: entry for entry in sorted(alive, reverse=True)}.values())
             heapq.heapify(self._worst)

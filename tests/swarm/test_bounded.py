@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +70,20 @@ def test_a_stranger_among_sybils_has_the_same_chance_as_each_of_them() -> None:
             held.put(b"sybil %d" % n, None)
         kept += b"ben" in held
     assert 70 < kept < 130
+
+
+def test_a_few_keys_take_little_memory_however_often_their_ranks_change() -> None:
+    ranks = iter(range(8000))
+    tracemalloc.start()
+    try:
+        held: Bounded[int, None] = Bounded(4096, lambda key: float(next(ranks)))
+        for number in range(8000):
+            held.put(number % 4, None)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held.worst() == 3
+    assert taken < 64 << 10
 
 
 def test_pauses_double_up_to_the_longest_and_one_success_ends_them() -> None:
