@@ -23,7 +23,8 @@ class Healing:
     How soon after a heal the first group comes over depends on the machine as well: nobody has
     something new at every moment. So the longest that each node waited for groups from the other
     side while the network was whole goes on record beside what it waited after a heal. A wait is
-    timed only while the node and somebody on the other side can work.
+    timed only while the node and somebody on the other side can work, and before a cut not until
+    the node had its first group from there: that one comes late, as the node has just started.
 
     Args:
         authors: public keys of the nodes, in their order.
@@ -47,7 +48,7 @@ class Healing:
         self._evidence = evidence
         self._able = able
         self._say = say
-        self._waits: dict[str, tuple[int, float]] = {}
+        self._waits: dict[str, tuple[int, float | None]] = {}
         self._usual: dict[str, float] = {}
         self._watched: set[str] = set()
         self._cut = False
@@ -75,7 +76,8 @@ class Healing:
     def healed(self) -> int:
         """The network is whole again; the number of nodes that are watched."""
         able = [node for node in self._nodes if self._able(node)]
-        counts = {node.name: self._count(node) for node in able if self.possible}
+        judged = [node for node in able if self.possible and node.name in self._usual]
+        counts = {node.name: self._count(node) for node in judged}
         self._waits = {name: (count, 0.0) for name, count in counts.items() if count is not None}
         self._watched, self._cut = set(self._waits), False
         self._looked = time.monotonic()
@@ -99,9 +101,11 @@ class Healing:
         count = self._count(node)
         if count is None:
             return
-        before, waited = self._waits.get(node.name, (count, 0.0))
-        came, waited = count > before, waited + passed
+        before, waited = self._waits.get(node.name, (count, None))
+        came, waited = count > before, None if waited is None else waited + passed
         self._waits[node.name] = (count, 0.0 if came else waited)
+        if waited is None:
+            return
         if node.name in self._watched:
             if came or waited > LONGEST_SECONDS:
                 self._settle(node.name, waited if came else None)
@@ -110,7 +114,7 @@ class Healing:
 
     def _settle(self, name: str, took: float | None) -> None:
         self._watched.discard(name)
-        usual = self._usual.get(name, 0.0)
+        usual = self._usual[name]
         self._evidence.add("heals", (time.time(), name, took, usual))
         told = "nothing came" if took is None else f"groups came after {took:.1f} s"
         self._say(f"{name}: {told}, after at most {usual:.1f} s before")

@@ -58,6 +58,13 @@ class Scene:
         self.accounts[0].admit(b"ben", 1)
         self.accounts[1].admit(b"anna", 1)
 
+    def usual(self, seconds: float) -> None:
+        """Groups come over at such intervals."""
+        for _ in range(3):
+            self.wait(seconds)
+            self.cross()
+        self.wait(1)
+
     def told(self) -> list[tuple]:
         return self.evidence.rows("SELECT node, seconds, usual FROM heals ORDER BY node")
 
@@ -83,13 +90,15 @@ def test_a_heal_is_noted_beside_the_longest_wait_before_the_cut(scene: Scene) ->
 
 
 def test_who_gets_nothing_after_a_heal_counts_as_not_healed(scene: Scene) -> None:
+    scene.usual(2)
     scene.healing.cut()
     scene.healing.healed()
     scene.wait(LONGEST_SECONDS + 1)
-    assert scene.told() == [("anna", None, 0.0), ("ben", None, 0.0)]
+    assert scene.told() == [("anna", None, 2.0), ("ben", None, 2.0)]
 
 
 def test_a_wait_while_the_other_side_cannot_work_does_not_count(scene: Scene) -> None:
+    scene.usual(2)
     scene.healing.cut()
     scene.healing.healed()
     scene.wait(2)
@@ -99,10 +108,19 @@ def test_a_wait_while_the_other_side_cannot_work_does_not_count(scene: Scene) ->
     scene.wait(1)
     scene.cross()
     scene.wait(1)
-    assert scene.told() == [("anna", 4.0, 0.0)]
+    assert scene.told() == [("anna", 4.0, 2.0)]
+
+
+def test_nobody_is_watched_of_whom_nothing_usual_is_known(scene: Scene) -> None:
+    scene.wait(20)
+    scene.cross()
+    scene.wait(1)
+    scene.healing.cut()
+    assert scene.healing.healed() == 0
 
 
 def test_nobody_is_watched_where_a_side_has_nobody_at_work(scene: Scene) -> None:
+    scene.usual(2)
     scene.ben.able = False
     assert not scene.healing.possible
     scene.healing.cut()
