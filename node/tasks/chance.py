@@ -7,8 +7,11 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 _DOMAIN = b"swarm-node/1/task-chance"
+_kept: ContextVar[bool] = ContextVar("kept", default=False)
+"""Whether this thread is inside :func:`kept`."""
 
 
 @contextmanager
@@ -21,16 +24,35 @@ def seeded(env: str, level: int, number: int) -> Iterator[None]:
     Args:
         number: 63 bits; of the question, or of the task that is scored.
     """
+    if not _kept.get():
+        with kept(), seeded(env, level, number):
+            yield
+        return
     material = _DOMAIN + env.encode() + b"\0" + level.to_bytes(4, "big") + number.to_bytes(8, "big")
     seed = int.from_bytes(hashlib.sha256(material).digest()[:8], "big")
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy.random"):
+        numpy.seed(seed >> 32)
+    yield
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put the global generators back after work that seeds them many times.
+
+    That costs several times what seeding does. Inside another it does nothing: the outermost puts
+    them back.
+    """
+    if _kept.get():
+        yield
+        return
     numpy = sys.modules.get("numpy.random")
     before, numpys = random.getstate(), numpy.get_state() if numpy else None
-    random.seed(seed)
-    if numpy:
-        numpy.seed(seed >> 32)
+    token = _kept.set(True)
     try:
         yield
     finally:
+        _kept.reset(token)
         random.setstate(before)
         if numpy:
             numpy.set_state(numpys)

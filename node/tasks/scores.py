@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from node.tasks.chance import kept
 from node.tasks.extract import extract
 from node.tasks.task import ScoringError, Task, TaskSource
 
@@ -27,12 +28,13 @@ def score(source: TaskSource, task: Task, texts: Sequence[str]) -> Scores:
         MemoryError, RecursionError: a verdict would depend on the machine.
     """
     rewards, unreadable = [], 0
-    for text in texts:
-        try:
-            rewards.append(source.score(task, extract(text, source.extract)))
-        except (MemoryError, RecursionError, ScoringError):
-            raise
-        except Exception:  # noqa: BLE001 - see above
-            rewards.append(0.0)
-            unreadable += 1
+    with kept():
+        for text in texts:
+            try:
+                rewards.append(source.score(task, extract(text, source.extract)))
+            except (MemoryError, RecursionError, ScoringError):
+                raise
+            except Exception:  # noqa: BLE001 - see above
+                rewards.append(0.0)
+                unreadable += 1
     return Scores(rewards, unreadable)
