@@ -1,7 +1,9 @@
 """What it costs to score in an isolated process instead of this one.
 
 Scores the same ordinary completions of the tiny catalogue in both, in turn, and prints the ratio
-of the times, the median of several runs; and how long a worker takes to start.
+of the times, the median of several runs; and how long a worker takes to start. The isolated process
+is asked in two ways: for the groups of a round together, as a node asks once they are all written,
+and for one group a call, as it asks where they are scored while others are written.
 
     python benchmarks/isolation.py --completions 10000 --runs 5
 """
@@ -9,10 +11,12 @@ of the times, the median of several runs; and how long a worker takes to start.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,12 +24,16 @@ from dataclasses import dataclass
 import psutil
 
 from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.chance import kept
 from node.tasks.sandbox.walls import find_walls
+from node.tasks.scorer import judge_all
 from node.tasks.scores import score
 from node.tasks.verifier import Verifier
+from swarm.judge import Asked
 
 GROUP = 8
-CHUNK = 125
+CHUNK = 16
+"""Rounds between two turns."""
 Group = tuple[str, int, int, list[str]]
 
 
@@ -51,40 +59,54 @@ class Spent:
     processors: float = 0.0
 
 
-def compare(verifier: Verifier, work: Sequence[Group]) -> tuple[Spent, Spent]:
-    """What scoring here and in the isolated process takes, in chunks that take turns."""
+def compare(verifier: Verifier, work: Sequence[Group], round_groups: int) -> dict[str, Spent]:
+    """What scoring takes here, and isolated by rounds and by groups, in chunks that take turns."""
     sources = open_catalogue(load_catalogue("tiny"), {})
-    here, there = Spent(), Spent()
     below = psutil.Process().children(recursive=True)
+    rewards: dict[str, list[Sequence[float]]] = {}
 
-    def inside(chunk: Sequence[Group]) -> None:
+    def here(chunk: Sequence[Group]) -> list[Sequence[float]]:
+        found = []
         for env, level, seed, texts in chunk:
-            score(sources[env], sources[env].build(level, seed), texts)
+            with kept():
+                task = sources[env].build(level, seed)
+                found.append(score(sources[env], task, texts).rewards)
+        return found
 
-    def outside(chunk: Sequence[Group]) -> None:
-        for env, level, seed, texts in chunk:
-            verifier.judge(env, level, seed, texts)
+    def by_rounds(chunk: Sequence[Group]) -> list[Sequence[float]]:
+        found: list[Sequence[float]] = []
+        for begin in range(0, len(chunk), round_groups):
+            asked = [Asked(*group) for group in chunk[begin : begin + round_groups]]
+            found += [judged.rewards for judged in judge_all(verifier, asked)]
+        return found
 
-    for begin in range(0, len(work), CHUNK):
-        chunk = work[begin : begin + CHUNK]
-        turns = [(here, inside), (there, outside)]
-        # Each goes first as often as the other.
-        for spent, way in turns if begin // CHUNK % 2 else reversed(turns):
-            measure(spent, way, chunk, below)
-    return here, there
+    def by_groups(chunk: Sequence[Group]) -> list[Sequence[float]]:
+        return [verifier.judge(*group).rewards for group in chunk]
+
+    ways = {"here": here, "by_rounds": by_rounds, "by_groups": by_groups}
+    spent = {name: Spent() for name in ways}
+    for number, begin in enumerate(range(0, len(work), CHUNK * round_groups)):
+        chunk = work[begin : begin + CHUNK * round_groups]
+        # Each goes first as often as the others.
+        for name in [*ways][number % 3 :] + [*ways][: number % 3]:
+            rewards[name] = measure(spent[name], ways[name], chunk, below)
+        same = [[tuple(each) for each in found] for found in rewards.values()]
+        assert same[0] == same[1] == same[2], "isolated verdicts differ from those here"
+    return spent
 
 
 def measure(
     spent: Spent,
-    way: Callable[[Sequence[Group]], None],
+    way: Callable[[Sequence[Group]], list[Sequence[float]]],
     chunk: Sequence[Group],
     below: Sequence[psutil.Process],
-) -> None:
+) -> list[Sequence[float]]:
     processors = busy(below)
     clock = time.perf_counter()
-    way(chunk)
+    found = way(chunk)
     spent.clock += time.perf_counter() - clock
     spent.processors += busy(below) - processors
+    return found
 
 
 def busy(below: Sequence[psutil.Process]) -> float:
@@ -92,11 +114,29 @@ def busy(below: Sequence[psutil.Process]) -> float:
     return time.process_time() + sum(sum(child.cpu_times()[:2]) for child in below)
 
 
+def ratios(runs: Sequence[dict[str, Spent]], way: str) -> dict[str, float]:
+    """Isolated by what it takes here, the median of the runs."""
+    clock = [run[way].clock / run["here"].clock for run in runs]
+    processors = [run[way].processors / run["here"].processors for run in runs]
+    return {
+        "clock": round(statistics.median(clock), 3),
+        "processors": round(statistics.median(processors), 3),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--completions", type=int, default=10_000)
+    parser.add_argument("--round-groups", type=int, default=8, help="8 in a node alone")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument(
+        "--as-node",
+        action="store_true",
+        help="with numpy's generator beside this process, as a node has; to put it back costs time",
+    )
     options = parser.parse_args()
+    if options.as_node:
+        importlib.import_module("numpy.random")
     work = groups(options.completions, random.Random(0))
     runs, starts = [], []
     for _ in range(options.runs):
@@ -104,19 +144,19 @@ def main() -> None:
             begin = time.perf_counter()
             verifier.start()
             starts.append(time.perf_counter() - begin)
-            runs.append(compare(verifier, work))
+            runs.append(compare(verifier, work, options.round_groups))
     print(
         json.dumps(
             {
                 "walls": str(find_walls()),
                 "user": os.getuid(),
+                "load": round(os.getloadavg()[0], 1),
                 "completions": options.completions,
-                "seconds_here": [round(here.clock, 2) for here, _ in runs],
-                "seconds_isolated": [round(there.clock, 2) for _, there in runs],
-                "ratio": round(statistics.median(b.clock / a.clock for a, b in runs), 3),
-                "ratio_of_processor_time": round(
-                    statistics.median(b.processors / a.processors for a, b in runs), 3
-                ),
+                "numpy_here": "numpy.random" in sys.modules,
+                "processor_microseconds_a_group_here": [
+                    round(run["here"].processors * 1e6 / len(work)) for run in runs
+                ],
+                **{way: ratios(runs, way) for way in ("by_rounds", "by_groups")},
                 "start_seconds": round(statistics.median(starts), 2),
             },
             indent=2,

@@ -30,7 +30,7 @@ from swarm.collector import CollectorLimits
 from swarm.counters import Counters
 from swarm.hivemind_transport import HivemindTransport
 from swarm.journal import Journal
-from swarm.judge import Verdict
+from swarm.judge import Judge, Verdict
 from swarm.member import Member
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
@@ -40,7 +40,7 @@ WATCH_SECONDS = 0.005
 PATIENCE_SECONDS = 30.0
 
 
-class LengthJudge:
+class LengthJudge(Judge):
     """Rewards answers of even length."""
 
     def judge(

@@ -31,7 +31,7 @@ from swarm.accounts import Accounts
 from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.journal import Journal
-from swarm.judge import Verdict
+from swarm.judge import Judged, JudgeRefused
 from swarm.mixture import Mixture, MixtureConfig
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
@@ -49,9 +49,14 @@ class SignalVerifier(Verifier):
     def prompts(self, tasks: Sequence[Any]) -> list[str]:
         return list(PROMPTS[: len(super().prompts(tasks))])
 
-    def judge(self, *args: Any, **kwargs: Any) -> Verdict:
-        verdict = super().judge(*args, **kwargs)
-        return replace(verdict, rewards=tuple(float(i % 2) for i in range(len(verdict.rewards))))
+    def judge_some(self, *args: Any, **kwargs: Any) -> Sequence[Judged]:
+        return [_signal(found) for found in super().judge_some(*args, **kwargs)]
+
+
+def _signal(found: Judged) -> Judged:
+    if isinstance(found, JudgeRefused):
+        return found
+    return replace(found, rewards=tuple(float(i % 2) for i in range(len(found.rewards))))
 
 
 class NodeStep:

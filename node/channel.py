@@ -13,6 +13,8 @@ import msgpack
 
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 32 << 20
+_READ_BYTES = 1 << 16
+_MOST_READ_BYTES = 1 << 20
 
 
 class ChannelError(OSError):
@@ -24,6 +26,7 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
+        self._unread = bytearray()
 
     def send(self, message: dict[str, Any], seconds: float | None = None) -> None:
         """Send one message.
@@ -71,20 +74,23 @@ class Channel:
         self._end.close()
 
     def _exactly(self, size: int, deadline: float | None) -> bytes:
-        data = bytearray()
-        while len(data) < size:
+        while len(self._unread) < size:
             left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
+            # A message mostly comes whole, head and body, often with those that follow it.
+            wanted = min(max(size - len(self._unread), _READ_BYTES), _MOST_READ_BYTES)
             try:
                 self._end.settimeout(left)
-                chunk = self._end.recv(min(size - len(data), 1 << 20))
+                chunk = self._end.recv(wanted)
             except TimeoutError:
                 raise
             except OSError as error:
                 raise ChannelError(f"the other side is gone: {error}") from error
             if not chunk:
                 raise ChannelError("the other side is gone: end of file")
-            data += chunk
-        return bytes(data)
+            self._unread += chunk
+        data = bytes(self._unread[:size])
+        del self._unread[:size]
+        return data
 
 
 def take_over_stdin() -> Channel:

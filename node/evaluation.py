@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Protocol
 
 from node.engines.engine import RolloutEngine, Sample, Sampling
 from node.errors import NodeError
 from node.policy import Policy
+from node.tasks.scorer import Scorer, buildable, judge_all, nothing_built
 from node.tasks.task import Split
 from protocol.keys import heldout_seed
 from swarm.counters import Counters
-from swarm.judge import UNAVAILABLE, JudgeRefused, Verdict
+from swarm.judge import Asked, JudgeRefused
 
 log = logging.getLogger(__name__)
 
@@ -30,60 +30,6 @@ class HeldOut:
     env: str
     level: int
     seed: int
-
-
-class Scorer(Protocol):
-    """Builds tasks and scores answers; :class:`node.tasks.verifier.Verifier` in real nodes."""
-
-    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
-        """The prompts of tasks, in their order."""
-        ...
-
-    def judge(
-        self,
-        env: str,
-        level: int,
-        seed: int,
-        texts: Sequence[str],
-        split: Split = Split.TRAIN,
-    ) -> Verdict:
-        """Rebuild one task and score answers to it."""
-        ...
-
-
-def buildable(
-    scorer: Scorer,
-    tasks: Sequence[tuple[str, int, int, Split]],
-    unscored: Callable[[int, JudgeRefused], None],
-) -> list[str | None]:
-    """The prompts of tasks; None where one cannot be built, so that no other is lost with it.
-
-    Args:
-        unscored: told the number of each of those, and why.
-
-    Raises:
-        JudgeRefused: nothing can be built now.
-    """
-    try:
-        return list(scorer.prompts(tasks))
-    except JudgeRefused as refused:
-        if refused.reason == UNAVAILABLE:
-            raise
-    prompts: list[str | None] = []
-    for number, task in enumerate(tasks):
-        try:
-            prompts += scorer.prompts([task])
-        except JudgeRefused as refused:
-            if refused.reason == UNAVAILABLE:
-                raise
-            unscored(number, refused)
-            prompts.append(None)
-    return prompts
-
-
-def nothing_built(count: int) -> JudgeRefused:
-    """What to raise where none of so many tasks could be built."""
-    return JudgeRefused(UNAVAILABLE, f"none of {count} tasks can be built; the log says why")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +132,24 @@ class Evaluator:
         fits = fitting(self._policy, encoded)
         if not all(fits):
             log.warning("%d of %d held-out prompts do not fit", fits.count(False), len(fits))
-        asked, room = list(compress(encoded, fits)), iter(fits)
-        samples = iter(self._engine.generate(asked, completions, self._sampling))
-        rewards = tuple(
-            self._judge(task, next(samples))
-            if prompt is not None and next(room)
-            else (0.0,) * completions
-            for task, prompt in zip(self._tasks, prompts, strict=True)
-        )
+        samples = self._engine.generate(list(compress(encoded, fits)), completions, self._sampling)
+        fit = iter(fits)
+        answered = [prompt is not None and next(fit) for prompt in prompts]
+        scored = self._scored(list(compress(self._tasks, answered)), samples)
+        rewards = tuple(next(scored) if each else (0.0,) * completions for each in answered)
         return Evaluation(self._tasks, rewards, prompts.count(None))
 
-    def _judge(self, task: HeldOut, samples: Sequence[Sample]) -> tuple[float, ...]:
-        texts = [sample.text for sample in samples]
-        return self._verifier.judge(
-            task.env, task.level, task.seed, texts, split=Split.HELDOUT
-        ).rewards
+    def _scored(
+        self, tasks: Sequence[HeldOut], samples: Sequence[Sequence[Sample]]
+    ) -> Iterator[tuple[float, ...]]:
+        asked = [
+            Asked(task.env, task.level, task.seed, [sample.text for sample in each])
+            for task, each in zip(tasks, samples, strict=True)
+        ]
+        for found in judge_all(self._verifier, asked, Split.HELDOUT):
+            if isinstance(found, JudgeRefused):
+                raise found
+            yield found.rewards
 
     def _unbuilt(self, task: HeldOut, refused: JudgeRefused) -> None:
         self._counters.add("heldout_unbuilt", reason=refused.reason)

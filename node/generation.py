@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import TypeVar
 
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sample, Sampling
-from node.evaluation import LONGER_CONTEXT, Scorer, buildable, fitting, nothing_built
+from node.evaluation import LONGER_CONTEXT, fitting
 from node.experience import OwnGroup, own_group
 from node.policy import Policy
 from node.stopwatch import Stopwatch
 from node.tasks.curriculum import EnvLevel, TaskSampler
+from node.tasks.scorer import Scorer, buildable, judge_all, nothing_built
 from node.tasks.task import Split
 from protocol.keys import task_seed
 from swarm.counters import Counters
-from swarm.judge import JudgeRefused
+from swarm.judge import Asked, JudgeRefused
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +89,8 @@ class Generator:
             draws, encoded = self._fitting(draws, encoded)
             samples = self._engine.generate(encoded, self._group_size, self._sampling)
         with watch.time("verify"):
-            scored = [self.score(*each) for each in zip(draws, encoded, samples, strict=True)]
-        groups = [group for group in scored if group is not None]
+            scored = self._score(list(zip(draws, encoded, samples, strict=True)))
+            groups = [group for group in scored if group is not None]
         self.observe(groups)
         return groups
 
@@ -129,15 +130,30 @@ class Generator:
 
         May be called beside everything else.
         """
-        texts = [sample.text for sample in samples]
-        try:
-            verdict = self._verifier.judge(draw.env, draw.level, draw.seed, texts)
-        except JudgeRefused as refused:
-            self._unscored(draw, refused)
-            return None
-        return own_group(
-            draw.env, draw.level, draw.epoch, draw.index, prompt_ids, samples, verdict.rewards
-        )
+        return next(self._score([(draw, prompt_ids, samples)]))
+
+    def _score(
+        self, rolled_out: Sequence[tuple[Draw, Sequence[int], Sequence[Sample]]]
+    ) -> Iterator[OwnGroup | None]:
+        asked = [
+            Asked(draw.env, draw.level, draw.seed, [sample.text for sample in samples])
+            for draw, _, samples in rolled_out
+        ]
+        outcomes = judge_all(self._verifier, asked)
+        for (draw, prompt_ids, samples), found in zip(rolled_out, outcomes, strict=True):
+            if isinstance(found, JudgeRefused):
+                self._unscored(draw, found)
+                yield None
+            else:
+                yield own_group(
+                    draw.env,
+                    draw.level,
+                    draw.epoch,
+                    draw.index,
+                    prompt_ids,
+                    samples,
+                    found.rewards,
+                )
 
     def _unscored(self, draw: Draw, refused: JudgeRefused) -> None:
         self._counters.add("own_groups_unscored", reason=refused.reason)

@@ -20,7 +20,7 @@ from node.config_sections import MixtureSection
 from node.draws import Draws
 from node.engines.engine import RolloutEngine, Sampling, StreamingEngine
 from node.engines.open import open_engine, open_streaming_engine
-from node.evaluation import Evaluator, Scorer, heldout_tasks
+from node.evaluation import Evaluator, heldout_tasks
 from node.forgetting import ForgettingAlarm
 from node.generation import Generator
 from node.intake import Intake, Limits
@@ -35,6 +35,7 @@ from node.ranks import Ranks
 from node.rounds import GroupSource, Rounds, RoundSettings, Rules
 from node.sharded_learner import Settings, open_learner
 from node.tasks.curriculum import EnvLevel, TaskSampler
+from node.tasks.scorer import Scorer
 from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.accounts import Accounts

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -30,7 +29,7 @@ from swarm.clock import Clock
 from swarm.counters import Counters
 from swarm.findings import Findings
 from swarm.journal import Journal
-from swarm.judge import CRASHED, TIMEOUT, Judge, JudgeRefused, Verdict
+from swarm.judge import CRASHED, TIMEOUT, Asked, Judge, Judged, JudgeRefused, Verdict
 from swarm.pooled_group import PooledGroup
 from swarm.standing import PROVEN
 from swarm.verification import Turns, VerificationBudget
@@ -97,7 +96,7 @@ class Admission:
         """The groups of a frame that may be learned from.
 
         Unless told otherwise the work is done on another thread; the event loop goes on. Between
-        two groups others may have their turn (:mod:`swarm.verification`).
+        two requests others may have their turn (:mod:`swarm.verification`).
 
         Args:
             frame: any bytes.
@@ -111,9 +110,9 @@ class Admission:
         if not self._threaded:
             return self.examine(frame, expected_author, offer)
         findings = await asyncio.to_thread(self._begin, frame, expected_author, offer)
-        for group in findings.pending:
+        while findings.pending:
             async with self._turns.turn(expected_author, proven=findings.proven):
-                await asyncio.to_thread(self._look, group, findings)
+                await asyncio.to_thread(self._look, findings)
         await asyncio.to_thread(self._settle, findings)
         return findings.admitted
 
@@ -122,8 +121,8 @@ class Admission:
     ) -> list[PooledGroup]:
         """:meth:`admit`, on the caller's thread and without a break."""
         findings = self._begin(frame, expected_author, offer)
-        for group in findings.pending:
-            self._look(group, findings)
+        while findings.pending:
+            self._look(findings)
         self._settle(findings)
         return findings.admitted
 
@@ -143,20 +142,32 @@ class Admission:
             findings.pending = self._unseen(author, timely, findings.now, findings)
         return findings
 
-    def _look(self, group: Group, findings: Findings) -> None:
-        """Judge one group, if its frame and its author may still cost anything."""
+    def _look(self, findings: Findings) -> None:
+        """Judge the next groups, if their frame and their author may still cost anything."""
         if findings.stalls == MAX_STALLS:
-            findings.refused[refusals.ABANDONED] += 1
+            findings.refused[refusals.ABANDONED] += len(findings.pending)
+            findings.pending = []
             return
         self._budget.begin(epoch_of(self._clock.time(), self._manifest.epoch_seconds))
         left = self._budget.left(findings.author, findings.seconds, proven=findings.proven)
         if not left:
             findings.refused[refusals.OVER_BUDGET] += 1
+            findings.pending = findings.pending[1:]
             return
-        verdict = self._verdict(group, findings, left)
-        if verdict and findings.opened:
-            pooled = self._pooled(findings.opened, group, verdict, findings.now)
-            findings.admitted.append(pooled)
+        outcomes = self._outcomes(findings, left)
+        judged, findings.pending = (
+            findings.pending[: len(outcomes)],
+            findings.pending[len(outcomes) :],
+        )
+        for group, found in zip(judged, outcomes, strict=True):
+            if isinstance(found, JudgeRefused):
+                findings.refused[found.reason] += 1
+                findings.stalls += found.reason in (TIMEOUT, CRASHED)
+            elif fault := _disagreement(group, found):
+                findings.refused[fault] += 1
+            elif findings.opened:
+                pooled = self._pooled(findings.opened, group, found, findings.now)
+                findings.admitted.append(pooled)
 
     def _settle(self, findings: Findings) -> None:
         """Put what came of a frame into the books."""
@@ -231,37 +242,30 @@ class Admission:
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen
 
-    def _verdict(self, group: Group, findings: Findings, left: float) -> Verdict | None:
-        """Our verdict within ``left`` seconds, if there is one and it is the author's."""
+    def _outcomes(self, findings: Findings, left: float) -> Sequence[Judged]:
+        """What comes of the next groups within ``left`` seconds, which are charged."""
         author = findings.author
-        seed = task_seed(author, group.epoch, group.index)
-        texts = [completion.text for completion in group.completions]
-        began, taken = self._timer(), None
+        asked = [
+            Asked(
+                group.env,
+                group.level,
+                task_seed(author, group.epoch, group.index),
+                [completion.text for completion in group.completions],
+            )
+            for group in findings.pending
+        ]
+        began = self._timer()
         try:
-            verdict = self._judge.judge(group.env, group.level, seed, texts, seconds=left)
-            taken = verdict.seconds
-        except JudgeRefused as refused:
-            taken = refused.seconds
-            findings.refused[refused.reason] += 1
-            findings.stalls += refused.reason in (TIMEOUT, CRASHED)
-            return None
+            outcomes = self._judge.judge_some(asked, seconds=left)
         except Exception:
             # A bug of ours must not cost us the other groups.
-            log.exception("the judge failed on a group of %s", group.env)
-            findings.refused[refusals.JUDGE_FAILED] += 1
-            return None
-        finally:
-            seconds = self._timer() - began if taken is None else taken
-            findings.seconds += seconds
-            self._budget.charge(author, seconds, proven=findings.proven)
-        if not _sound(verdict, len(texts)):
-            log.error("the judge gave %s to a group of %s", verdict.rewards, group.env)
-            findings.refused[refusals.BAD_VERDICT] += 1
-            return None
-        if not _agree(group.rewards, verdict.rewards):
-            findings.refused[refusals.REWARD_MISMATCH] += 1
-            return None
-        return verdict
+            log.exception("the judge failed on a group of %s", asked[0].env)
+            outcomes = [JudgeRefused(refusals.JUDGE_FAILED)]
+        told = [found.seconds for found in outcomes if found.seconds is not None]
+        seconds = sum(told) if len(told) == len(outcomes) else self._timer() - began
+        findings.seconds += seconds
+        self._budget.charge(author, seconds, proven=findings.proven)
+        return outcomes
 
     @staticmethod
     def _pooled(opened: OpenFrame, group: Group, verdict: Verdict, now: float) -> PooledGroup:
@@ -282,11 +286,12 @@ class Admission:
         )
 
 
-def _sound(verdict: Verdict, texts: int) -> bool:
-    rewards = verdict.rewards
-    return len(rewards) == texts and all(math.isfinite(r) and 0.0 <= r <= 1.0 for r in rewards)
-
-
-def _agree(claimed: tuple[float, ...], own: tuple[float, ...]) -> bool:
-    """Whether two verdicts are one; a claim that is not a number agrees with nothing."""
-    return all(abs(c - o) <= REWARD_TOLERANCE for c, o in zip(claimed, own, strict=True))
+def _disagreement(group: Group, verdict: Verdict) -> str | None:
+    """What is wrong with our verdict, or with the rewards that an author claims beside it."""
+    own = verdict.rewards
+    if len(own) != len(group.rewards) or not all(0.0 <= reward <= 1.0 for reward in own):
+        log.error("the judge gave %s to a group of %s", own, group.env)
+        return refusals.BAD_VERDICT
+    # A claim that is not a number agrees with nothing.
+    agree = all(abs(c - o) <= REWARD_TOLERANCE for c, o in zip(group.rewards, own, strict=True))
+    return None if agree else refusals.REWARD_MISMATCH

@@ -5,7 +5,7 @@ Admission lives without tasks, verifiers or worker processes; the node hands it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,8 +48,32 @@ class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
         self.seconds = seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One group to judge.
+
+    Attributes:
+        env: name in the catalogue.
+        level: index into the env's levels.
+        seed: the 63-bit number that the task is rebuilt from.
+        texts: the policy's own words, one text a completion, environment text left out.
+    """
+
+    env: str
+    level: int
+    seed: int
+    texts: Sequence[str]
+
+
+Judged = Verdict | JudgeRefused
+
+
 class Judge(Protocol):
-    """Rebuilds a task from its coordinates and scores answers to it."""
+    """Rebuilds tasks from their coordinates and scores answers to them.
+
+    Called from worker threads, by several at once. Texts come from strangers: an implementation
+    contains whatever they do, and answers or raises within bounded time.
+    """
 
     def judge(
         self,
@@ -60,14 +84,39 @@ class Judge(Protocol):
         *,
         seconds: float | None = None,
     ) -> Verdict:
-        """Score ``texts`` (the policy's own words, environment text left out). Blocks.
+        """Score ``texts``, the answers of one group. Blocks.
 
         Within ``seconds`` where they are given and fewer than the implementation allows itself.
-
-        Called from worker threads, by several at once. Texts come from strangers: an
-        implementation contains whatever they do, and answers or raises within bounded time.
 
         Raises:
             JudgeRefused: there is no verdict; every other exception is a bug.
         """
         ...
+
+    def judge_some(
+        self, asked: Sequence[Asked], *, seconds: float | None = None
+    ) -> Sequence[Judged]:
+        """Judge the first of some groups: one at the least, more while that takes a moment.
+
+        What hangs or breaks the judge is the last that it judges, so that the caller decides
+        whether to go on. Unless an implementation does better, the first group alone.
+
+        Args:
+            asked: one group or more.
+            seconds: most that all of it may take, as in :meth:`judge`.
+
+        Returns:
+            What came of the first groups, in their order.
+        """
+        first = asked[0]
+        return one_outcome(
+            lambda: self.judge(first.env, first.level, first.seed, first.texts, seconds=seconds)
+        )
+
+
+def one_outcome(judged: Callable[[], Verdict]) -> Sequence[Judged]:
+    """What came of judging one group."""
+    try:
+        return [judged()]
+    except JudgeRefused as refused:
+        return [refused]

@@ -9,8 +9,9 @@ below, and rests otherwise. At the default shares of a quarter
   least comes first.
 
 Proven authors (:mod:`swarm.standing`) go before newcomers, and of two the one whose verdicts took
-less time this epoch. A frame gives way after every group, so a proven author that costs little
-waits for one request at most. Time counts against its author however a verdict ends.
+less time this epoch. A frame gives way after every request: one group, or as many as the judge gets
+done in a moment (:meth:`swarm.judge.Judge.judge_some`). So a proven author that costs little waits
+for one request at most. Time counts against its author however a verdict ends.
 """
 
 from __future__ import annotations

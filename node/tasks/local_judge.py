@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from node.tasks.catalogue import Allowed, open_envs
+from node.tasks.chance import kept
 from node.tasks.scores import score
 from node.tasks.task import ScoringError, Split, Task, TaskError
 from protocol.manifest import EnvSpec
-from swarm.judge import CRASHED, UNKNOWN_ENV, JudgeRefused, Verdict
+from swarm.judge import CRASHED, UNKNOWN_ENV, Asked, Judged, JudgeRefused, Verdict, one_outcome
 
 REMEMBERED = 4096
 """Tasks and verdicts, each: some rounds of a small swarm."""
@@ -65,14 +66,28 @@ class LocalJudge:
         """
         return self._judged(env, level, seed, tuple(texts), split)
 
+    def judge_some(
+        self,
+        asked: Sequence[Asked],
+        split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
+    ) -> Sequence[Judged]:
+        """The first of some groups: here, one more a call saves nothing."""
+        first = asked[0]
+        return one_outcome(
+            lambda: self.judge(first.env, first.level, first.seed, first.texts, split)
+        )
+
     def _judge(
         self, env: str, level: int, seed: int, texts: tuple[str, ...], split: Split
     ) -> Verdict:
-        task = self._built(env, level, seed, split)
-        try:
-            scores = score(self._sources[env], task, texts)
-        except (ScoringError, RecursionError) as error:
-            raise JudgeRefused(CRASHED, str(error)) from error
+        with kept():
+            task = self._built(env, level, seed, split)
+            try:
+                scores = score(self._sources[env], task, texts)
+            except (ScoringError, RecursionError) as error:
+                raise JudgeRefused(CRASHED, str(error)) from error
         return Verdict(task.prompt, tuple(scores.rewards))
 
     def _build(self, env: str, level: int, seed: int, split: Split) -> Task:

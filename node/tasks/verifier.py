@@ -11,7 +11,8 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
-from node.tasks.catalogue import Allowed, CatalogueError, evaluates
+from node.tasks.catalogue import Allowed, CatalogueError
+from node.tasks.dialogue import Coordinates, admit, admitted, answers, refusal, wire
 from node.tasks.sandbox.grants import Grants
 from node.tasks.sandbox.walls import find_walls
 from node.tasks.task import Split
@@ -20,17 +21,15 @@ from protocol.manifest import EnvSpec
 from swarm.counters import Counters
 from swarm.judge import (
     CRASHED,
-    EVALUATES_TEXT,
     TIMEOUT,
     UNAVAILABLE,
-    UNKNOWN_ENV,
+    Asked,
+    Judged,
     JudgeRefused,
     Verdict,
 )
 
 logger = logging.getLogger(__name__)
-
-Coordinates = tuple[str, int, int, Split]
 
 
 class Verifier:
@@ -107,13 +106,30 @@ class Verifier:
         Raises:
             JudgeRefused: no verdict; see :class:`swarm.judge.JudgeRefused` for the reasons.
         """
-        task = (env, level, seed, split)
-        request = {"task": _wire(task), "texts": list(texts)}
-        reply, taken = self._ask(request, [task], seconds)
-        verdict = replace(_verdict(reply, len(texts)), seconds=taken)
-        if unreadable := reply.get("unreadable"):
-            self._counters.add("answers_unreadable", unreadable, env=env)
-        return verdict
+        (outcome,) = self.judge_some([Asked(env, level, seed, texts)], split, seconds=seconds)
+        if isinstance(outcome, JudgeRefused):
+            raise outcome
+        return outcome
+
+    def judge_some(
+        self,
+        asked: Sequence[Asked],
+        split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
+    ) -> Sequence[Judged]:
+        """Judge the first of some groups in one request: see :meth:`swarm.judge.Judge.judge_some`.
+
+        Each has the limits of a request, and what it took is told of it. A group that loses the
+        worker is the last; those before it keep their verdicts.
+        """
+        with self._lock:
+            try:
+                worker = self._serving(asked[0].env)
+                first = admitted(worker, self._specs, asked)
+            except JudgeRefused as refused:
+                return [refused]
+            return self._judge(worker, first, split, math.inf if seconds is None else seconds)
 
     def prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
         """The prompts of tasks, in their order.
@@ -129,7 +145,7 @@ class Verifier:
         return [prompts[n] for n, _ in numbered]
 
     def _prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
-        reply, _ = self._ask({"tasks": [_wire(task) for task in tasks]}, tasks)
+        reply = self._ask({"tasks": [wire(task) for task in tasks]}, tasks)
         prompts = reply.get("prompts")
         if not isinstance(prompts, list) or len(prompts) != len(tasks):
             raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
@@ -166,43 +182,68 @@ class Verifier:
     ) -> None:
         self.close()
 
-    def _ask(
-        self,
-        message: dict[str, Any],
-        tasks: Sequence[Coordinates],
-        seconds: float | None = None,
-    ) -> tuple[dict[str, Any], float]:
-        """The reply of the worker that serves the first task's env, and how long that took.
-
-        In seconds; the worker's start is left out.
-        """
-        limit = min(self._limits.wall_seconds, math.inf if seconds is None else seconds)
+    def _ask(self, message: dict[str, Any], tasks: Sequence[Coordinates]) -> dict[str, Any]:
+        """The reply of the worker that serves the first task's env."""
         with self._lock:
-            grants = self._granted(tasks[0][0])
-            try:
-                worker = self._running(grants)
-            except CatalogueError as error:
-                # It opened once; a file or package has changed under a running node.
-                logger.error("the worker cannot be started again: %s", error)
-                raise JudgeRefused(UNAVAILABLE, str(error)) from error
+            worker = self._serving(tasks[0][0])
             for env, level, _, _ in tasks:
-                self._admit(worker, env, level)
+                admit(worker, self._specs, env, level)
             began = time.monotonic()
             try:
-                reply = worker.ask(message, limit)
+                reply = worker.ask(message, self._limits.wall_seconds)
             except WorkerDied as death:
-                del self._workers[grants]
-                reason = TIMEOUT if death.ran_out_of_time else CRASHED
-                self._counters.add("verifier_restarts", reason=reason)
-                logger.warning("the worker was lost on env %r: %s", tasks[0][0], death)
-                raise JudgeRefused(reason, str(death), time.monotonic() - began) from death
-            taken = time.monotonic() - began
-        if "refused" in reply:
-            # A bent worker must choose neither names of counters nor what an author is blamed for.
-            told = reply["refused"]
-            reason = told if told in (UNKNOWN_ENV, TIMEOUT) else CRASHED
-            raise JudgeRefused(reason, str(reply.get("detail", "")), taken)
-        return reply, taken
+                raise self._lost(worker, tasks[0][0], death, time.monotonic() - began) from death
+            if refused := refusal(reply, time.monotonic() - began):
+                raise refused
+        return reply
+
+    def _judge(
+        self, worker: WorkerProcess, groups: Sequence[Asked], split: Split, seconds: float
+    ) -> list[Judged]:
+        each = self._limits.wall_seconds
+        outcomes: list[Judged] = []
+        last = time.monotonic()
+        try:
+            for outcome, unreadable in answers(worker, groups, split, each=each, together=seconds):
+                last = time.monotonic()
+                if unreadable:
+                    env = groups[len(outcomes)].env
+                    self._counters.add("answers_unreadable", unreadable, env=env)
+                outcomes.append(outcome)
+        except WorkerDied as death:
+            env = groups[len(outcomes)].env
+            outcomes.append(self._lost(worker, env, death, time.monotonic() - last))
+        except BaseException:
+            # An answer that nobody waits for any more must not become that of another group.
+            self._forget(worker)
+            raise
+        return outcomes
+
+    def _lost(
+        self, worker: WorkerProcess, env: str, death: WorkerDied, seconds: float
+    ) -> JudgeRefused:
+        self._forget(worker)
+        reason = TIMEOUT if death.ran_out_of_time else CRASHED
+        self._counters.add("verifier_restarts", reason=reason)
+        logger.warning("the worker was lost on env %r: %s", env, death)
+        return JudgeRefused(reason, str(death), seconds)
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        worker.end()
+        self._workers = {grants: each for grants, each in self._workers.items() if each != worker}
+
+    def _serving(self, env: str) -> WorkerProcess:
+        """The worker of an env.
+
+        Raises:
+            JudgeRefused: none can be had (``unavailable``).
+        """
+        try:
+            return self._running(self._granted(env))
+        except CatalogueError as error:
+            # It opened once; a file or package has changed under a running node.
+            logger.error("the worker cannot be started again: %s", error)
+            raise JudgeRefused(UNAVAILABLE, str(error)) from error
 
     def _running(self, grants: Grants) -> WorkerProcess:
         if self._closed:
@@ -240,29 +281,3 @@ class Verifier:
     def _granted(self, env: str) -> Grants:
         """What the worker of an env has; of an env that nobody knows, what any has."""
         return self._grants.get(env, self._plain)
-
-    def _admit(self, worker: WorkerProcess, env: str, level: int) -> None:
-        if env in worker.closed and evaluates(self._specs[env]):
-            raise JudgeRefused(EVALUATES_TEXT, worker.closed[env])
-        if env not in worker.envs:
-            raise JudgeRefused(UNKNOWN_ENV, worker.closed.get(env, f"{env!r} is not served here"))
-        if not 0 <= level < worker.envs[env].levels:
-            raise JudgeRefused(UNKNOWN_ENV, f"env {env!r} has no level {level}")
-
-
-def _wire(task: Coordinates) -> list[Any]:
-    env, level, seed, split = task
-    return [env, level, seed, split.value]
-
-
-def _verdict(reply: dict[str, Any], count: int) -> Verdict:
-    """The reply as a verdict; checked, since scoring strange text may have bent the worker."""
-    prompt, rewards = reply.get("prompt"), reply.get("rewards")
-    if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:
-        raise JudgeRefused(CRASHED, "the worker's verdict is malformed")
-    if not all(isinstance(reward, float) and 0.0 <= reward <= 1.0 for reward in rewards):
-        raise JudgeRefused(CRASHED, "the worker's rewards are not numbers in [0, 1]")
-    unreadable = reply.get("unreadable", 0)
-    if type(unreadable) is not int or not 0 <= unreadable <= count:
-        raise JudgeRefused(CRASHED, "the worker's count of unreadable answers is malformed")
-    return Verdict(prompt, tuple(rewards))

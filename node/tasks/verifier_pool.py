@@ -7,9 +7,10 @@ from contextlib import ExitStack, contextmanager
 from queue import LifoQueue
 
 from node.opened import Opened
+from node.tasks.dialogue import Coordinates
 from node.tasks.task import Split
-from node.tasks.verifier import Coordinates, Verifier
-from swarm.judge import Verdict
+from node.tasks.verifier import Verifier
+from swarm.judge import Asked, Judged, Verdict
 
 
 class VerifierPool(Opened):
@@ -45,6 +46,17 @@ class VerifierPool(Opened):
         """See :meth:`node.tasks.verifier.Verifier.judge`."""
         with self._one() as verifier:
             return verifier.judge(env, level, seed, texts, split, seconds=seconds)
+
+    def judge_some(
+        self,
+        asked: Sequence[Asked],
+        split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
+    ) -> Sequence[Judged]:
+        """See :meth:`node.tasks.verifier.Verifier.judge_some`."""
+        with self._one() as verifier:
+            return verifier.judge_some(asked, split, seconds=seconds)
 
     def prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
         """See :meth:`node.tasks.verifier.Verifier.prompts`."""

@@ -13,11 +13,13 @@ import math
 import os
 import resource
 import sys
+import time
 from typing import Any
 
 from node.channel import Channel, ChannelError, take_over_stdin
 from node.tasks.apart import OutOfTime, score_apart
 from node.tasks.catalogue import Allowed, CatalogueError, open_envs
+from node.tasks.chance import kept
 from node.tasks.sandbox.confine import Confinement, confine
 from node.tasks.scores import score
 from node.tasks.task import ScoringError, Split, Task, TaskError, TaskSource
@@ -38,7 +40,9 @@ def main() -> None:
     confine(own)
     _allow_cpu(_OPENING_CPU_SECONDS)
     try:
-        _serve(channel, options["cpu_seconds"], bytes.fromhex(own.once))
+        # Nobody else draws here, so that requests need not put the generators back.
+        with kept():
+            _serve(channel, options["cpu_seconds"], bytes.fromhex(own.once))
     except ChannelError:
         return
     except MemoryError:
@@ -52,8 +56,11 @@ def _serve(channel: Channel, cpu_seconds: int, once: bytes) -> None:
     gc.freeze()
     while True:
         request = channel.receive()
-        _allow_cpu(cpu_seconds)
-        channel.send(_answer(sources, request, once, cpu_seconds))
+        if "tasks" in request:
+            _allow_cpu(cpu_seconds)
+            channel.send(_prompts(sources, request["tasks"]))
+        else:
+            _judge(channel, sources, request, once, cpu_seconds)
 
 
 def _open(channel: Channel) -> dict[str, TaskSource]:
@@ -72,28 +79,63 @@ def _open(channel: Channel) -> dict[str, TaskSource]:
     return sources
 
 
-def _answer(
-    sources: dict[str, TaskSource], request: dict[str, Any], once: bytes, cpu_seconds: int
+def _judge(
+    channel: Channel,
+    sources: dict[str, TaskSource],
+    request: dict[str, Any],
+    once: bytes,
+    cpu_seconds: int,
+) -> None:
+    """Answer for each group as soon as it is judged; stop at a refusal, and after a while.
+
+    So the node knows which group this process is at, by its own clock, and nobody waits long.
+    """
+    stop = time.monotonic() + request["seconds"]
+    left = len(request["groups"])
+    while left:
+        task, texts = request["groups"][-left]
+        _allow_cpu(cpu_seconds)
+        reply = _scored(sources, task, texts, once, cpu_seconds)
+        left = 0 if "refused" in reply or time.monotonic() >= stop else left - 1
+        channel.send({**reply, "last": not left})
+
+
+def _prompts(sources: dict[str, TaskSource], tasks: list[list[Any]]) -> Reply:
+    try:
+        return {"prompts": [_build(sources, task).prompt for task in tasks]}
+    except (TaskError, RecursionError) as error:
+        return _refused(error)
+
+
+def _scored(
+    sources: dict[str, TaskSource],
+    coordinates: list[Any],
+    texts: list[str],
+    once: bytes,
+    cpu_seconds: int,
 ) -> Reply:
     try:
-        if "tasks" in request:
-            return {"prompts": [_build(sources, task).prompt for task in request["tasks"]]}
-        task = _build(sources, request["task"])
-        source, texts = sources[task.env], request["texts"]
+        task = _build(sources, coordinates)
+        source = sources[task.env]
         if source.evaluates_text:
             scores = score_apart(source, task, texts, once, cpu_seconds)
         else:
             scores = score(source, task, texts)
-    except OutOfTime as error:
-        return {"refused": TIMEOUT, "detail": str(error)}
-    except ScoringError as error:
-        return {"refused": CRASHED, "detail": str(error)}
-    except TaskError as error:
-        return {"refused": UNKNOWN_ENV, "detail": str(error)}
-    except RecursionError as error:
-        # How deep is too deep differs between interpreters, so it is nobody's verdict.
-        return {"refused": CRASHED, "detail": str(error)}
+    except (OutOfTime, ScoringError, TaskError, RecursionError) as error:
+        return _refused(error)
     return {"prompt": task.prompt, "rewards": scores.rewards, "unreadable": scores.unreadable}
+
+
+def _refused(error: OutOfTime | ScoringError | TaskError | RecursionError) -> Reply:
+    match error:
+        case OutOfTime():
+            reason = TIMEOUT
+        case TaskError():
+            reason = UNKNOWN_ENV
+        case _:
+            # How deep is too deep differs between interpreters, so it is nobody's verdict.
+            reason = CRASHED
+    return {"refused": reason, "detail": str(error)}
 
 
 def _build(sources: dict[str, TaskSource], task: list[Any]) -> Task:

@@ -122,17 +122,29 @@ class WorkerProcess:
         Raises:
             WorkerDied: there is none; the worker has been ended.
         """
+        self.tell(message, seconds)
+        return self.hear(seconds)
+
+    def tell(self, message: dict[str, Any], seconds: float) -> None:
+        """Send one request; raises as :meth:`ask`."""
         try:
             self._channel.send(message, seconds)
+        except (TimeoutError, ChannelError) as error:
+            raise self._death(error, seconds) from error
+
+    def hear(self, seconds: float) -> dict[str, Any]:
+        """Wait for the next reply; raises as :meth:`ask`."""
+        try:
             return self._channel.receive(seconds)
-        except TimeoutError as error:
+        except (TimeoutError, ChannelError) as error:
+            raise self._death(error, seconds) from error
+
+    def _death(self, error: OSError, seconds: float) -> WorkerDied:
+        if isinstance(error, TimeoutError):
             self._reap(0.0)
-            raise WorkerDied(f"no reply in {seconds:g} s", ran_out_of_time=True) from error
-        except ChannelError as error:
-            status = self._reap(_END_SECONDS)
-            raise WorkerDied(
-                f"ended with {in_words(status)}", ran_out_of_time=status in _OUT_OF_CPU
-            ) from error
+            return WorkerDied(f"no reply in {seconds:g} s", ran_out_of_time=True)
+        status = self._reap(_END_SECONDS)
+        return WorkerDied(f"ended with {in_words(status)}", ran_out_of_time=status in _OUT_OF_CPU)
 
     def alive(self) -> bool:
         """Whether the process still runs."""

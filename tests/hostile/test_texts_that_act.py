@@ -15,6 +15,7 @@ from node.config import Config, write_config
 from node.monitor.record import RoundRecord
 from node.run_folder import RunFolder
 from node.tasks.verifier import Verifier
+from node.tasks.worker_process import WorkerProcess
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
 from swarm.counters import Counters
@@ -104,7 +105,6 @@ def test_a_bent_worker_names_no_reason_that_its_author_would_pay_for(monkeypatch
     counters = Counters()
     env = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
     with Verifier([env], outside=True, counters=counters) as verifier:
-        verifier.start()
         for reply in (
             {"refused": "bad_signature", "detail": ACTS},
             {"refused": ACTS},
@@ -113,11 +113,11 @@ def test_a_bent_worker_names_no_reason_that_its_author_would_pay_for(monkeypatch
             {"prompt": "?", "rewards": [0.0], "unreadable": "1"},
             {"prompt": "?", "rewards": [0.0], "unreadable": 2},
         ):
-            answer = json.loads(json.dumps(reply))
-            monkeypatch.setattr(
-                "node.tasks.worker_process.WorkerProcess.ask", lambda *_, answer=answer: answer
-            )
-            with pytest.raises(JudgeRefused) as refused:
+            verifier.start()
+            answer = {**json.loads(json.dumps(reply)), "last": True}
+            with monkeypatch.context() as patched, pytest.raises(JudgeRefused) as refused:
+                patched.setattr(WorkerProcess, "tell", lambda *_: None)
+                patched.setattr(WorkerProcess, "hear", lambda *_, answer=answer: answer)
                 verifier.judge("gcd", 0, 1, ["6"])
             assert refused.value.reason == "crashed"
-    assert counters.snapshot() == {}
+    assert counters.snapshot() == {"verifier_restarts{reason=crashed}": 3.0}

@@ -16,7 +16,7 @@ from node.tasks.verifier import Verifier
 from node.tasks.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
 from swarm.counters import Counters
-from swarm.judge import JudgeRefused
+from swarm.judge import Asked, JudgeRefused
 from tests.hostile.strange_tasks import GOOD
 from tests.node.packages import declare
 
@@ -82,6 +82,42 @@ def test_a_text_that_loses_the_worker_loses_its_group_and_nothing_else(
     assert strange.judge("strange", 0, 1, [GOOD, "bad"]).rewards == (1.0, 0.0)
     assert strange.pid != before
     assert not psutil.pid_exists(before)
+
+
+def asked(*texts: str) -> list[Asked]:
+    return [Asked("strange", 0, seed, [text]) for seed, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("deed", "reason"), [("burn_cpu", "timeout"), ("sleep", "timeout"), ("leave", "crashed")]
+)
+def test_of_groups_judged_together_the_one_that_loses_the_worker_is_known(strange, deed, reason):
+    groups = asked(GOOD, "bad", deed, GOOD)
+    first, second, third = strange.judge_some(groups)
+    assert (first.rewards, second.rewards, third.reason) == ((1.0,), (0.0,), reason)
+    assert third.seconds is not None
+    (fourth,) = strange.judge_some(groups[3:])
+    assert fourth.rewards == (1.0,)
+
+
+def test_a_group_that_is_refused_is_the_last_that_is_judged_at_once(strange):
+    before = strange.pid
+    first, second = strange.judge_some(asked(GOOD, "recurse", GOOD))
+    assert (first.rewards, second.reason) == ((1.0,), "crashed")
+    assert strange.pid == before
+
+
+def test_groups_that_take_long_are_judged_one_at_a_time_and_each_is_told_what_it_took(strange):
+    groups = asked("doze", "doze")
+    found = [strange.judge_some(groups), strange.judge_some(groups[1:])]
+    assert [len(each) for each in found] == [1, 1]
+    assert all(each[0].seconds >= 0.6 for each in found)
+
+
+def test_groups_judged_together_have_no_more_time_than_their_caller_has(strange):
+    found = strange.judge_some(asked(GOOD, "sleep", GOOD), seconds=0.5)
+    assert [getattr(each, "reason", "judged") for each in found] == ["judged", "timeout"]
+    assert sum(each.seconds for each in found) < TIGHT.wall_seconds
 
 
 def test_a_text_that_would_kill_its_worker_is_wrong(strange):

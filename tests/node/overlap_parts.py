@@ -21,6 +21,7 @@ from node.overlap.window import Window
 from node.policy import Policy
 from node.rounds import Outcome, Rounds, RoundSettings
 from node.tasks.curriculum import TaskSampler
+from node.tasks.scorer import Scorer
 from node.tasks.task import Split
 from protocol.rollout import Finish
 from swarm.accounts import Accounts
@@ -133,7 +134,7 @@ class VirtualEngine:
         )
 
 
-class Teacher:
+class Teacher(Scorer):
     """Asks a question that tells its seed, and likes one answer in two."""
 
     def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:

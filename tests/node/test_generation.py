@@ -17,6 +17,7 @@ from node.outcome import Outcome
 from node.recorder import record_of
 from node.stopwatch import Stopwatch
 from node.tasks.curriculum import TaskSampler
+from node.tasks.scorer import Scorer
 from node.tasks.task import Split
 from node.update_stats import UpdateStats
 from swarm.clock import SystemClock
@@ -30,7 +31,7 @@ from tests.support import random_policy
 LONG = 600
 
 
-class Teacher:
+class Teacher(Scorer):
     """Asks one short question and then one that is too long, in turn; likes every answer."""
 
     def __init__(self, lengths: Sequence[int] = (5, LONG)) -> None:

@@ -14,12 +14,14 @@ import psutil
 import pytest
 
 from node.tasks.catalogue import CatalogueError, load_catalogue, open_catalogue
+from node.tasks.scorer import judge_all
 from node.tasks.task import Split
 from node.tasks.verifier import Verifier
 from node.tasks.verifier_pool import VerifierPool
+from node.tasks.worker_process import WorkerProcess
 from protocol.manifest import EnvSpec
 from swarm.counters import Counters
-from swarm.judge import JudgeRefused
+from swarm.judge import Asked, JudgeRefused
 
 TINY = load_catalogue("tiny")
 
@@ -92,6 +94,64 @@ def test_many_threads_get_each_their_own_verdict(verifier):
         )
     assert [v.rewards for v in verdicts] == [(1.0,)] * 40
     assert [v.prompt for v in verdicts] == [source.build(0, seed).prompt for seed in answers]
+
+
+def mixed_groups(count: int, texts: int = 2) -> list[Asked]:
+    """Groups of all envs in turn, each with one right answer."""
+    sources = list(open_catalogue(TINY, {}).values())
+    groups = []
+    for seed in range(count):
+        source = sources[seed % len(sources)]
+        right = str(source.build(0, seed).entry["answer"])
+        groups.append(Asked(source.name, 0, seed, [right, *["wrong"] * (texts - 1)]))
+    return groups
+
+
+def test_groups_judged_together_get_the_verdicts_they_get_alone(verifier):
+    groups = mixed_groups(70)
+    alone = [verifier.judge(g.env, g.level, g.seed, g.texts) for g in groups]
+    assert list(judge_all(verifier, groups)) == alone
+    assert {verdict.rewards for verdict in alone} == {(1.0, 0.0)}
+    assert len(verifier.judge_some(groups)) > 1
+
+
+def test_groups_judged_together_are_each_told_what_they_took(verifier):
+    verdicts = list(judge_all(verifier, mixed_groups(8)))
+    assert all(0.0 < verdict.seconds < 10.0 for verdict in verdicts)
+
+
+def test_an_env_that_is_not_served_costs_no_group_beside_it(verifier):
+    groups = mixed_groups(6)
+    groups[0] = replace(groups[0], env="nothing")
+    groups[3] = replace(groups[3], level=99)
+    found = list(judge_all(verifier, groups))
+    refused = [n for n, each in enumerate(found) if isinstance(each, JudgeRefused)]
+    assert refused == [0, 3]
+    assert {found[n].reason for n in refused} == {"unknown_env"}
+    assert {found[n].rewards for n in (1, 2, 4, 5)} == {(1.0, 0.0)}
+
+
+def test_groups_of_long_texts_are_judged_however_many_there_are(verifier):
+    groups = [replace(g, texts=[*g.texts, "x" * 700_000]) for g in mixed_groups(60)]
+    verdicts = list(judge_all(verifier, groups))
+    assert [verdict.rewards for verdict in verdicts] == [(1.0, 0.0, 0.0)] * 60
+
+
+def test_an_answer_that_nobody_waited_for_is_never_taken_for_that_of_another_group(monkeypatch):
+    first, second = mixed_groups(2)
+    with Verifier(TINY, outside=False) as verifier:
+        verifier.start()
+        with monkeypatch.context() as patched:
+
+            def interrupted(worker, seconds):
+                raise KeyboardInterrupt
+
+            patched.setattr(WorkerProcess, "hear", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                verifier.judge_some([first])
+        (verdict,) = verifier.judge_some([second])
+        prompt = verifier.prompts([(second.env, second.level, second.seed, Split.TRAIN)])
+    assert [verdict.prompt] == prompt
 
 
 class Gate(Verifier):

@@ -16,7 +16,7 @@ from swarm.admission import Admission
 from swarm.clock import VirtualClock
 from swarm.counters import Counters
 from swarm.journal import Journal
-from swarm.judge import JudgeRefused, Verdict
+from swarm.judge import Judge, JudgeRefused, Verdict
 from tests.swarm.experience_parts import START
 
 FOUNDER = Identity.generate()
@@ -29,7 +29,7 @@ def right_answer(seed: int) -> str:
     return str(seed % 90 + 1)
 
 
-class SumJudge:
+class SumJudge(Judge):
     """Scores sums; refuses, hangs or errs when a text tells it to."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from swarm.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.journal import Journal
-from swarm.judge import Verdict
+from swarm.judge import Judge, Verdict
 from swarm.known_peers import standing_with
 from swarm.member import Member
 from swarm.memory_transport import Conditions, MemoryNetwork, MemoryTransport
@@ -46,7 +46,7 @@ def identity(name: str) -> Identity:
     return Identity.from_seed(name.encode().ljust(32, b"."))
 
 
-class ParityJudge:
+class ParityJudge(Judge):
     """Rewards answers of even length: whoever claims anything else lies."""
 
     def judge(

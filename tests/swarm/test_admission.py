@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +13,8 @@ from protocol.admission_rule import AllowList
 from protocol.frame import content_id
 from protocol.identity import Identity
 from swarm.journal import Journal, backup_path, open_or_restore
-from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer
+from swarm.judge import Asked, Judged, JudgeRefused
+from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer, SumJudge
 from tests.swarm.experience_parts import START, wait
 
 
@@ -87,6 +90,40 @@ def test_one_group_without_a_verdict_does_not_cost_the_others(gate, anna):
     }
     # One that ran out of time is half a strike, and nine more may follow it within the hour.
     assert gate.accounts.get(anna.author).strikes == 0.5
+
+
+class Quick(SumJudge):
+    """Judges all that it is asked at once, to the first that it refuses; half a second each."""
+
+    def judge_some(
+        self, asked: Sequence[Asked], *, seconds: float | None = None
+    ) -> Sequence[Judged]:
+        found: list[Judged] = []
+        for number in range(len(asked)):
+            (each,) = super().judge_some(asked[number:])
+            if isinstance(each, JudgeRefused):
+                return [*found, JudgeRefused(each.reason, seconds=0.5)]
+            found.append(replace(each, seconds=0.5))
+        return found
+
+
+def test_groups_judged_at_once_are_told_apart_and_charged_for_together(gate, anna):
+    gate.judge = Quick()
+    gate.open(gate.journal)
+    texts = ["right", "refuse:unknown_env", "wrong", "refuse:timeout", "right"]
+    groups = [anna.group(i, ["right", text], claims=[1.0, 1.0]) for i, text in enumerate(texts)]
+    assert gate.admit(anna.frame(*groups), anna.author) == [0, 4]
+    assert gate.refused() == {"unknown_env": 1, "reward_mismatch": 1, "timeout": 1}
+    assert gate.accounts.get(anna.author).seconds == 2.5
+
+
+def test_a_frame_that_hangs_a_quick_judge_twice_is_abandoned_all_the_same(gate, anna):
+    gate.judge = Quick()
+    gate.open(gate.journal)
+    texts = ["right", "refuse:timeout", "refuse:crashed", "right", "right"]
+    groups = [anna.group(i, ["right", text]) for i, text in enumerate(texts)]
+    assert gate.admit(anna.frame(*groups), anna.author) == [0]
+    assert gate.refused() == {"timeout": 1, "crashed": 1, "abandoned": 2}
 
 
 def test_epochs_a_little_ahead_are_taken_and_further_ones_are_not(gate, anna):

@@ -1,0 +1,81 @@
+"""The seam between whoever needs tasks and rewards and whatever builds and scores them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from node.tasks.task import Split
+from swarm.judge import UNAVAILABLE, Asked, Judged, JudgeRefused, Verdict, one_outcome
+
+
+class Scorer(Protocol):
+    """Builds tasks and scores answers; :class:`node.tasks.verifier.Verifier` in real nodes."""
+
+    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+        """The prompts of tasks, in their order."""
+        ...
+
+    def judge(
+        self,
+        env: str,
+        level: int,
+        seed: int,
+        texts: Sequence[str],
+        split: Split = Split.TRAIN,
+    ) -> Verdict:
+        """Rebuild one task and score answers to it."""
+        ...
+
+    def judge_some(self, asked: Sequence[Asked], split: Split = Split.TRAIN) -> Sequence[Judged]:
+        """Judge the first of some groups, as :meth:`swarm.judge.Judge.judge_some` says."""
+        first = asked[0]
+        return one_outcome(
+            lambda: self.judge(first.env, first.level, first.seed, first.texts, split)
+        )
+
+
+def judge_all(
+    scorer: Scorer, asked: Sequence[Asked], split: Split = Split.TRAIN
+) -> Iterator[Judged]:
+    """What comes of judging some groups, in their order."""
+    done = 0
+    while done < len(asked):
+        outcomes = scorer.judge_some(asked[done:], split)
+        yield from outcomes
+        done += len(outcomes)
+
+
+def buildable(
+    scorer: Scorer,
+    tasks: Sequence[tuple[str, int, int, Split]],
+    unscored: Callable[[int, JudgeRefused], None],
+) -> list[str | None]:
+    """The prompts of tasks; None where one cannot be built, so that no other is lost with it.
+
+    Args:
+        unscored: told the number of each of those, and why.
+
+    Raises:
+        JudgeRefused: nothing can be built now.
+    """
+    try:
+        return list(scorer.prompts(tasks))
+    except JudgeRefused as refused:
+        if refused.reason == UNAVAILABLE:
+            raise
+    prompts: list[str | None] = []
+    for number, task in enumerate(tasks):
+        try:
+            prompts += scorer.prompts([task])
+        except JudgeRefused as refused:
+            if refused.reason == UNAVAILABLE:
+                raise
+            unscored(number, refused)
+            prompts.append(None)
+    return prompts
+
+
+def nothing_built(count: int) -> JudgeRefused:
+    """What to raise where none of so many tasks could be built."""
+    return JudgeRefused(UNAVAILABLE, f"none of {count} tasks can be built; the log says why")
