@@ -19,8 +19,8 @@ SURPRISE = 2.0
 """Nats beyond the entropy up to which a token is one that this policy might have written."""
 FALL = 2.0
 """Power of its probability by which a token beyond that counts less."""
-LEAST_PLAUSIBLE = 0.75
-"""Mean over a group's right tokens, up to which the group is of no use."""
+NO_USE, FULL_USE = 0.75, 0.9
+"""Means over a group's right tokens, up to which it is of no use and from which it is of full."""
 
 
 def plausibility(prox: Tensor, entropies: Tensor) -> Tensor:
@@ -37,10 +37,10 @@ def plausibility(prox: Tensor, entropies: Tensor) -> Tensor:
 
 
 def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> dict[int, float]:
-    """Of outside groups by their number, in [0, 1]: 1 where all of what is right is plausible.
+    """Of outside groups by their number, in [0, 1]: how plausible that is in them which is right.
 
-    Falls linearly to 0 where no more than ``LEAST_PLAUSIBLE`` of it is. A group in which nothing
-    right is left to read is of no use.
+    Linear between ``NO_USE`` and ``FULL_USE``. A group in which nothing right is left to read is of
+    no use.
 
     Args:
         sums: by completion, over tokens that are to be imitated: plausibilities, and how many.
@@ -53,5 +53,5 @@ def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> 
         found = [sums[number] for number in numbers if number in sums]
         tokens = sum(count for _, count in found)
         mean = sum(total for total, _ in found) / tokens if tokens else 0.0
-        useful[row.group] = max(0.0, mean - LEAST_PLAUSIBLE) / (1.0 - LEAST_PLAUSIBLE)
+        useful[row.group] = min(1.0, max(0.0, (mean - NO_USE) / (FULL_USE - NO_USE)))
     return useful
