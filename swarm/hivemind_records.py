@@ -7,6 +7,8 @@ its node calls and import nothing of it.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_bytes
@@ -28,6 +30,8 @@ SUBKEY_LIMIT = 64
 BIN_HEADER = 3
 MESSAGE_LIMIT = 4 << 20
 REMEMBERED_CHECKS = 8192
+FRESH_SECONDS = 600.0
+"""Records checked in one such span go before all that were checked earlier."""
 
 
 class StrictSerializer:
@@ -120,13 +124,18 @@ class RecordGate:
     of a node's signature checks would be repetitions.
     """
 
-    def __init__(self, serializer: StrictSerializer, counters: Counters) -> None:
+    def __init__(
+        self,
+        serializer: StrictSerializer,
+        counters: Counters,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.check: RecordCheck | None = None
         self._serializer = serializer
         self._counters = counters
         secret = token_bytes(32)
         self._passed: Bounded[bytes, None] = Bounded(
-            REMEMBERED_CHECKS, lambda digest: lot(secret, digest)
+            REMEMBERED_CHECKS, lambda digest: lot(secret, digest) - now() // FRESH_SECONDS
         )
 
     def validate(self, record: Any) -> bool:
