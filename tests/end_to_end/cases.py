@@ -137,8 +137,8 @@ CASES = (
     Case(
         "a dead bootstrap peer",
         1,
-        ("no peer answered within 2 seconds", "connection refused", "swarm-node doctor"),
-        (f"--peers={NOBODY}", "--set=network.start_timeout=2"),
+        ("no peer answered within 10 seconds", "connection refused", "swarm-node doctor"),
+        (f"--peers={NOBODY}", "--set=network.start_timeout=10"),
         begin_anew,
         command="seed",
     ),

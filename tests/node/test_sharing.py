@@ -81,7 +81,8 @@ def update(
     )
     stats = learner.update(drawn)
     learner._optimizer.discard()
-    return caught[0], stats
+    nothing = torch.zeros(sum(p.numel() for p in policy.model.parameters()))
+    return caught[0] if caught else nothing, stats
 
 
 @settings(max_examples=30, deadline=None)
