@@ -195,7 +195,10 @@ class Rounds:
             update = self._learn([g.training for g in trained] + outside)
             if not update.skipped:
                 self._mixture.observe(update.lead, update.groups_external)
-            self._accounts.prove(earned(external, update.useful))
+            credited = earned(external, update.useful)
+            self._accounts.prove(credited)
+            if useless := sum(not useful for _, useful in credited):
+                self._counters.add("outside_useless", useless)
             self._pool.record_update(
                 self._policy.version, [g.key for g in trained], [g.key for g in external]
             )

@@ -111,7 +111,10 @@ def test_a_group_of_no_use_leaves_the_gradient_to_the_others(together, monkeypat
     torch.testing.assert_close(found, expected)
 
 
-def test_an_update_of_nothing_useful_makes_no_step():
+@pytest.mark.parametrize("together", [True, False])
+def test_an_update_of_nothing_useful_makes_no_step(together, monkeypatch):
+    if not together:
+        monkeypatch.setattr("node.group_gradients.MOST_BYTES", 0)
     policy = settled()
     learner = Learner(policy, CONFIG, correction="tapered")
     learner.update([group(1, (0.0, 1.0))])
