@@ -128,6 +128,7 @@ def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, monkeyp
             served = 0
             for _ in range(CALLS):
                 served += await protocol.call_ping(peer) is not None
+                await asyncio.sleep(0.1)  # an honest peer keeps within a ninth of the allowance
             assert served >= ANSWERED
             assert anna.count("dht_calls_refused") > 0
 
