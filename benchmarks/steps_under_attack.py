@@ -2,9 +2,10 @@
 
 A node of the demo's trains on one half of this machine's cores, its daemon included; the attackers
 have the other half. They are let loose and stopped in turn, and what a round takes then and
-meanwhile is compared. Run it in the root:
+meanwhile is compared. ``--apart`` gives its daemon to the other half, as where there are cores to
+spare. Run it in the root:
 
-    python benchmarks/steps_under_attack.py [--only half] [--pairs 7] [--seconds 12] [--json]
+    python benchmarks/steps_under_attack.py [--apart] [--only eight] [--pairs 7] [--json]
 """
 
 from __future__ import annotations
@@ -76,24 +77,27 @@ def steps(node: NodeProcess, seconds: float) -> float:
     return statistics.median(taken)
 
 
-def measure(kind: str, attack: dict[str, float], pairs: int, seconds: float) -> str:
+def measure(kind: str, attack: dict[str, float], options: argparse.Namespace) -> str:
     """The median ratio of rounds under attack to rounds in peace, pair by pair."""
     half = cores() // 2
     with tempfile.TemporaryDirectory() as folder:
         settings = DemoSettings(nodes=1, rounds=10**6)
-        with swarm_of(settings, Path(folder, "swarm"), threads=half) as (_, nodes):
+        with swarm_of(settings, Path(folder), threads=half) as (_, nodes):
             (node,) = nodes.values()
             address = node.wait_for_address(60)
             while len(read_records(node.folder)) < FIRST_ROUNDS:
                 time.sleep(1)
             pin(node.pid, range(half))
+            for child in family(node.pid):
+                if options.apart and child.name() == "p2pd":
+                    pin(child.pid, range(half, 2 * half))
             with attacking(kind, address, **attack, seconds=LONGEST) as attackers:
                 pin(attackers.pid, range(half, 2 * half))
                 ratios, peace = [], []
-                for _ in range(pairs):
+                for _ in range(options.pairs):
                     with stopped(attackers.pid):
-                        peace.append(steps(node, seconds))
-                    ratios.append(steps(node, seconds) / peace[-1])
+                        peace.append(steps(node, options.seconds))
+                    ratios.append(steps(node, options.seconds) / peace[-1])
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
     return f"{statistics.median(ratios):.3f} ({spread}), {statistics.median(peace):.3f} s in peace"
 
@@ -102,12 +106,13 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="attacks whose name holds this")
+    parser.add_argument("--apart", action="store_true", help="its daemon has other cores")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=12.0, help="of each half of a pair")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     result = {
-        name: measure(kind, attack, options.pairs, options.seconds)
+        name: measure(kind, attack, options)
         for name, (kind, attack) in ATTACKS.items()
         if options.only in name
     }
