@@ -14,7 +14,7 @@ from node.tasks.task import Split, TaskSource
 from protocol.manifest import EnvSpec
 
 TASKS = 8
-MORE = {"codeio": 60, "list_functions": 60}
+MORE = {"codeio": 240, "list_functions": 60}
 """Where few of the questions differ."""
 
 
