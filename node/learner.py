@@ -132,7 +132,8 @@ class Learner:
         """Train on all of the groups together.
 
         Groups of equal rewards have no gradient and are not forwarded; they count in the mean over
-        groups all the same. Where no group is informative no step is made. A step whose loss or
+        groups all the same. Where no group is informative, or the gradient is zero since nothing
+        of others is of use, no step is made. A step whose loss or
         gradient is not finite is refused, and the weights stay as they are.
         Micro-batches are made smaller where memory runs out (:class:`NodeError` where they cannot).
         """
