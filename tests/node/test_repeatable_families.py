@@ -22,12 +22,14 @@ PROBE = Path(__file__).with_name("repeat_probe.py")
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict[str, str]]:
-    """Digests of all families in two processes."""
+def found(tmp_path_factory) -> list[dict[str, str]]:
+    """Digests of all families in two processes, away from the tree: some questions write files."""
+    folder = tmp_path_factory.mktemp("families")
     started = [
         subprocess.Popen(
             [sys.executable, str(PROBE), noise],
             env={**_environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
