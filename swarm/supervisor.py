@@ -57,6 +57,7 @@ class Supervisor:
         self._guests = guests
         guests.show_out = self._show_out
         self._unreachable: set[str] = set()
+        self._leaving: set[str] = set()
         self._node: HivemindNode | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -132,11 +133,12 @@ class Supervisor:
             )
         return peer
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` in the background until it ends or the supervisor is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     async def _dial(self, addresses: Sequence[str]) -> list[BaseException | str]:
         """Dial all at once; for each the peer id or what went wrong."""
@@ -163,18 +165,28 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Keep the list of connected peers, dial the missing ones, write the cache."""
-        turn = 0
+        turn, dialling = 0, self.spawn(asyncio.sleep(0))
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             turn += 1
             try:
                 self.connected = await self.node.connected()
-                await self._dial(self._redial.due(self.connected))
             except (TransportError, OSError, EOFError) as error:
                 self._counters.add("watch_failed")
                 logger.info("the daemon does not tell its peers: %s", error)
+                continue
+            if dialling.done() and (due := self._redial.due(self.connected)):
+                dialling = self.spawn(self._dial_missing(due))
             if turn % CACHE_EVERY == 0:
                 self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
+                self._redial.remember(self._cache.addresses)
+
+    async def _dial_missing(self, addresses: Sequence[str]) -> None:
+        """Dial, while the list of those connected is kept: a dead address takes seconds."""
+        try:
+            await self._dial(addresses)
+        except (TransportError, OSError, EOFError) as error:
+            logger.info("dialling broke off: %s", error)
 
     async def _supervise(self) -> None:
         """Whenever the daemon dies, start it again as it was and dial whom it knew."""
@@ -213,13 +225,17 @@ class Supervisor:
             raise
 
     def _show_out(self, peer: str) -> None:
-        self.spawn(self._disconnect(peer))
+        if peer not in self._leaving:
+            self._leaving.add(peer)
+            self.spawn(self._disconnect(peer))
 
     async def _disconnect(self, peer: str) -> None:
         try:
             await self.node.disconnect(peer)
         except Exception as error:  # noqa: BLE001 - hivemind's and the daemon's
             logger.info("peer %s was not disconnected: %s", peer, error)
+        finally:
+            self._leaving.discard(peer)
 
     def _addresses_connected(self) -> tuple[str, ...]:
         return tuple(address for addresses in self.connected.values() for address in addresses)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from swarm.budget import BURST_SECONDS, PEER_SHARE, ByteBudget
 from swarm.clock import VirtualClock, within
 from swarm.counters import Counters
-from swarm.known_peers import KEPT, Standings, standing_with
+from swarm.known_peers import KEPT, Standings
 from swarm.machine import PortTaken, check_ports, sweep_sockets
 from swarm.peer_cache import MAX_ADDRESSES, PeerCache
-from swarm.redial import LONGEST_SECONDS, Redial
+from swarm.redial import AT_A_TIME, LONGEST_FOR_BOOTSTRAP, Redial
 from tests.swarm.experience_parts import wait
 from tests.swarm.network_parts import identity
 
@@ -126,7 +126,7 @@ def test_any_number_of_new_keys_leaves_known_peers_their_part() -> None:
     clock = VirtualClock()
     standings = Standings(clock)
     friend = identity("friend")
-    standings.use(standing_with(friend.author, lambda author: 0.0))
+    standings.use(lambda author: float(author == friend.author))
     budget = ByteBudget(1 << 20, 1 << 20, clock, standings)
     for n in range(5000):
         while budget.take(f"sybil {n}", 4096):
@@ -162,7 +162,7 @@ def test_a_missing_bootstrap_peer_is_dialled_with_growing_pauses() -> None:
             dialled.append(second)
         wait(clock, 1)
     assert dialled[:5] == [0, 1, 3, 7, 15]
-    assert dialled[-1] - dialled[-2] == LONGEST_SECONDS
+    assert dialled[-1] - dialled[-2] == LONGEST_FOR_BOOTSTRAP
 
 
 def test_a_connected_peer_is_not_dialled_and_at_once_when_it_is_lost() -> None:
@@ -171,10 +171,41 @@ def test_a_connected_peer_is_not_dialled_and_at_once_when_it_is_lost() -> None:
     assert redial.due(["cleo"]) == ("/ip4/1.2.3.4/tcp/1/p2p/ben",)
 
 
-def test_remembered_peers_are_dialled_only_while_nobody_is_connected() -> None:
+def test_all_remembered_peers_are_dialled_while_nobody_is_connected() -> None:
     redial = Redial(["/a/p2p/ben"], ["/b/p2p/cleo", "/a/p2p/ben"], VirtualClock())
-    assert redial.due(["ben"]) == ()
+    assert redial.due(["cleo", "ben"]) == ()
     assert redial.due([]) == ("/a/p2p/ben", "/b/p2p/cleo")
+
+
+def test_missing_remembered_peers_are_dialled_a_few_at_a_time_and_each_in_its_turn() -> None:
+    clock = VirtualClock()
+    met = [f"/{n}/p2p/peer-{n}" for n in range(40)]
+    redial = Redial([], met, clock)
+    dialled: list[str] = []
+    for _ in range(5):
+        due = redial.due(["peer-0"])
+        assert len(due) <= AT_A_TIME
+        dialled += due
+        wait(clock, 0.1)
+    assert sorted(dialled) == sorted(met[1:])
+    for _ in range(300):
+        redial.due(["peer-0"])
+        wait(clock, 1)
+    minute: list[str] = []
+    for _ in range(60):
+        minute += redial.due(["peer-0"])
+        wait(clock, 1)
+    assert sorted(minute) == sorted(met[1:]), "once a minute in the end"
+
+
+def test_whom_to_dial_is_who_was_met_last_and_their_pauses_go_on() -> None:
+    clock = VirtualClock()
+    redial = Redial([], ["/a/p2p/ben", "/b/p2p/cleo"], clock)
+    assert len(redial.due(["eli"])) == 2
+    redial.remember(["/b/p2p/cleo", "/c/p2p/dora"])
+    assert redial.due(["eli"]) == ("/c/p2p/dora",)
+    wait(clock, 1)
+    assert redial.due(["eli"]) == ("/b/p2p/cleo", "/c/p2p/dora")
 
 
 def test_the_peer_cache_keeps_the_latest_peers(tmp_path: Path) -> None:
