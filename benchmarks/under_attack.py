@@ -21,6 +21,7 @@ from output import show
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from protocol.messages import PULL_STREAM
+from swarm.apart.transport import ApartTransport
 from swarm.transport import TransportError
 from tests.hostile.test_floods_over_daemons import memory, two, under
 from tests.swarm.network_parts import Node
@@ -61,12 +62,12 @@ async def calls(anna: Node, ben: Node, count: int) -> tuple[int, int, float]:
 async def measure(kind: str, options: dict[str, float], count: int) -> str:
     """One attack, on fresh nodes."""
     with tempfile.TemporaryDirectory() as folder:
-        async with two(Path(folder)) as (anna, ben):
+        async with two(Path(folder), ApartTransport) as (anna, ben):
             await calls(anna, ben, 5)
-            before = memory(anna)
+            before = memory()
             async with under(kind, anna, **options):
                 pulls, pings, median = await calls(anna, ben, count)
-                added = (memory(anna) - before) / 1e6
+                added = (memory() - before) / 1e6
     return f"{pulls}/{count} pulls, {pings}/{count} calls, median {median:.3f} s, {added:+.0f} MB"
 
 

@@ -25,6 +25,7 @@ from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.rollout import Group
 from swarm.accounts import Accounts
+from swarm.apart.transport import ApartTransport
 from swarm.assembly import assemble
 from swarm.clock import SystemClock
 from swarm.collector import CollectorLimits
@@ -34,6 +35,7 @@ from swarm.journal import Journal
 from swarm.member import Member, MemberStatus
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
+from swarm.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +101,9 @@ class Membership(Opened):
         self._claim("identity", self.identity.author, self._folder.identity)
         loop = LoopThread("network")
         stack.callback(loop.close)
-        transport = HivemindTransport(
+        # A seed has no learner that strangers could get in the way of.
+        kind = ApartTransport if self._takes else HivemindTransport
+        transport = kind(
             self._folder.identity,
             listen=network.listen,
             announce=network.announce,
@@ -140,9 +144,7 @@ class Membership(Opened):
             counters=self._counters,
         )
 
-    async def _member(
-        self, transport: HivemindTransport, verifier: Verifier, signed: bytes
-    ) -> Member:
+    async def _member(self, transport: Transport, verifier: Verifier, signed: bytes) -> Member:
         """Put the member together, on the loop that its parts belong to."""
         network = self._config.network
         return assemble(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -120,8 +120,14 @@ class Accounts:
         rows = self._journal.read(
             f"SELECT {_COLUMNS} FROM accounts WHERE earned>=?", (PROVEN * FULL,)
         )
-        accounts = (_account(row, {}) for row in rows)
-        return frozenset(a.author for a in accounts if standing(a, now) >= PROVEN)
+        return frozenset(a.author for a in _accounts(rows) if standing(a, now) >= PROVEN)
+
+    def standings(self) -> dict[bytes, float]:
+        """Of every author who has proved useful at all."""
+        now = self._clock.time()
+        rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts WHERE earned>0")
+        found = {account.author: standing(account, now) for account in _accounts(rows)}
+        return {author: value for author, value in found.items() if value > 0}
 
     def tried(self) -> dict[bytes, float]:
         """What authors have earned (:class:`swarm.standing.Proof`) of whom updates used a group."""
@@ -221,6 +227,11 @@ class Accounts:
         idlest = f"SELECT author FROM accounts ORDER BY {kept}, touched LIMIT 1"
         for table in ("refusals", "accounts"):
             connection.execute(f"DELETE FROM {table} WHERE author=({idlest})")
+
+
+def _accounts(rows: Iterable[tuple[Any, ...]]) -> Iterator[Account]:
+    """Of rows of ``_COLUMNS``, their refusals left out."""
+    return (_account(row, {}) for row in rows)
 
 
 def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:

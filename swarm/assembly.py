@@ -6,7 +6,6 @@ import random
 
 from protocol.frame import open_frame
 from protocol.identity import Identity
-from protocol.manifest import open_manifest, swarm_id
 from swarm.accounts import Accounts
 from swarm.admission import Admission, Opener
 from swarm.clock import Clock
@@ -16,7 +15,7 @@ from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.journal import Journal
 from swarm.judge import Judge
-from swarm.known_peers import standing_with
+from swarm.known_peers import OwnFirst
 from swarm.member import Member
 from swarm.outbox import Outbox
 from swarm.pool import Pool
@@ -54,12 +53,11 @@ def assemble(
         rng: see :class:`swarm.member.Member`.
         threaded, opener: see :class:`swarm.admission.Admission`.
     """
-    manifest, swarm = open_manifest(signed_manifest), swarm_id(signed_manifest)
     directory = Directory(
-        transport, identity, manifest, swarm, clock, secret, counters, accounts.standing
+        transport, identity, signed_manifest, clock, secret, counters, accounts.standing
     )
     transport.use_validator(directory.check)
-    transport.use_standing(standing_with(identity.author, accounts.standing))
+    transport.use_standing(OwnFirst(identity.author, accounts))
     exchange = Exchange(
         transport,
         outbox,
@@ -71,8 +69,8 @@ def assemble(
         upload_rate=upload_rate,
     )
     admission = Admission(
-        manifest,
-        swarm,
+        directory.manifest,
+        directory.swarm_id,
         judge,
         accounts,
         journal,

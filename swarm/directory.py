@@ -11,23 +11,21 @@ from hashlib import sha256
 from protocol import envelope
 from protocol.admission_rule import ProofOfWork, find_nonce
 from protocol.announcement import (
-    CLOCK_SKEW,
     Announcement,
     Offer,
     check_clock,
-    check_record,
     open_announcement,
     sign_announcement,
 )
-from protocol.errors import Expired, ProtocolError
+from protocol.errors import ProtocolError
 from protocol.identity import Identity
 from protocol.keys import epoch_of, reader_shards, record_key, shard_of
-from protocol.manifest import Manifest
 from swarm.bounded import Bounded, lot, rank_of
 from swarm.clock import Clock
 from swarm.counters import Counters
 from swarm.known_peers import KEPT, Standing
-from swarm.transport import RecordView, Transport
+from swarm.record_rule import RecordRule
+from swarm.transport import Transport
 
 MAX_KNOWN = 4096
 LIFETIME_EPOCHS = 2.0
@@ -48,25 +46,29 @@ class Directory:
     """One member's view of the swarm's announcements.
 
     Args:
+        signed: the swarm's manifest as its founder signed it.
         secret: local bytes that make the shards read here, and whom this node remembers of too
             many, unpredictable to others.
         standing: who is known to be useful.
+
+    Attributes:
+        check: which records the hash table may hold.
     """
 
     def __init__(
         self,
         transport: Transport,
         identity: Identity,
-        manifest: Manifest,
-        swarm_id: bytes,
+        signed: bytes,
         clock: Clock,
         secret: bytes,
         counters: Counters,
         standing: Standing,
     ) -> None:
         self.identity = identity
-        self.manifest = manifest
-        self.swarm_id = swarm_id
+        self.check = RecordRule(signed, clock, counters)
+        self.manifest = self.check.manifest
+        self.swarm_id = self.check.swarm_id
         self._transport = transport
         self._clock = clock
         self._secret = secret
@@ -82,27 +84,6 @@ class Directory:
     def epoch(self) -> int:
         """The present epoch."""
         return epoch_of(self._clock.time(), self.manifest.epoch_seconds)
-
-    def check(self, record: RecordView) -> bool:
-        """Whether the hash table may hold a record; for :meth:`Transport.use_validator`."""
-        now = self._clock.time()
-        try:
-            _, announcement = check_record(
-                record.key,
-                record.subkey,
-                record.value,
-                record.expiry,
-                now,
-                self.swarm_id,
-                self.manifest,
-            )
-        except Expired:
-            # A replica whose clock is behind still holds it; nothing is wrong with the record.
-            return record.expiry > now - CLOCK_SKEW
-        except ProtocolError as error:
-            self._refused(error)
-            return False
-        return self._begun(announcement)
 
     async def announce(self, offers: Sequence[Offer], policy_step: int, sequence: int) -> bool:
         """Sign and store this node's record of the epoch, in place of an earlier one.
@@ -160,13 +141,13 @@ class Directory:
             author, announcement = open_announcement(record, self.swarm_id, self.manifest)
             check_clock(announcement, self.manifest, self._clock.time())
         except ProtocolError as error:
-            self._refused(error)
+            self.check.refused(error.code)
             return None
         if author == self.identity.author or (
             present is not None and present.announcement.sequence >= announcement.sequence
         ):
             return None
-        if not self._begun(announcement):
+        if not self.check.begun(announcement.epoch):
             return None
         known = Known(author, announcement, record)
         loser = self._known.put(author, known)
@@ -203,17 +184,6 @@ class Directory:
             others = useful + self._rng.sample(rest, max(0, room - len(useful)))
         return [known.record for known in (own + others)[:limit]]
 
-    def _begun(self, announcement: Announcement) -> bool:
-        """Whether the epoch has begun by this node's clock.
-
-        A record that came early would be there before all others; its author, whose clock may be
-        ahead in good faith, announces again.
-        """
-        if announcement.epoch <= self.epoch:
-            return True
-        self._counters.add("announcements_refused", reason="not_begun")
-        return False
-
     def _rank(self, author: bytes) -> float:
         drawn = lot(self._secret, self.epoch.to_bytes(8, "big"), author)
         return rank_of(drawn, self._standing(author))
@@ -228,6 +198,3 @@ class Directory:
             else:
                 self._nonce = find_nonce(rule, *work)
         return self._nonce
-
-    def _refused(self, error: ProtocolError) -> None:
-        self._counters.add("announcements_refused", reason=error.code)

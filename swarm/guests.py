@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 FREE_TIMEOUTS = 3
 FIRST_PAUSE = 2.0
+FLOOD_PAUSE = 10.0
 LONGEST_PAUSE = 120.0
 
 
@@ -35,10 +36,15 @@ class Guests:
             clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE, free=FREE_TIMEOUTS
         )
         self._flood = Flood(clock)
+        self._outside: Backoff[str] = Backoff(clock, first=FLOOD_PAUSE, longest=LONGEST_PAUSE)
 
     def welcome(self, peer: str) -> bool:
-        """Whether a peer is listened to at all now."""
-        return not self._patience.waits(peer)
+        """Whether a peer's requests are listened to now."""
+        return not (self._patience.waits(peer) or self.shown_out(peer))
+
+    def shown_out(self, peer: str) -> bool:
+        """Whether a peer flooded this node lately and is not to be back yet."""
+        return self._outside.waits(peer)
 
     def let_wait(self, peer: str) -> None:
         """Note that a peer did not complete its request or did not take its answer in time."""
@@ -52,8 +58,11 @@ class Guests:
         self._patience.succeeded(peer)
 
     def refused(self, peer: str) -> None:
-        """Note a refusal; a peer that goes on and on is shown out."""
-        if self._flood.refused(peer):
-            self._counters.add("peers_shown_out")
-            logger.info("peer %s floods this node and is disconnected", peer)
-            self.show_out(peer)
+        """Note a refusal; a peer that goes on and on is shown out, and again if it comes back."""
+        if not self.shown_out(peer):
+            if not self._flood.refused(peer):
+                return
+            pause = self._outside.failed(peer)
+            logger.info("peer %s floods this node and is kept out for %g s", peer, pause)
+        self._counters.add("peers_shown_out")
+        self.show_out(peer)

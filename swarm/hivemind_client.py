@@ -5,6 +5,7 @@ Works on the objects that :mod:`swarm.hivemind_node` hands over and imports noth
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -17,6 +18,9 @@ logger = logging.getLogger(__name__)
 RPC_BYTES_PER_SECOND = 1 << 20
 RPC_SENT_PER_SECOND = 8 << 20
 RPC_LARGEST = 1 << 19
+UNACCEPTED = 512
+"""Streams that may wait for this process while it does something else. Beyond asyncio's hundred the
+daemon resets every further one, so that a flood of streams would shut everybody out."""
 
 
 def expect_hang_ups(p2p: Any) -> None:
@@ -49,7 +53,8 @@ def limit_calls(p2p: Any, counters: Counters, guests: Guests) -> None:
     def charged(handler: Any) -> Any:
         async def serve(request: bytes, peer: Any) -> bytes:
             caller = str(peer)
-            if not (received.take(caller, len(request)) and sent.take(caller, 0)):
+            served = not guests.shown_out(caller) and received.take(caller, len(request))
+            if not (served and sent.take(caller, 0)):
                 counters.add("dht_calls_refused")
                 guests.refused(caller)
                 raise PermissionError("over budget")
@@ -61,3 +66,11 @@ def limit_calls(p2p: Any, counters: Counters, guests: Guests) -> None:
 
     for name, handler in handlers.items():
         handlers[name] = charged(handler)
+
+
+async def take_streams(p2p: Any) -> None:
+    """Serve the streams that a daemon hands over, until cancelled."""
+    control = p2p._client.control
+    path = control.listen_maddr["unix"]
+    async with await asyncio.start_unix_server(control._handler, path, backlog=UNACCEPTED):
+        await asyncio.Future()

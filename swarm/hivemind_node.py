@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,33 +20,20 @@ from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.dial_reasons import DialReasons
 from swarm.guests import Guests
-from swarm.hivemind_client import expect_hang_ups, limit_calls
+from swarm.hivemind_client import expect_hang_ups, limit_calls, take_streams
 from swarm.hivemind_records import RecordGate, StrictSerializer
 from swarm.hivemind_routing import OneIdEach
 from swarm.hivemind_storage import BoundedStorage
-from swarm.machine import with_port_of
-from swarm.transport import PeerUnreachable, TransportError
+from swarm.machine import DETACHED, DaemonFailed, with_port_of
+from swarm.transport import PeerUnreachable
 
 logger = logging.getLogger(__name__)
 
 StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """(peer id, reader, writer) of an incoming stream."""
 
-DETACHED = (
-    sys.executable,
-    "-ISc",
-    "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])",
-)
-"""Runs the command behind it as the same process, in a new session."""
-
 RPC_SECONDS = 1.5
 STOP_SECONDS = 5.0
-
-
-class DaemonFailed(TransportError):  # noqa: N818
-    """p2pd did not start."""
-
-    code = "daemon_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +128,9 @@ class HivemindNode:
             def _make_process_args(*args: Any, **options: Any) -> list[str]:
                 return [*DETACHED, *P2P._make_process_args(*args, **options)]
 
+            def _start_listening(self) -> None:
+                self._listen_task = asyncio.ensure_future(take_streams(self))
+
         try:
             # Bootstrap peers are dialled by the transport: a daemon that is given dead ones exits.
             return await Daemon.create(
@@ -163,6 +152,12 @@ class HivemindNode:
     @property
     def peer_id(self) -> str:
         return str(self._p2p.peer_id)
+
+    @property
+    def daemon(self) -> int | None:
+        """Process id of the daemon; None once it has exited."""
+        child = self._p2p._child
+        return child.pid if child.returncode is None else None
 
     @property
     def gate(self) -> RecordGate:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from swarm.clock import Clock, SystemClock
 from swarm.counters import Counters
@@ -110,6 +111,22 @@ class HivemindTransport:
 
     def peers(self) -> tuple[str, ...]:
         return tuple(sorted(self._supervisor.connected))
+
+    @property
+    def daemon(self) -> int | None:
+        """Process id of the daemon; None while there is none."""
+        return self._supervisor.node.daemon if self._supervisor.started else None
+
+    def state(self) -> dict[str, Any]:
+        """What others ask of it, as it is now; before the start and after the end less."""
+        state: dict[str, Any] = {"bytes_in": self._bytes_in, "bytes_out": self._bytes_out}
+        if self._supervisor.started:
+            state |= {
+                "peer_id": self.peer_id,
+                "addresses": self.addresses(),
+                "peers": self.peers(),
+            }
+        return state
 
     def use_validator(self, check: RecordCheck) -> None:
         self._check = check

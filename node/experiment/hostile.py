@@ -12,7 +12,6 @@ from node.experiment.settings import EPOCH_SECONDS, GROUPS_PER_EPOCH, node_ident
 from node.experiment.surroundings import Surroundings
 from node.membership import MIB
 from node.tasks.curriculum import served_levels
-from protocol.manifest import swarm_id
 from swarm.accounts import Accounts
 from swarm.counters import Counters
 from swarm.directory import LIFETIME_EPOCHS, Directory
@@ -63,8 +62,7 @@ class HostileNode:
         directory = Directory(
             self._transport,
             identity,
-            around.manifest,
-            swarm_id(around.signed),
+            around.signed,
             clock,
             identity.author,
             counters,

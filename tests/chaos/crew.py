@@ -15,7 +15,7 @@ import psutil
 from node.config import Config, write_config
 from node.files import write_atomic
 from protocol.identity import Identity
-from tests.chaos.launcher import OFFSET
+from tests.chaos.launcher import NETWORK, OFFSET
 from tests.chaos.world import ROOT, World
 
 MODELS = ("tiny", "tiny-wide")
@@ -148,7 +148,7 @@ class ChaosNode:
         self._hang_up()
 
     def stop(self, whole: bool) -> None:
-        """SIGSTOP; with ``whole`` its daemon too, as when a laptop's lid closes."""
+        """SIGSTOP; with ``whole`` its network too, as when a laptop's lid closes."""
         self._signal(signal.SIGSTOP, whole)
         self.stopped = True
 
@@ -208,7 +208,7 @@ class ChaosNode:
             self._process.stdin.close()
 
     def _signal(self, number: signal.Signals, whole: bool) -> None:
-        daemons = [child.pid for child in self.children("p2pd")] if whole else []
-        for pid in (self.pid, *daemons):
+        names = ("p2pd", NETWORK) if whole else ()
+        for pid in (self.pid, *(child.pid for name in names for child in self.children(name))):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)

@@ -13,6 +13,7 @@ from tests.chaos.autopsy import autopsy
 from tests.chaos.crew import ChaosNode
 from tests.chaos.evidence import Evidence
 from tests.chaos.healing import Healing
+from tests.chaos.launcher import NETWORK
 from tests.chaos.plan import SETTLING, Event
 from tests.chaos.world import World
 
@@ -29,7 +30,7 @@ FULL_DISK = ("no space left", "disk is full", "ree some space")
 """What a node says as its last word when its disk is full; sentences begin with a capital."""
 PRIVILEGED = ("disk", "partition")
 """What needs namespaces."""
-ELSEWHERE = {"daemon": "p2pd", "verifier": "node.tasks.worker"}
+ELSEWHERE = {"daemon": "p2pd", "network": NETWORK, "verifier": "node.tasks.worker"}
 
 
 class Director:
@@ -183,7 +184,7 @@ class Director:
     def _daemon(self, event: Event, node: ChaosNode) -> str:
         return "done" if node.kill_child(ELSEWHERE[event.kind]) else "skipped: it has none"
 
-    _verifier = _daemon
+    _network = _verifier = _daemon
 
     def _clock(self, event: Event, node: ChaosNode) -> str:
         node.set_clock(event.shift)

@@ -1,11 +1,13 @@
 """``swarm-node`` with a clock that somebody else moves, and a pause before every round.
 
 Usage: ``python -m tests.chaos.launcher CLOCK PAUSE join …``. ``CLOCK`` is a file with one float64:
-the seconds by which this process's wall clock is ahead. The pause leaves the cores to the others.
+the seconds by which this process's wall clock is ahead, and that of the network's process, which
+is started through here as well. The pause leaves the cores to the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import struct
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 OFFSET = struct.Struct("<d")
+NETWORK = "swarm.apart.child"
 
 
 def shift_clock(path: Path) -> None:
@@ -37,11 +40,23 @@ def pause_rounds(seconds: float) -> None:
     Rounds.step = rested  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Become the network's process, or ``swarm-node``."""
     clock, pause, *sys.argv[1:] = sys.argv[1:]
     shift_clock(Path(clock))
+    from swarm.apart import child, process
+
+    if sys.argv[1] == NETWORK:
+        asyncio.run(child.main())
+        return
+    here = sys.executable, "-P", "-m", "tests.chaos.launcher"
+    process.COMMAND = (*here, clock, pause, NETWORK)
     if sys.argv[1] == "join":
         pause_rounds(float(pause))
     from node.cli.main import run
 
     run()
+
+
+if __name__ == "__main__":
+    main()

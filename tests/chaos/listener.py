@@ -82,8 +82,7 @@ class Listener:
         self.directory = Directory(
             transport,
             identity,
-            self.manifest,
-            self.swarm,
+            signed,
             self.clock,
             b"listener",
             self.counters,

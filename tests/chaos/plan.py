@@ -22,6 +22,13 @@ start, and one that is starting cannot show a heal."""
 LONGEST_PAUSE = 30.0
 
 
+KINDS = (
+    *("kill", "young", "pause", "suspend"),
+    *("daemon", "network", "verifier", "clock", "disk"),
+)
+"""Of what befalls one node."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One misfortune.
@@ -29,7 +36,8 @@ class Event:
     Attributes:
         at: seconds after the start of the run.
         kind: ``kill``, ``young`` (killed while it starts), ``pause``, ``suspend`` (its daemon is
-            stopped too), ``daemon``, ``verifier``, ``clock``, ``disk`` or ``partition``.
+            stopped too), ``daemon``, ``network`` (the process of that name), ``verifier``,
+            ``clock``, ``disk`` or ``partition``.
         node: index of the node, or of the first to be looked at for one that can be hurt so; -1
             for what befalls all.
         seconds: how long it lasts; 0 for what does not last.
@@ -64,6 +72,7 @@ class Dose:
     pause: int
     suspend: int
     daemon: int
+    network: int
     verifier: int
     clock: int
     disk: int
@@ -89,6 +98,7 @@ def dose_of(seconds: float, nodes: int) -> Dose:
         pause=about(12),
         suspend=about(8),
         daemon=about(20),
+        network=about(12),
         verifier=about(12),
         clock=about(10),
         disk=about(4),
@@ -107,7 +117,7 @@ def draw(seed: int, seconds: float, nodes: int, dose: Dose, disk_node: int) -> l
     partitions = _partitions(rng, seconds, dose)
     quiet = [(e.at + e.seconds - SETTLING, e.at + e.seconds + HEALING) for e in partitions]
     events = list(partitions)
-    for kind in ("kill", "young", "pause", "suspend", "daemon", "verifier", "clock", "disk"):
+    for kind in KINDS:
         for _ in range(getattr(dose, kind)):
             least = 0.5 * dose.longest if kind == "disk" else 2.0
             lasts = rng.uniform(least, dose.longest)

@@ -18,7 +18,7 @@ def test_a_plan_follows_from_its_seed_and_keeps_its_bounds(seed: int, minutes: i
     assert events != draw(seed + 1, seconds, 8, dose, disk_node=0)
     counts = Counter(event.kind for event in events)
     assert all(counts[kind] == getattr(dose, kind) > 0 for kind in counts)
-    assert len(counts) == 9
+    assert len(counts) == 10
     for event in events:
         assert event.at >= WARM_UP and event.at + event.seconds < seconds
         assert event.seconds <= LONGEST_PAUSE

@@ -89,8 +89,8 @@ class Command:
         return found
 
     def children(self, name: str) -> list[psutil.Process]:
-        """Direct children with ``name`` in their command line."""
-        found = psutil.Process(self.process.pid).children()
+        """Children with ``name`` in their command line: p2pd of the network's, others its own."""
+        found = psutil.Process(self.process.pid).children(recursive=name == "p2pd")
         return [child for child in found if any(name in part for part in child.cmdline())]
 
     def records(self) -> list[dict[str, Any]]:

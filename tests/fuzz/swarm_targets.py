@@ -30,7 +30,7 @@ from swarm.streams import ask, serve
 from swarm.transport import Handler, Refusal, TransportError
 from tests.fuzz.target import Target, vectors
 from tests.protocol import samples
-from tests.protocol.samples import ALICE, MALLORY, MANIFEST, SWARM
+from tests.protocol.samples import ALICE, MALLORY
 from tests.swarm.admission_parts import Gate, Peer
 from tests.swarm.experience_parts import START
 
@@ -98,7 +98,7 @@ class _Wire:
 def _directory(transport: _Captured) -> Directory:
     clock = VirtualClock(samples.NOW)
     return Directory(
-        transport, ALICE, MANIFEST, SWARM, clock, b"secret", Counters(), lambda author: 0.0
+        transport, ALICE, samples.SIGNED, clock, b"secret", Counters(), lambda author: 0.0
     )
 
 

@@ -17,7 +17,7 @@ from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.journal import Journal
 from swarm.judge import Judge, Verdict
-from swarm.known_peers import standing_with
+from swarm.known_peers import OwnFirst
 from swarm.member import Member
 from swarm.memory_transport import Conditions, MemoryNetwork, MemoryTransport
 from swarm.outbox import Origin, Outbox
@@ -88,15 +88,14 @@ class Node:
         self.directory = Directory(
             transport,
             self.identity,
-            agreed,
-            swarm,
+            signed,
             clock,
             name.encode(),
             counters,
             self.accounts.standing,
         )
         transport.use_validator(self.directory.check)
-        transport.use_standing(standing_with(self.identity.author, self.accounts.standing))
+        transport.use_standing(OwnFirst(self.identity.author, self.accounts))
         self.exchange = Exchange(
             transport,
             self.outbox,

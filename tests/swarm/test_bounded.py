@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from swarm.backoff import MAX_REMEMBERED, Backoff
 from swarm.bounded import Bounded, lot, rank_of
 from swarm.clock import VirtualClock
+from swarm.counters import Counters
 from swarm.flood import FADE_SECONDS, MOST_REFUSALS, Flood
+from swarm.guests import FLOOD_PAUSE, Guests
 from swarm.peer_cache import MAX_ADDRESSES, PeerCache
 from swarm.pull_allowance import TRIES, PullAllowance
 from tests.swarm.experience_parts import wait
@@ -113,6 +115,30 @@ def test_a_peer_is_shown_out_for_a_flood_of_refusals_and_not_for_as_many_in_hour
     flood = Flood(clock)
     assert not any(flood.refused("ben") or wait(clock, FADE_SECONDS) for _ in range(300))
     assert [flood.refused("flo") for _ in range(int(MOST_REFUSALS))].count(True) == 1
+
+
+def test_a_peer_that_floods_is_kept_out_for_a_while_and_longer_each_time() -> None:
+    clock, out = VirtualClock(), []
+    guests = Guests(clock, Counters())
+    guests.show_out = out.append
+
+    def flood() -> None:
+        while not guests.shown_out("flo"):
+            guests.refused("flo")
+
+    guests.refused("ben")
+    assert guests.welcome("ben")
+    for pause in (FLOOD_PAUSE, 2 * FLOOD_PAUSE, 4 * FLOOD_PAUSE):
+        flood()
+        assert out.pop() == "flo" and not out and not guests.welcome("flo")
+        wait(clock, 0.9 * pause)
+        guests.refused("flo")
+        assert out.pop() == "flo", "at the first request, as it came back too early"
+        wait(clock, 0.2 * pause)
+        assert guests.welcome("flo")
+        guests.refused("flo")
+        assert not out
+    assert guests.welcome("ben")
 
 
 def test_strangers_leave_a_quarter_of_pulls_and_places_to_useful_authors() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from swarm.apart.transport import ApartTransport
 from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.hivemind_transport import HivemindTransport
@@ -22,8 +23,12 @@ from tests.swarm.network_parts import Node, identity, manifest
 pytestmark = pytest.mark.processes
 
 
+Kind = type[HivemindTransport] | type[ApartTransport]
+KINDS = (HivemindTransport, ApartTransport)
+
+
 @contextmanager
-def running(name: str, folder: Path, *peers: str) -> Iterator[Node]:
+def running(name: str, folder: Path, *peers: str, kind: Kind = HivemindTransport) -> Iterator[Node]:
     """A member that runs on a thread of its own until the block ends."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -36,9 +41,7 @@ def running(name: str, folder: Path, *peers: str) -> Iterator[Node]:
     key.write_bytes(identity(name).export())
     key.chmod(0o600)
     clock, counters = SystemClock(), Counters()
-    transport = HivemindTransport(
-        key, listen=("/ip4/127.0.0.1/tcp/0",), peers=peers, counters=counters
-    )
+    transport = kind(key, listen=("/ip4/127.0.0.1/tcp/0",), peers=peers, counters=counters)
     node = Node(name, transport, clock, counters, manifest(epoch_seconds=2.0))
     call(transport.start())
     task = asyncio.run_coroutine_threadsafe(node.member.run(), loop)
@@ -63,9 +66,10 @@ def daemons() -> set[int]:
     return {p.pid for p in psutil.Process().children(recursive=True) if p.name() == "p2pd"}
 
 
-def test_two_members_pool_each_others_groups(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_members_pool_each_others_groups(kind: Kind, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        anna = stack.enter_context(running("anna", tmp_path))
+        anna = stack.enter_context(running("anna", tmp_path, kind=kind))
         ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
         anna.publish(2)
         ben.publish()
@@ -76,9 +80,10 @@ def test_two_members_pool_each_others_groups(tmp_path: Path) -> None:
     assert not daemons()
 
 
-def test_a_member_whose_daemon_is_killed_goes_on_exchanging(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_whose_daemon_is_killed_goes_on_exchanging(kind: Kind, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        anna = stack.enter_context(running("anna", tmp_path))
+        anna = stack.enter_context(running("anna", tmp_path, kind=kind))
         annas = daemons()
         ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
         anna.publish()
@@ -89,3 +94,32 @@ def test_a_member_whose_daemon_is_killed_goes_on_exchanging(tmp_path: Path) -> N
         eventually(lambda: len(ben.pool.fresh()) == 2)
         assert anna.member.failure is None
     assert not daemons()
+
+
+def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        anna = stack.enter_context(running("anna", tmp_path, kind=ApartTransport))
+        (process,) = network_processes()
+        ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
+        anna.publish()
+        eventually(lambda: ben.authors())
+        before = anna.transport.peer_id, anna.transport.addresses()
+        moved = anna.transport.bytes_out
+        # As beyond its allowance: a daemon that goes on standing still would keep the port.
+        for daemon in process.children():
+            daemon.suspend()
+        process.kill()
+        eventually(lambda: anna.count("network_restarts"))
+        eventually(lambda: anna.transport.peers() == (ben.transport.peer_id,))
+        assert (anna.transport.peer_id, anna.transport.addresses()) == before
+        assert anna.transport.bytes_out >= moved
+        anna.publish()
+        eventually(lambda: len(ben.pool.fresh()) == 2)
+        assert anna.member.failure is None
+    assert not daemons()
+    assert not network_processes()
+
+
+def network_processes() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [p for p in children if "swarm.apart.child" in p.cmdline()]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from swarm.clock import VirtualClock
-from swarm.known_peers import KEPT, KNOWN, Standings, standing_with
+from swarm.known_peers import KEPT, KNOWN, Standings
 from swarm.places import TAKING_SECONDS, YOUNG_SECONDS, Place, Places
 from tests.swarm.experience_parts import wait
 from tests.swarm.network_parts import identity
@@ -18,7 +18,7 @@ TOTAL, EACH = 8, 4
 
 def places(clock: VirtualClock) -> Places:
     standings = Standings(clock)
-    standings.use(standing_with(FRIEND.author, lambda author: 0.0))
+    standings.use(lambda author: float(author == FRIEND.author))
     return Places(TOTAL, EACH, clock, standings)
 
 
