@@ -24,6 +24,7 @@ from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.accounts import Accounts
+from swarm.apart.transport import ApartTransport
 from swarm.assembly import assemble
 from swarm.clock import SystemClock
 from swarm.collector import CollectorLimits
@@ -54,7 +55,7 @@ class Node:
     """A member and what the benchmark needs of it."""
 
     author: bytes
-    transport: HivemindTransport
+    transport: ApartTransport
     member: Member
     journal: Journal
     outbox: Outbox
@@ -69,7 +70,7 @@ class Node:
         journal = Journal(folder / "journal.db", clock)
         accounts, outbox = Accounts(journal, clock), Outbox(journal, counters)
         pool = Pool(journal, 1024, 3600.0, clock, counters)
-        transport = HivemindTransport(folder / "identity.key", listen=LISTEN, peers=(bootstrap,))
+        transport = ApartTransport(folder / "identity.key", listen=LISTEN, peers=(bootstrap,))
         await transport.start()
         member = assemble(
             transport,

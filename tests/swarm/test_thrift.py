@@ -55,8 +55,10 @@ BUSY = "while True: pass"
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="stands still on Linux only")
 def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(monkeypatch) -> None:
-    monkeypatch.setattr(thrift, "SAVED_SECONDS", 0.1)
+    # So little that it wants more on the busiest machine.
+    monkeypatch.setattr(thrift, "SAVED_SECONDS", 0.01)
     monkeypatch.setattr(thrift, "SHARE", 0.0)
+    monkeypatch.setattr(thrift, "LEAST", 0.01)
     counters = Counters()
     with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
         try:
@@ -68,25 +70,26 @@ def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(monkeypatch) -> Non
             began = time.monotonic()
             with pytest.raises(TimeoutError):
                 asyncio.run(work())
+            took = time.monotonic() - began
             process = psutil.Process(busy.pid)
-            used = sum(process.cpu_times()[:2])
-            # Half as much again for a machine that lets this process wait for its turn.
-            assert used < 0.1 + 1.5 * 0.2 * (time.monotonic() - began)
-            assert counters.snapshot()["network_paused_seconds"] > 0
+            # Its share, and what it gets while this process waits for a turn of its own.
+            assert sum(process.cpu_times()[:2]) < 0.6 * took
+            assert counters.snapshot()["network_paused_seconds"] > 0.2 * took
             assert process.status() != psutil.STATUS_STOPPED
         finally:
             busy.kill()
 
 
 def test_the_time_of_a_daemon_that_is_replaced_still_counts() -> None:
+    idle = [sys.executable, "-c", "import time; time.sleep(600)"]
     with (
         subprocess.Popen([sys.executable, "-c", BUSY]) as first,
-        subprocess.Popen([sys.executable, "-c", BUSY]) as second,
+        subprocess.Popen(idle) as second,
     ):
         try:
             pids = [first.pid]
             meter = Meter(lambda: pids[-1])
-            while meter.read() < 0.2:
+            while meter.read() < 1.0:
                 time.sleep(0.01)
             before = meter.read()
             first.kill()
@@ -94,8 +97,7 @@ def test_the_time_of_a_daemon_that_is_replaced_still_counts() -> None:
             pids.append(second.pid)
             assert meter.read() >= before
             assert meter.daemon and meter.daemon.pid == second.pid
-            while meter.read() < before + 0.1:
-                time.sleep(0.01)
+            assert meter.read() < before + 1.0
         finally:
             first.kill()
             second.kill()
