@@ -243,7 +243,8 @@ class ApartTransport:
         return await handler(peer, request)
 
     def _note(self, state: dict[str, Any]) -> None:
-        self._state = state
+        # One that is starting in place of another knows no addresses yet: they stay the same.
+        self._state |= state
 
     def _count(self, added: dict[str, float]) -> None:
         for name, n in added.items():
@@ -270,7 +271,9 @@ class ApartTransport:
             return await self._call(LOOKUP_SECONDS, method, *args)
         except TransportError as error:
             self._counters.add("dht_failed", call=method)
-            logger.warning("DHT %s failed: %s", method, error)
+            # That the process is gone has been said, and is so for every call until another is up.
+            level = logging.DEBUG if isinstance(error.__cause__, LinkLost) else logging.WARNING
+            logger.log(level, "DHT %s failed: %s", method, error)
             return nothing
 
     def _told(self, name: str) -> Any:

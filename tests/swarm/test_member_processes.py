@@ -110,7 +110,12 @@ def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: P
             daemon.suspend()
         process.kill()
         eventually(lambda: anna.count("network_restarts"))
-        eventually(lambda: anna.transport.peers() == (ben.transport.peer_id,))
+        eventually(
+            lambda: (
+                anna.member.status().peer_id == before[0]
+                and anna.transport.peers() == (ben.transport.peer_id,)
+            )
+        )
         assert (anna.transport.peer_id, anna.transport.addresses()) == before
         assert anna.transport.bytes_out >= moved
         anna.publish()
