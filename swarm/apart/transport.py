@@ -111,6 +111,8 @@ class ApartTransport:
         self._tasks = [
             asyncio.ensure_future(work) for work in (self._supervise(), self._tell_standings())
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._finished)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -237,6 +239,11 @@ class ApartTransport:
             standings = self._standing.all() if self._standing else {}
             if standings != told and self._tell("use_standings", standings):
                 told = standings
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._counters.add("transport_failures")
+            logger.error("a task of the transport failed", exc_info=error)
 
     async def _answer(self, protocol: str, peer: str, request: bytes) -> bytes:
         handler, _ = self._services[protocol]
