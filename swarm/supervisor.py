@@ -165,27 +165,27 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Keep the list of connected peers, dial the missing ones, write the cache."""
-        turn, dialling = 0, self.spawn(asyncio.sleep(0))
+        turn, dialling = 0, None
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             turn += 1
             try:
                 self.connected = await self.node.connected()
+                # Beside this, for a dead address takes seconds.
+                if dialling is None or dialling.done():
+                    dialling = self.spawn(self._dial_missing())
             except (TransportError, OSError, EOFError) as error:
                 self._counters.add("watch_failed")
                 logger.info("the daemon does not tell its peers: %s", error)
-                continue
-            if dialling.done() and (due := self._redial.due(self.connected)):
-                dialling = self.spawn(self._dial_missing(due))
             if turn % CACHE_EVERY == 0:
                 self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
                 self._redial.remember(self._cache.addresses)
 
-    async def _dial_missing(self, addresses: Sequence[str]) -> None:
-        """Dial, while the list of those connected is kept: a dead address takes seconds."""
+    async def _dial_missing(self) -> None:
         try:
-            await self._dial(addresses)
+            await self._dial(self._redial.due(self.connected))
         except (TransportError, OSError, EOFError) as error:
+            self._counters.add("watch_failed")
             logger.info("dialling broke off: %s", error)
 
     async def _supervise(self) -> None:
