@@ -20,14 +20,13 @@ from swarm.supervisor import Supervisor
 from swarm.transport import (
     MINIMUM_RATE,
     OPENING_SECONDS,
-    RECORD_LIMIT,
     DeadlineExceeded,
     Handler,
     PeerUnreachable,
     RecordCheck,
-    RecordTooLarge,
     Refusal,
     TransportError,
+    check_size,
 )
 
 logger = logging.getLogger(__name__)
@@ -137,10 +136,7 @@ class HivemindTransport:
         self._guests.standings.use(standing)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        if len(value) > RECORD_LIMIT:
-            raise RecordTooLarge(
-                f"record of {len(value)} bytes, limit {RECORD_LIMIT}; offer fewer frames"
-            )
+        check_size(value)
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 return await self._supervisor.node.store(key, subkey, value, expiry)

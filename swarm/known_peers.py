@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from protocol.errors import BadKey
 from protocol.identity import author_of
+from swarm.accounts import Accounts
 from swarm.clock import Clock
 
 Standing = Callable[[bytes], float]
@@ -22,32 +22,20 @@ REMEMBERED_SECONDS = 5.0
 MAX_REMEMBERED = 4096
 
 
-class Known(Protocol):
-    """Whoever remembers authors; :class:`swarm.accounts.Accounts`."""
-
-    def standing(self, author: bytes) -> float:
-        """Of one author."""
-        ...
-
-    def standings(self) -> Mapping[bytes, float]:
-        """Of all who have any."""
-        ...
-
-
 class OwnFirst:
     """What is known of authors, with this node's own at the top: it keeps its records like any."""
 
-    def __init__(self, own: bytes, known: Known) -> None:
+    def __init__(self, own: bytes, accounts: Accounts) -> None:
         self._own = own
-        self._known = known
+        self._accounts = accounts
 
     def __call__(self, author: bytes) -> float:
         """Standing of an author, in [0, 1]."""
-        return 1.0 if author == self._own else self._known.standing(author)
+        return 1.0 if author == self._own else self._accounts.standing(author)
 
     def all(self) -> dict[bytes, float]:
         """The standing of everyone who has any."""
-        return {**self._known.standings(), self._own: 1.0}
+        return {**self._accounts.standings(), self._own: 1.0}
 
 
 class Standings:

@@ -23,17 +23,16 @@ from swarm.transport import (
     MINIMUM_RATE,
     OPENING_SECONDS,
     RATE_GRACE_SECONDS,
-    RECORD_LIMIT,
     DeadlineExceeded,
     Handler,
     PeerUnreachable,
     RecordCheck,
-    RecordTooLarge,
     RecordView,
     Refusal,
     Refused,
     ResponseTooLarge,
     TooSlow,
+    check_size,
 )
 
 REPLICAS = 3
@@ -152,10 +151,7 @@ class MemoryTransport:
         self._guests.standings.use(standing)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        if len(value) > RECORD_LIMIT:
-            raise RecordTooLarge(
-                f"record of {len(value)} bytes, limit {RECORD_LIMIT}; offer fewer frames"
-            )
+        check_size(value)
         await self._network.travel()
         record = RecordView(dht_key_of(key), subkey, value, expiry)
         replicas = self._network.replicas(self.peer_id, record.key)

@@ -83,6 +83,14 @@ class RecordTooLarge(TransportError):
     code = "record_too_large"
 
 
+def check_size(value: bytes) -> None:
+    """Raises :class:`RecordTooLarge` for a record over :data:`RECORD_LIMIT`."""
+    if len(value) > RECORD_LIMIT:
+        raise RecordTooLarge(
+            f"record of {len(value)} bytes, limit {RECORD_LIMIT}; offer fewer frames"
+        )
+
+
 class Refusal(Exception):
     """Raised by a handler to decline a request; ``reason`` (snake_case) is counted, not sent."""
 

@@ -51,12 +51,15 @@ class Child:
         assert self._transport is not None, "open comes first"
         return self._transport
 
-    def open(self, settings: dict[str, Any]) -> None:
-        """Make the transport; arguments as :class:`HivemindTransport` takes them, and a level."""
-        logging.getLogger("swarm").setLevel(settings.pop("log_level"))
-        for name in ("identity", "peer_cache"):
-            settings[name] = settings[name] and Path(settings[name])
-        self._transport = HivemindTransport(**settings, counters=self.counters)
+    def open(self, log_level: int, identity: str, peer_cache: str | None, **settings: Any) -> None:
+        """Make the transport; other arguments as :class:`HivemindTransport` takes them."""
+        logging.getLogger("swarm").setLevel(log_level)
+        self._transport = HivemindTransport(
+            Path(identity),
+            peer_cache=Path(peer_cache) if peer_cache else None,
+            **settings,
+            counters=self.counters,
+        )
 
     async def start(self) -> None:
         await self.transport.start()
@@ -72,28 +75,18 @@ class Child:
         self.look()
         return peer
 
-    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        return await self.transport.store(key, subkey, value, expiry)
+    async def store(self, *record: Any) -> bool:
+        return await self.transport.store(*record)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
         return await self.transport.read(key)
 
-    async def request(
-        self,
-        peer: str,
-        protocol: str,
-        payload: bytes,
-        limit: int,
-        deadline: float,
-        minimum_rate: float,
-    ) -> bytes:
-        answer = await self.transport.request(
-            peer, protocol, payload, limit=limit, deadline=deadline, minimum_rate=minimum_rate
-        )
+    async def request(self, *asked: Any, **limits: Any) -> bytes:
+        answer = await self.transport.request(*asked, **limits)
         self.look()
         return answer
 
-    def handle(self, protocol: str, limits: dict[str, int]) -> None:
+    def handle(self, protocol: str, **limits: int) -> None:
         """Serve a protocol with answers that the parent gives."""
 
         async def ask(peer: str, request: bytes) -> bytes:

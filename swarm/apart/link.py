@@ -65,7 +65,7 @@ class Link:
             await asyncio.gather(*working, return_exceptions=True)
             self._writer.close()
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, /, *args: Any, **options: Any) -> Any:
         """What the other side's ``method`` returns.
 
         Raises:
@@ -75,7 +75,7 @@ class Link:
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(CALL, number, method, args)
+            self._send(CALL, number, method, args, options)
             await self._writer.drain()
             return await future
         except asyncio.CancelledError:
@@ -87,11 +87,11 @@ class Link:
         finally:
             del self._waiting[number]
 
-    def tell(self, method: str, *args: Any) -> bool:
+    def tell(self, method: str, /, *args: Any, **options: Any) -> bool:
         """Call without an answer; False when it was dropped, as the other side does not listen."""
         if self._lost or self._writer.transport.get_write_buffer_size() > UNSENT:
             return False
-        self._send(NOTE, method, args)
+        self._send(NOTE, method, args, options)
         return True
 
     def close(self) -> None:
@@ -103,8 +103,8 @@ class Link:
             raise LinkLost("the other process is gone")
         self._writer.write(msgpack.packb(message))
 
-    def _on_call(self, number: int, method: str, args: list[Any]) -> None:
-        task = asyncio.ensure_future(self._answer(number, method, args))
+    def _on_call(self, number: int, *asked: Any) -> None:
+        task = asyncio.ensure_future(self._answer(number, *asked))
         self._working[number] = task
         task.add_done_callback(lambda _: self._working.pop(number))
 
@@ -112,8 +112,8 @@ class Link:
         if number in self._working:
             self._working[number].cancel()
 
-    def _on_note(self, method: str, args: list[Any]) -> None:
-        self._methods[method](*args)
+    def _on_note(self, method: str, args: list[Any], options: dict[str, Any]) -> None:
+        self._methods[method](*args, **options)
 
     def _on_result(self, number: int, value: Any) -> None:
         if number in self._waiting and not self._waiting[number].done():
@@ -123,9 +123,11 @@ class Link:
         if number in self._waiting and not self._waiting[number].done():
             self._waiting[number].set_exception(raised(code, text))
 
-    async def _answer(self, number: int, method: str, args: list[Any]) -> None:
+    async def _answer(
+        self, number: int, method: str, args: list[Any], options: dict[str, Any]
+    ) -> None:
         try:
-            value = self._methods[method](*args)
+            value = self._methods[method](*args, **options)
             self._send(RESULT, number, await value if inspect.isawaitable(value) else value)
         except LinkLost:
             return

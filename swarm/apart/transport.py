@@ -17,13 +17,12 @@ from swarm.machine import DaemonFailed, with_port_of
 from swarm.record_rule import RecordRule
 from swarm.transport import (
     MINIMUM_RATE,
-    RECORD_LIMIT,
     DeadlineExceeded,
     Handler,
     PeerUnreachable,
     RecordCheck,
-    RecordTooLarge,
     TransportError,
+    check_size,
 )
 
 logger = logging.getLogger(__name__)
@@ -127,10 +126,7 @@ class ApartTransport:
         return peer
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        if len(value) > RECORD_LIMIT:
-            raise RecordTooLarge(
-                f"record of {len(value)} bytes, limit {RECORD_LIMIT}; offer fewer frames"
-            )
+        check_size(value)
         return bool(await self._look_up(False, "store", key, subkey, value, expiry))
 
     async def read(self, key: str) -> dict[bytes, bytes]:
@@ -147,7 +143,12 @@ class ApartTransport:
         minimum_rate: float = MINIMUM_RATE,
     ) -> bytes:
         answer: bytes = await self._call(
-            deadline, "request", peer, protocol, payload, limit, deadline, minimum_rate
+            deadline,
+            "request",
+            *(peer, protocol, payload),
+            limit=limit,
+            deadline=deadline,
+            minimum_rate=minimum_rate,
         )
         return answer
 
@@ -166,7 +167,7 @@ class ApartTransport:
             "concurrent_per_peer": concurrent_per_peer,
         }
         self._services[protocol] = handler, limits
-        self._tell("handle", protocol, limits)
+        self._tell("handle", protocol, **limits)
 
     def use_validator(self, check: RecordCheck) -> None:
         if not isinstance(check, RecordRule):
@@ -192,9 +193,9 @@ class ApartTransport:
         try:
             async with asyncio.timeout(self._settings["start_timeout"] + START_SECONDS):
                 level = logging.getLogger("swarm").getEffectiveLevel()
-                await process.link.call("open", {**self._settings, "log_level": level})
+                await process.link.call("open", log_level=level, **self._settings)
                 for protocol, (_, limits) in self._services.items():
-                    process.link.tell("handle", protocol, limits)
+                    process.link.tell("handle", protocol, **limits)
                 if self._rule:
                     process.link.tell("use_manifest", self._rule.signed)
                 if self._standing:
@@ -257,18 +258,18 @@ class ApartTransport:
         for name, n in added.items():
             self._counters.add(name, n)
 
-    def _tell(self, method: str, *args: Any) -> bool:
-        return self._process is not None and self._process.link.tell(method, *args)
+    def _tell(self, method: str, /, *args: Any, **options: Any) -> bool:
+        return self._process is not None and self._process.link.tell(method, *args, **options)
 
-    async def _call(self, deadline: float, method: str, *args: Any) -> Any:
+    async def _call(self, seconds: float, method: str, /, *args: Any, **options: Any) -> Any:
         if self._process is None:
             raise PeerUnreachable("the transport is not started")
         try:
-            async with asyncio.timeout(deadline + GRACE_SECONDS):
-                return await self._process.link.call(method, *args)
+            async with asyncio.timeout(seconds + GRACE_SECONDS):
+                return await self._process.link.call(method, *args, **options)
         except TimeoutError as error:
             raise DeadlineExceeded(
-                f"the network's process did not answer within {deadline + GRACE_SECONDS:g} s"
+                f"the network's process did not answer within {seconds + GRACE_SECONDS:g} s"
             ) from error
         except LinkLost as error:
             raise PeerUnreachable("the network's process is gone; another is started") from error
