@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 import time
 from typing import Any
 
 import msgpack
+
+from swarm.processes import socket_at_stdin
 
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 32 << 20
@@ -94,9 +95,5 @@ class Channel:
 
 
 def take_over_stdin() -> Channel:
-    """The socket at descriptor 0, moved where nothing that reads standard input meets it."""
-    end = socket.socket(fileno=os.dup(0))
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.close(null)
-    return Channel(end)
+    """The channel to the process that started this one with a socket as its standard input."""
+    return Channel(socket_at_stdin())

@@ -1,14 +1,11 @@
-"""Starting a Python process that talks through a socket pair, and naming how it ended."""
+"""Starting a Python process that talks through a socket pair."""
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from node.channel import Channel
 
@@ -37,15 +34,3 @@ def spawn(
             start_new_session=True,
         )
     return process, Channel(ours)
-
-
-def import_path() -> str:
-    """Where this process imports from, for the environment of another."""
-    return os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
-
-
-def in_words(status: int) -> str:
-    """An exit status as people say it."""
-    if status < 0:
-        return f"signal {signal.Signals(-status).name}"
-    return f"exit status {status}"

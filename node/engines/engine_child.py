@@ -16,9 +16,10 @@ from dataclasses import asdict
 from typing import Any
 
 from node.channel import ChannelError
-from node.child_process import import_path, in_words, spawn
+from node.child_process import spawn
 from node.engines.backend import BackendSettings
 from node.engines.silence import PULSE_SECONDS, Silence
+from swarm.processes import import_path, in_words
 
 log = logging.getLogger(__name__)
 

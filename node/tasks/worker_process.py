@@ -13,12 +13,13 @@ from typing import Any
 import psutil
 
 from node.channel import Channel, ChannelError
-from node.child_process import import_path, in_words, spawn
+from node.child_process import spawn
 from node.tasks.catalogue import CatalogueError
 from node.tasks.sandbox.confine import Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.walls import before, find_walls
 from swarm.judge import UNAVAILABLE, JudgeRefused
+from swarm.processes import import_path, in_words
 
 logger = logging.getLogger(__name__)
 

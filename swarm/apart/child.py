@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from swarm.apart.thrift import be_thrifty
 from swarm.clock import SystemClock
 from swarm.counters import Counters
 from swarm.hivemind_transport import HivemindTransport
+from swarm.processes import socket_at_stdin
 from swarm.record_rule import RecordRule
 
 LOOK_SECONDS = 0.5
@@ -150,10 +150,7 @@ class LinkHandler(logging.Handler):
 
 async def main() -> None:
     """Work until the parent hangs up or is gone."""
-    end = socket.socket(fileno=os.dup(0))
-    with Path(os.devnull).open() as null:
-        os.dup2(null.fileno(), 0)
-    reader, writer = await asyncio.open_unix_connection(sock=end)
+    reader, writer = await asyncio.open_unix_connection(sock=socket_at_stdin())
     child = Child(reader, writer)
     handler = LinkHandler(child.link, child.counters)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])

@@ -7,9 +7,9 @@ import logging
 import os
 import socket
 import sys
-from pathlib import Path
 
 from swarm.apart.link import Link, LinkLost, Methods
+from swarm.processes import import_path, in_words
 from swarm.transport import TransportError
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,6 @@ class Process:
     async def start(cls, methods: Methods) -> Process:
         """Start one, which may call ``methods``."""
         ours, theirs = socket.socketpair()
-        path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
         try:
             with theirs:
                 child = await asyncio.create_subprocess_exec(
@@ -45,7 +44,7 @@ class Process:
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.PIPE,
                     # It has no work for the threads of libraries that it happens to load.
-                    env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                    env={**os.environ, "PYTHONPATH": import_path(), "OMP_NUM_THREADS": "1"},
                     start_new_session=True,
                 )
             reader, writer = await asyncio.open_unix_connection(sock=ours)
@@ -57,7 +56,7 @@ class Process:
     async def ended(self) -> str:
         """Return when it is gone, with how."""
         await asyncio.shield(self._running)
-        return f"exited with status {await self._exit()}"
+        return f"ended with {in_words(await self._exit())}"
 
     async def stop(self) -> None:
         """Let it close its daemon and end, by force if need be."""
