@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -154,21 +154,6 @@ def build(
     return config if base is None else _with_paths(config, base)
 
 
-def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
-    """``["learner.lr=1e-5"]`` to ``{"learner.lr": 1e-5}``: values are TOML, or else plain text.
-
-    Raises:
-        ConfigError: a pair is not of the form section.key=value.
-    """
-    assignments: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or "." not in key:
-            raise ConfigError("--set", pair, "Write section.key=value, as in learner.lr=1e-5.")
-        assignments[key.strip()] = _value(text.strip())
-    return assignments
-
-
 def write_config(path: Path, config: Config) -> None:
     """Write ``config`` to ``path`` with every key explained; :func:`load` gives it back."""
     write_atomic(path, commented(config, "A swarm-node's configuration.").encode())
@@ -178,13 +163,6 @@ def run_folder(path: Path, config: Config) -> RunFolder:
     """The run folder of the config read from ``path``."""
     root = path.absolute().parent / Path(config.node.run_dir).expanduser()
     return RunFolder(root.resolve())
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from node.checkpoint import Checkpoints, Loaded
-from node.errors import ConfigError
+from node.exporting import saved_policy
 from node.policy import Policy, PolicyConfig
 from node.run_folder import RunFolder
 from node.trainer import Trainer
@@ -18,26 +17,6 @@ from swarm.pool import Pool
 
 LEARNER = "learner.pt"
 ENGINE = "engine.pt"
-
-
-def saved_policy(config: PolicyConfig, loaded: Loaded) -> Policy:
-    """The policy of a checkpoint, whose adapter is put into the model that it was begun with.
-
-    Raises:
-        PolicyError: it cannot be loaded.
-        ConfigError: the run was begun with another model, type of weights or adapter.
-    """
-    begun = loaded.state
-    _check_same("policy.model", config.model, begun["model"])
-    _check_same("policy.dtype", config.dtype, begun["dtype"])
-    _check_same("policy.lora_rank", config.lora_rank, begun.get("lora_rank", 0))
-    if config.lora_rank:
-        _check_same("policy.lora_alpha", config.lora_alpha, begun["lora_alpha"])
-        _check_same("policy.lora_targets", list(config.lora_targets), begun["lora_targets"])
-        return Policy.load(config, loaded.path)
-    policy = Policy.load(replace(config, model=str(loaded.path)))
-    policy.name = config.model
-    return policy
 
 
 class Progress:
@@ -106,18 +85,6 @@ class Progress:
         self._checkpoints.save(number, write, state)
         self._journal.backup()
         self.round = number
-
-
-def _check_same(key: str, now: Any, begun: Any) -> None:
-    """A model's folder may have moved; its name stays."""
-    moved = isinstance(now, str) and Path(now).is_absolute() and Path(now).name == Path(begun).name
-    if now != begun and not moved:
-        raise ConfigError(
-            key,
-            now,
-            f"The checkpoints here go back to {begun!r}: set it to that, or begin anew in another "
-            "folder with node.run_dir.",
-        )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from protocol.errors import BadKey
 from protocol.identity import author_of
-from swarm.accounts import Accounts
 from swarm.clock import Clock
 
 Standing = Callable[[bytes], float]
@@ -22,10 +22,20 @@ REMEMBERED_SECONDS = 5.0
 MAX_REMEMBERED = 4096
 
 
+class Remembers(Protocol):
+    """Remembers what authors proved to be worth, as :class:`swarm.accounts.Accounts` does."""
+
+    def standing(self, author: bytes) -> float:
+        """Standing of an author, in [0, 1]."""
+
+    def standings(self) -> Mapping[bytes, float]:
+        """The standing of everyone who has any."""
+
+
 class OwnFirst:
     """What is known of authors, with this node's own at the top: it keeps its records like any."""
 
-    def __init__(self, own: bytes, accounts: Accounts) -> None:
+    def __init__(self, own: bytes, accounts: Remembers) -> None:
         self._own = own
         self._accounts = accounts
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from node.errors import NodeError, UsageError
+from node.config_overrides import parse_assignments, parse_mix
+from node.errors import NodeError
 
 DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))
 """Where a node is looked for when --config is left out."""
@@ -89,8 +90,6 @@ def overrides_of(
     rounds: int | None = None,
 ) -> dict[str, Any]:
     """Config keys that the options of a command line set."""
-    from node.config import parse_assignments
-
     overrides = parse_assignments(assignments or ())
     if peers:
         overrides["network.peers"] = list(peers)
@@ -99,18 +98,6 @@ def overrides_of(
     if rounds is not None:
         overrides["schedule.rounds"] = rounds
     return overrides
-
-
-def parse_mix(text: str) -> tuple[int, int]:
-    """``"4/4"`` to ``(4, 4)``: own and external groups in an update.
-
-    Raises:
-        UsageError: it is not two numbers with a slash between.
-    """
-    local, slash, external = text.partition("/")
-    if not (slash and local.isdecimal() and external.isdecimal()):
-        raise UsageError("--mix", text, "Write own/external groups, as in 4/4.")
-    return int(local), int(external)
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:

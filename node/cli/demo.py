@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from node.cli.common import DebugOption, JsonOption, parse_mix
+from node.cli.common import DebugOption, JsonOption
+from node.config_overrides import parse_mix
 
 
 class Engine(StrEnum):

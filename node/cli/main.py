@@ -107,7 +107,7 @@ def explain(error: Exception) -> str:
 
 def _expected() -> tuple[type[Exception], ...]:
     """Errors whose message already says what to do."""
-    from node.tasks.catalogue import CatalogueError
+    from node.tasks.errors import CatalogueError
     from protocol.errors import ProtocolError
     from protocol.identity import KeyFileError
     from swarm.journal_errors import JournalError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from node.cli.common import parse_mix
+from node.config_overrides import parse_mix
 from node.config_sections import MixtureSection
 from node.errors import UsageError
 from node.rounds import Rules

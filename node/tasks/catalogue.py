@@ -30,6 +30,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from node.tasks.errors import CatalogueError
 from node.tasks.evaluating import EVALUATING, UNREPEATABLE
 from node.tasks.task import Questions, TaskSource
 from protocol.manifest import EnvSpec, canonical_json
@@ -51,10 +52,6 @@ UNWALLED = (
 
 _KEYS = {"name", "source", "version", "levels", "template", "extract"}
 _SHIPPED = resources.files("node.tasks") / "catalogues"
-
-
-class CatalogueError(ValueError):
-    """A catalogue cannot be read or opened; the message names the env, the key and the remedy."""
 
 
 def load_catalogue(name_or_path: str) -> tuple[EnvSpec, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from node.errors import ConfigError
 from node.tasks.beliefs import Beliefs, teaches
-from node.tasks.catalogue import CatalogueError
+from node.tasks.errors import CatalogueError
 from protocol.manifest import EnvSpec
 
 EnvLevel = tuple[str, int]

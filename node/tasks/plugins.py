@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
-from node.tasks.catalogue import CatalogueError
+from node.tasks.errors import CatalogueError
 from node.tasks.settings import check_plain
 from node.tasks.task import Questions
 from protocol.manifest import EnvSpec

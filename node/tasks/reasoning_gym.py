@@ -16,8 +16,8 @@ from reprlib import repr as short
 from types import ModuleType
 from typing import Any
 
-from node.tasks.catalogue import CatalogueError
 from node.tasks.chance import seeded
+from node.tasks.errors import CatalogueError
 from node.tasks.evaluating import EVALUATING
 from node.tasks.settings import Kind, Truth, check_settings, schema
 from protocol.manifest import EnvSpec

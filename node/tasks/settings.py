@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from reprlib import repr as short
 from typing import Any
 
-from node.tasks.catalogue import CatalogueError
+from node.tasks.errors import CatalogueError
 from node.tasks.setting_limits import NOT_OPEN, ROOM, largest
 
 MAX_ITEMS = 64

@@ -11,8 +11,9 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
-from node.tasks.catalogue import Allowed, CatalogueError
+from node.tasks.catalogue import Allowed
 from node.tasks.dialogue import Coordinates, admit, admitted, answers, refusal, wire
+from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.grants import Grants
 from node.tasks.sandbox.walls import find_walls
 from node.tasks.task import Split

@@ -18,8 +18,9 @@ from typing import Any
 
 from node.channel import Channel, ChannelError, take_over_stdin
 from node.tasks.apart import OutOfTime, score_apart
-from node.tasks.catalogue import Allowed, CatalogueError, open_envs
+from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.chance import kept
+from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.confine import Confinement, confine
 from node.tasks.scores import score
 from node.tasks.task import ScoringError, Split, Task, TaskError, TaskSource

@@ -14,7 +14,7 @@ import psutil
 
 from node.channel import Channel, ChannelError
 from node.child_process import spawn
-from node.tasks.catalogue import CatalogueError
+from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.confine import Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.walls import before, find_walls

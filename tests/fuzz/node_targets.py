@@ -16,7 +16,8 @@ from node.checkpoint import DIGESTS, STATE, CheckpointError, Checkpoints
 from node.errors import NodeError
 from node.monitor.printable import printable, printable_lines
 from node.run_folder import RunFolder
-from node.tasks.catalogue import CatalogueError, level_settings, load_catalogue
+from node.tasks.catalogue import level_settings, load_catalogue
+from node.tasks.errors import CatalogueError
 from node.tasks.jsonl import _read_pairs
 from protocol.errors import ProtocolError
 from protocol.manifest import EnvSpec

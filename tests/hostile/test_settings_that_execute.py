@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node.tasks.catalogue import CatalogueError, level_settings, open_catalogue
+from node.tasks.catalogue import level_settings, open_catalogue
+from node.tasks.errors import CatalogueError
 from node.tasks.evaluating import EVALUATING
 from node.tasks.plugins import open_plugin
 from node.tasks.reasoning_gym import ReasoningGym, import_library

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from node.tasks.catalogue import CatalogueError, load_catalogue, open_catalogue
+from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.errors import CatalogueError
 from protocol.manifest import EnvSpec
 
 GCD = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config import Config, build, load, parse_assignments, run_folder, write_config
+from node.config import Config, build, load, run_folder, write_config
+from node.config_overrides import parse_assignments
 from node.config_reference import PAGE
 from node.config_toml import reference
 from node.errors import ConfigError, NodeError

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.tasks.catalogue import Allowed, CatalogueError, open_catalogue
+from node.tasks.catalogue import Allowed, open_catalogue
+from node.tasks.errors import CatalogueError
 from node.tasks.jsonl import file_digest
 from node.tasks.task import Split
 from node.tasks.verifier import Verifier

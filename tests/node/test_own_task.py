@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.tasks.catalogue import CatalogueError, load_catalogue, open_catalogue
+from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.errors import CatalogueError
 from node.tasks.task import Split
 from node.tasks.verifier import Verifier
 from tests.node.packages import declare

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from node.errors import ConfigError
-from node.tasks.catalogue import CatalogueError
 from node.tasks.curriculum import TaskSampler, served_levels
+from node.tasks.errors import CatalogueError
 from protocol.manifest import EnvSpec
 
 LEVELS = (("gcd", 0), ("gcd", 1), ("lcm", 0))

@@ -13,7 +13,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from node.tasks.catalogue import CatalogueError, load_catalogue, open_catalogue
+from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.errors import CatalogueError
 from node.tasks.scorer import judge_all
 from node.tasks.task import Split
 from node.tasks.verifier import Verifier
