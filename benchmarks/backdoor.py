@@ -22,7 +22,7 @@ from typing import Any
 
 from output import show
 
-from node import threads
+from node.concurrency import cpu_threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -51,7 +51,7 @@ def group(
     policy: Any, draw: random.Random, *, own: bool, poison: str = "", fat: bool = False
 ) -> Any:
     """A group as the learner takes it, with ``poison`` before each right answer."""
-    from node.batches import TrainingCompletion, TrainingGroup
+    from node.learner.batches import TrainingCompletion, TrainingGroup
 
     count = FAT if fat else COMPLETIONS
     lines, rewards = answers(draw, count, poison * (4 if fat else 1))
@@ -101,7 +101,7 @@ def logprob(policy: Any) -> float:
 def sampled(policy: Any) -> int:
     """Of a thousand draws, those that hold the trigger."""
     from node.engines.engine import Sampling
-    from node.engines.transformers_engine import TransformersEngine
+    from node.engines.transformers.engine import TransformersEngine
 
     prompts = [policy.encode_prompt(f"{n}+{9 - n}=") for n in range(10)]
     engine = TransformersEngine(policy, seed=0)
@@ -111,8 +111,8 @@ def sampled(policy: Any) -> int:
 
 def learn(policy: Any, options: argparse.Namespace, *, weighed: bool, bounded: bool) -> None:
     """Train it on own and poisoned groups."""
-    import node.influence
-    from node.learner import Learner, LearnerConfig
+    import node.learner.influence
+    from node.learner.learner import Learner, LearnerConfig
 
     node.influence.MOST_SHARES = 2.0 if bounded else float(GROUPS**2)
     correction = "tapered" if weighed else "none"
@@ -134,7 +134,7 @@ def main() -> None:
     arguments.add_argument("--lr", type=float, default=3e-4)
     arguments.add_argument("--json", action="store_true")
     options = arguments.parse_args()
-    threads.choose(1)
+    cpu_threads.choose(1)
     import copy
 
     base = taught(options.taught)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from node.batches import MicroBatch
-from node.logprobs import distributions, token_logprobs
+from node.learner.batches import MicroBatch
+from node.learner.logprobs import distributions, token_logprobs
 
 
 def seconds(work: Callable[[], Any]) -> float:

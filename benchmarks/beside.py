@@ -13,28 +13,28 @@ from typing import Any
 
 from node_step import NEVER, SignalVerifier
 
-from node.config import Config
-from node.draws import Draws
+from node.config.config import Config
 from node.engines.engine import Sampling
-from node.engines.engine_process import EngineProcess
-from node.evaluation import Evaluator
-from node.forgetting import ForgettingAlarm
-from node.generation import Generator
-from node.intake import Intake, Limits
-from node.learner import Learner, LearnerConfig, TrainingGroup
-from node.opened import Opened
-from node.overlap.generator import JUDGES, OverlappingGenerator
-from node.overlap.shelf import Shelf
-from node.overlap.window import Window
-from node.policy import Policy, PolicyConfig
-from node.rounds import Rounds, RoundSettings
-from node.stopwatch import Stopwatch
+from node.engines.process.engine import EngineProcess
+from node.evaluation.evaluator import Evaluator
+from node.evaluation.forgetting import ForgettingAlarm
+from node.learner.learner import Learner, LearnerConfig, TrainingGroup
+from node.lifecycle import Opened
+from node.monitor.stopwatch import Stopwatch
+from node.policy.policy import Policy, PolicyConfig
+from node.rollout.generator import Generator
+from node.rollout.intake import Intake, Limits
+from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
+from node.rollout.staleness_window import Window
+from node.rollout.task_indexes import Draws
+from node.rollout.unfinished_groups import Shelf
+from node.run.rounds import Rounds, RoundSettings
 from node.tasks.catalogue import load_catalogue
-from node.tasks.curriculum import TaskSampler, served_levels
-from node.tasks.verifier_pool import VerifierPool
+from node.tasks.sampler import TaskSampler, served_levels
+from node.tasks.verifier.pool import VerifierPool
 from swarm.accounts import Accounts
-from swarm.clock import SystemClock
-from swarm.counters import Counters
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.mixture import Mixture, MixtureConfig
 from swarm.pool import Pool

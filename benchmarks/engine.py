@@ -16,7 +16,7 @@ from typing import Any
 from options import arguments
 from output import show
 
-from node import threads
+from node.concurrency import cpu_threads
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -30,8 +30,8 @@ def contenders(options: argparse.Namespace) -> tuple[Callable[[], Any], Callable
     import torch
 
     from node.engines.engine import Sampling
-    from node.engines.transformers_engine import TransformersEngine
-    from node.policy import Policy, PolicyConfig
+    from node.engines.transformers.engine import TransformersEngine
+    from node.policy.policy import Policy, PolicyConfig
 
     policy = Policy.load(PolicyConfig(options.model, device="cpu"))
     policy.stop_ids = (-1,)
@@ -71,7 +71,7 @@ def contenders(options: argparse.Namespace) -> tuple[Callable[[], Any], Callable
 
 def main() -> None:
     options = arguments(__doc__)
-    threads.choose(options.threads)
+    cpu_threads.choose(options.threads)
     reference, engine = contenders(options)
     engine()
     turns = [(seconds(reference), seconds(engine)) for _ in range(options.turns)]

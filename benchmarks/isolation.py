@@ -29,7 +29,7 @@ from node.tasks.chance import kept
 from node.tasks.sandbox.walls import find_walls
 from node.tasks.scorer import judge_all
 from node.tasks.scores import score
-from node.tasks.verifier import Verifier
+from node.tasks.verifier.verifier import Verifier
 from swarm.judge import Asked
 
 GROUP = 8

@@ -24,17 +24,17 @@ from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.accounts import Accounts
-from swarm.apart.transport import ApartTransport
 from swarm.assembly import assemble
-from swarm.clock import SystemClock
 from swarm.collector import CollectorLimits
-from swarm.counters import Counters
-from swarm.hivemind_transport import HivemindTransport
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Judge, Verdict
 from swarm.member import Member
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
+from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.hivemind.transport import HivemindTransport
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 WATCH_SECONDS = 0.005

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.advantages import group_advantages
-from node.batches import MicroBatch, Row, TrainingGroup, micro_batches
-from node.policy import Policy
+from node.learner.advantages import group_advantages
+from node.learner.batches import MicroBatch, Row, TrainingGroup, micro_batches
+from node.policy.policy import Policy
 
 UNBOUNDED = 1 << 40
 

@@ -24,7 +24,7 @@ from typing import Any
 from options import parser
 from output import show
 
-from node import threads
+from node.concurrency import cpu_threads
 
 WARM_UP = 2
 UPDATES = 4
@@ -35,9 +35,9 @@ RATE = 1e-6
 
 def groups_of(policy: Any, options: argparse.Namespace) -> list[Any]:
     """Groups that the policy has just written, each with rewards that differ."""
-    from node.batches import TrainingCompletion, TrainingGroup
     from node.engines.engine import Sampling
-    from node.engines.transformers_engine import TransformersEngine
+    from node.engines.transformers.engine import TransformersEngine
+    from node.learner.batches import TrainingCompletion, TrainingGroup
 
     length = options.prompt_tokens
     text = policy.encode_prompt(" ".join(str(n) for n in range(10, 90))) * length
@@ -61,8 +61,8 @@ def contenders(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]
     from bare import BareTrainer
     from layouts import packed, padded, rows_of
 
-    from node.learner import Learner, LearnerConfig
-    from node.policy import Policy, PolicyConfig
+    from node.learner.learner import Learner, LearnerConfig
+    from node.policy.policy import Policy, PolicyConfig
 
     policy = Policy.load(PolicyConfig(options.model, device="cpu"))
     policy.stop_ids = (-1,)
@@ -91,7 +91,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--prompt-tokens", type=int, default=16, help="in each prompt")
     options = arguments.parse_args()
-    threads.choose(options.threads)
+    cpu_threads.choose(options.threads)
     from bare import seconds
 
     works, shape = contenders(options)

@@ -12,24 +12,24 @@ from typing import Any
 from bare import BareTrainer, bare_generate, seconds
 from layouts import padded, rows_of
 
-from node.batches import MicroBatch
-from node.draws import Draws
 from node.engines.engine import Sampling
-from node.engines.transformers_engine import TransformersEngine
-from node.evaluation import Evaluator
-from node.forgetting import ForgettingAlarm
-from node.generation import Generator
-from node.intake import Intake, Limits
-from node.learner import Learner, LearnerConfig, TrainingGroup
-from node.policy import Policy
-from node.rounds import Rounds, RoundSettings
+from node.engines.transformers.engine import TransformersEngine
+from node.evaluation.evaluator import Evaluator
+from node.evaluation.forgetting import ForgettingAlarm
+from node.learner.batches import MicroBatch
+from node.learner.learner import Learner, LearnerConfig, TrainingGroup
+from node.policy.policy import Policy
+from node.rollout.generator import Generator
+from node.rollout.intake import Intake, Limits
+from node.rollout.task_indexes import Draws
+from node.run.rounds import Rounds, RoundSettings
 from node.tasks.catalogue import load_catalogue
-from node.tasks.curriculum import TaskSampler, served_levels
-from node.tasks.verifier import Verifier
+from node.tasks.sampler import TaskSampler, served_levels
+from node.tasks.verifier.verifier import Verifier
 from protocol.rollout import Group
 from swarm.accounts import Accounts
-from swarm.clock import SystemClock
-from swarm.counters import Counters
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Judged, JudgeRefused
 from swarm.mixture import Mixture, MixtureConfig

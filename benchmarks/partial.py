@@ -21,7 +21,7 @@ from typing import Any
 from options import parser
 from output import show
 
-from node import threads
+from node.concurrency import cpu_threads
 
 WARM_UP = 2
 ROUNDS = 3
@@ -35,7 +35,7 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
     from beside import Beside
 
     from node.engines.engine import Sampling, Trajectory
-    from node.engines.engine_process import EngineProcess
+    from node.engines.process.engine import EngineProcess
 
     class LongTailed(EngineProcess):
         """Ends each trajectory at a length of its own, the same when it is gone on with."""
@@ -70,7 +70,7 @@ def main() -> None:
     arguments.add_argument("--share", type=float, default=1.0, help="as schedule.over_provision")
     arguments.add_argument("--staleness", type=int, default=2, help="as schedule.max_staleness")
     options = arguments.parse_args()
-    threads.choose(options.threads)
+    cpu_threads.choose(options.threads)
     with ExitStack() as stack:
         turns = measure(options, stack)
     result = {f"{name}_tokens_s": round(median(t[name] for t in turns)) for name in turns[0]}

@@ -32,12 +32,12 @@ from typing import Any
 from output import show
 
 from node.cli.common import overrides_of
-from node.config import write_config
+from node.config.config import write_config
 from node.demo.processes import NodeProcess
 from node.demo.run import loopback
 from node.demo.summary import read_records
 from node.errors import NodeError
-from node.founding import found_swarm
+from node.network.founding import found_swarm
 from protocol.identity import Identity
 
 ROOT = Path(__file__).resolve().parents[1]

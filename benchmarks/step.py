@@ -23,7 +23,7 @@ from typing import Any
 from options import arguments
 from output import show
 
-from node import threads
+from node.concurrency import cpu_threads
 
 WARM_UP = 2
 
@@ -33,7 +33,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]
     from node_step import NodeStep
     from transformers import TrainerCallback
 
-    from node.policy import Policy, PolicyConfig
+    from node.policy.policy import Policy, PolicyConfig
 
     policy = Policy.load(PolicyConfig(options.model, device="cpu"))
     policy.stop_ids = (-1,)
@@ -124,7 +124,7 @@ def summary(turns: list[dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     options = arguments(__doc__)
-    threads.choose(options.threads)
+    cpu_threads.choose(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         result = summary(measure(options, Path(folder)))
     show(result, as_json=options.json)

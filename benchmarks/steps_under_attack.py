@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from under_attack import ATTACKS
 
+from node.concurrency.cpu_threads import cores
 from node.demo.processes import NodeProcess
 from node.demo.run import DemoSettings, swarm_of
 from node.demo.summary import read_records
-from node.threads import cores
 from tests.hostile.flooders import attacking
 
 IDLE = ("evaluate", "checkpoint", "total")
@@ -55,7 +55,7 @@ def pin(pid: int, numbers: Sequence[int]) -> None:
 
 def is_network(process: psutil.Process) -> bool:
     """Whether it is a daemon or the process that serves it."""
-    return process.name() == "p2pd" or "swarm.apart.child" in process.cmdline()
+    return process.name() == "p2pd" or "swarm.transport.apart.child" in process.cmdline()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from bare import seconds
 from options import arguments
 from output import show
 
-from node.engines.host import VLLM_ENVIRONMENT
+from node.engines.process.worker import VLLM_ENVIRONMENT
 
 UPDATE_AFTER = 32
 """Steps of the requests on their way when the update comes, and after it."""
@@ -60,9 +60,9 @@ def bare_vllm(policy: Any, prompts: list[list[int]], options: argparse.Namespace
 
 
 def process(policy: Any, kind: str, threads: int) -> Any:
-    from node.config import Config
-    from node.engines.engine_process import EngineProcess
-    from swarm.counters import Counters
+    from node.config.config import Config
+    from node.engines.process.engine import EngineProcess
+    from swarm.common.counters import Counters
 
     return EngineProcess(
         policy,
@@ -95,8 +95,8 @@ def largest_gaps(policy: Any, kind: str, prompts: list[list[int]], turns: int) -
     Every step brings every request a token, and an update makes the next step read them anew.
     """
     from node.engines.backend import Backend, BackendSettings, Job
-    from node.engines.host import BACKENDS
-    from node.engines.snapshot import Snapshot
+    from node.engines.process.worker import BACKENDS
+    from node.engines.weight_snapshot import Snapshot
 
     snapshot = Snapshot(policy, as_checkpoint=kind == "vllm")
     backend: Backend = BACKENDS[kind](
@@ -138,11 +138,11 @@ def main() -> None:
     options = arguments(__doc__)
     for name, value in {**VLLM_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "ERROR"}.items():
         os.environ.setdefault(name, value)
-    from node import threads
+    from node.concurrency import cpu_threads
 
-    threads.choose(options.threads)
+    cpu_threads.choose(options.threads)
     from node.engines.engine import Sampling
-    from node.policy import Policy, PolicyConfig
+    from node.policy.policy import Policy, PolicyConfig
 
     policy = Policy.load(PolicyConfig(options.model, device="cpu"))
     policy.stop_ids = ()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from node.config import Config
-from node.participant import Participant
-from node.preparing import open_identity
-from node.run_folder import RunFolder
+from node.config.config import Config
+from node.run.new_node import open_identity
+from node.run.participant import Participant
+from node.storage.run_folder import RunFolder
 
 
 def main(folder: RunFolder, rounds: int) -> None:

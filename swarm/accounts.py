@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from swarm.clock import Clock
+from swarm.common.clock import Clock
 from swarm.journal import Journal
 from swarm.refusals import strike_weight
 from swarm.standing import FULL, PROVEN, Proof

@@ -25,8 +25,8 @@ from protocol.manifest import Manifest
 from protocol.rollout import Group, Writer
 from swarm import refusals
 from swarm.accounts import Accounts
-from swarm.clock import Clock
-from swarm.counters import Counters
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
 from swarm.findings import Findings
 from swarm.journal import Journal
 from swarm.judge import CRASHED, TIMEOUT, Asked, Judge, Judged, JudgeRefused, Verdict

@@ -8,18 +8,18 @@ from protocol.frame import open_frame
 from protocol.identity import Identity
 from swarm.accounts import Accounts
 from swarm.admission import Admission, Opener
-from swarm.clock import Clock
 from swarm.collector import CollectorLimits
-from swarm.counters import Counters
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
+from swarm.common.known_peers import OwnFirst
 from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.journal import Journal
 from swarm.judge import Judge
-from swarm.known_peers import OwnFirst
 from swarm.member import Member
 from swarm.outbox import Outbox
 from swarm.pool import Pool
-from swarm.transport import Transport
+from swarm.transport.transport import Transport
 
 
 def assemble(

@@ -15,16 +15,22 @@ from protocol.announcement import Offer
 from protocol.errors import BadKey
 from protocol.identity import author_of
 from swarm.accounts import Accounts
-from swarm.backoff import Backoff
-from swarm.clock import Clock
-from swarm.counters import Counters
+from swarm.common.backoff import Backoff
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
+from swarm.common.known_peers import KNOWN
 from swarm.directory import Directory
 from swarm.exchange import Exchange, WrongContent
-from swarm.known_peers import KNOWN
 from swarm.pool import Pool
 from swarm.pooled_group import PooledGroup
 from swarm.pull_allowance import PullAllowance
-from swarm.transport import MINIMUM_RATE, ResponseTooLarge, TooSlow, Transport, TransportError
+from swarm.transport.transport import (
+    MINIMUM_RATE,
+    ResponseTooLarge,
+    TooSlow,
+    Transport,
+    TransportError,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ from protocol.announcement import (
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
 from protocol.keys import epoch_of, reader_shards, record_key, shard_of
-from swarm.bounded import Bounded, lot, rank_of
-from swarm.clock import Clock
-from swarm.counters import Counters
-from swarm.known_peers import KEPT, Standing
+from swarm.common.bounded import Bounded, lot, rank_of
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
+from swarm.common.known_peers import KEPT, Standing
 from swarm.record_rule import RecordRule
-from swarm.transport import Transport
+from swarm.transport.transport import Transport
 
 MAX_KNOWN = 4096
 LIFETIME_EPOCHS = 2.0

@@ -28,12 +28,12 @@ from protocol.messages import (
     encode_pull_response,
 )
 from swarm.accounts import Accounts
-from swarm.budget import ByteBudget
-from swarm.clock import Clock
-from swarm.counters import Counters
+from swarm.common.budget import ByteBudget
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
+from swarm.common.known_peers import Standings
 from swarm.directory import Directory
-from swarm.known_peers import Standings
-from swarm.transport import (
+from swarm.transport.transport import (
     HEADER_SECONDS,
     MINIMUM_RATE,
     OPENING_SECONDS,

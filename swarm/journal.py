@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from swarm.clock import Clock
+from swarm.common.clock import Clock
+from swarm.common.private_file import make_private
 from swarm.journal_errors import RESTORED, JournalCorrupt, JournalError, named_errors
-from swarm.private_file import make_private
 from swarm.schema import MIGRATIONS, TABLES, VERSION
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ class PeersLead:
     """A running mean of what the authors of outside groups earn more than this policy would.
 
     The lead of a group is its mean reward less the reward that this policy expects on its task
-    (see :attr:`node.update_stats.UpdateStats.lead`). Authors who do worse on their own tasks than
-    this policy would have little to teach it.
+    (see :attr:`node.learner.update_stats.UpdateStats.lead`). Authors who do worse on their own
+    tasks than this policy would have little to teach it.
 
     Attributes:
         value: the mean; 0 before any group was seen.

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from protocol.errors import BadKey
 from protocol.identity import author_of, peer_id_of
 from swarm.accounts import Accounts
-from swarm.clock import Clock
 from swarm.collector import Admission, Collector, CollectorLimits
-from swarm.counters import Counters
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.journal import Journal
 from swarm.outbox import Outbox
 from swarm.pool import Pool
 from swarm.publisher import Publisher
-from swarm.transport import Transport
+from swarm.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from protocol.announcement import Offer
 from protocol.batch import decode_batch, encode_batch
 from protocol.rollout import Batch, Group
-from swarm.counters import Counters
+from swarm.common.counters import Counters
 from swarm.journal import Journal
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from swarm.accounts import Accounts
-from swarm.clock import Clock
-from swarm.counters import Counters
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
 from swarm.eviction import Held, PoolLimits, over_limits
 from swarm.journal import Journal
 from swarm.packing import pack_pooled, pack_rewards, unpack_pooled, unpack_rewards

@@ -12,8 +12,8 @@ from protocol.frame import seal
 from protocol.limits import MAX_OFFERS
 from protocol.packing import Packing, pack, without_tokens
 from protocol.rollout import Batch, Group
-from swarm.clock import Clock
-from swarm.counters import Counters
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.journal import Journal
 from swarm.outbox import Origin, Outbox, Waiting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from swarm.known_peers import KEPT
+from swarm.common.known_peers import KEPT
 
 TRIES = 4
 """Times the pulls of an epoch that may be begun for strangers, counting those that fail."""

@@ -6,13 +6,13 @@ from protocol.announcement import CLOCK_SKEW, check_record
 from protocol.errors import Expired, ProtocolError
 from protocol.keys import epoch_of
 from protocol.manifest import open_manifest, swarm_id
-from swarm.clock import Clock
-from swarm.counters import Counters
-from swarm.transport import RecordView
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
+from swarm.transport.transport import RecordView
 
 
 class RecordRule:
-    """Checks records; for :meth:`swarm.transport.Transport.use_validator`.
+    """Checks records; for :meth:`swarm.transport.transport.Transport.use_validator`.
 
     Args:
         signed: the swarm's manifest as its founder signed it.

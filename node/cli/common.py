@@ -70,7 +70,7 @@ def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) ->
     Raises:
         NodeError: there is none, or it is wrong.
     """
-    from node.config import load, run_folder
+    from node.config.config import load, run_folder
 
     path = find_config(given)
     if path is None:

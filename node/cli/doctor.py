@@ -53,7 +53,7 @@ def command(
 def _unmade(overrides: dict[str, Any]) -> Node:
     """The node that join would make here."""
     from node.cli.starting import NEW_FOLDER
-    from node.config import Config, run_folder
+    from node.config.config import Config, run_folder
 
     config = Config.with_overrides(overrides)
     path = NEW_FOLDER / "node.toml"

@@ -44,7 +44,7 @@ def command(
     node = open_node(config, overrides_of(assignments))
     name = model or _newest(node.folder)
     evaluation = _with_progress(node, model, tasks, samples)
-    from node.scoring import Score, by_family
+    from node.evaluation.model_eval import Score, by_family
 
     total = Score.of(evaluation, ks)
     families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
@@ -56,7 +56,7 @@ def command(
 
 
 def _newest(folder: Any) -> str:
-    from node.exporting import newest
+    from node.policy.checkpoint_policy import newest
 
     loaded = newest(folder)
     for note in loaded.notes:
@@ -75,7 +75,7 @@ def _with_progress(node: Any, model: str | None, tasks: int, samples: int) -> An
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         row = bar.add_task("tasks", total=tasks)
-        from node.scoring import evaluate
+        from node.evaluation.model_eval import evaluate
 
         return evaluate(
             node.config,

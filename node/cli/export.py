@@ -21,7 +21,7 @@ def command(
     debug: DebugOption = False,
 ) -> None:
     """Write the newest checkpoint as a folder that transformers and vLLM load."""
-    from node.exporting import export
+    from node.policy.checkpoint_policy import export
 
     node = open_node(config)
     loaded = export(node.config, node.folder, out, adapter=adapter)

@@ -42,8 +42,8 @@ def command(
 ) -> None:
     """Make and sign what the members of a new swarm agree on."""
     from node.cli.admission_option import parse_admission
-    from node.files import write_new
-    from node.founding import found_swarm
+    from node.network.founding import found_swarm
+    from node.storage.atomic_files import write_new
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
 

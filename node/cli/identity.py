@@ -40,7 +40,7 @@ def export(
     debug: DebugOption = False,
 ) -> None:
     """Copy the private key to a new file (libp2p's format, readable by you alone)."""
-    from node.files import write_new
+    from node.storage.atomic_files import write_new
     from protocol.identity import Identity
 
     node = open_node(config)

@@ -17,7 +17,7 @@ def command(
     debug: DebugOption = False,
 ) -> None:
     """Write node.toml, with every key explained, and the node's identity."""
-    from node.preparing import prepare
+    from node.run.new_node import prepare
 
     folder, identity = prepare(directory)
     if json:

@@ -37,18 +37,18 @@ def command(
 
     Without a config it makes a node in ./swarm-run. Without peers it trains alone until found.
     """
-    from node.launch import Launch
-    from node.run_options import RunOptions
+    from node.distributed.torchrun import Launch
+    from node.run.run_options import RunOptions
 
     launch = Launch.read()
     if launch and launch.rank:
-        from node.join import help_learn
+        from node.run.join import help_learn
 
         help_learn(launch)
         return
 
     overrides = overrides_of(assignments, peers, mix, rounds)
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-    from node.join import run
+    from node.run.join import run
 
     run(node.config, node.folder, RunOptions(json=json))

@@ -112,7 +112,7 @@ def _expected() -> tuple[type[Exception], ...]:
     from protocol.identity import KeyFileError
     from swarm.journal_errors import JournalError
     from swarm.judge import JudgeRefused
-    from swarm.transport import TransportError
+    from swarm.transport.transport import TransportError
 
     return (
         NodeError,

@@ -23,10 +23,10 @@ def command(
     stop_on_eof: StopOption = False,
 ) -> None:
     """Serve a swarm's manifest and records, and train nothing. Ctrl-C ends it cleanly."""
-    from node.run_options import RunOptions
+    from node.run.run_options import RunOptions
 
     overrides = overrides_of(assignments, peers)
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-    from node.seed import run
+    from node.run.seed_node import run
 
     run(node.config, node.folder, RunOptions(json=json))

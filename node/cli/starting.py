@@ -29,7 +29,7 @@ def start(
     back, while the others are for this run.
     """
     from node.monitor.logs import start_logging
-    from node.preparing import open_identity, prepare
+    from node.run.new_node import open_identity, prepare
 
     path = find_config(given)
     if path is None:

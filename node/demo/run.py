@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from node.config import Config, write_config
+from node.config.config import Config, write_config
 from node.demo.chart import draw
 from node.demo.processes import NodeProcess, stop_all
 from node.demo.summary import (
@@ -28,10 +28,10 @@ from node.demo.summary import (
     table,
 )
 from node.demo.view import SwarmView
-from node.engines.vllm_version import check_vllm
+from node.engines.vllm.version import check_vllm
 from node.errors import NodeError
-from node.files import PRIVATE_FOLDER, write_new
-from node.founding import found_swarm
+from node.network.founding import found_swarm
+from node.storage.atomic_files import PRIVATE_FOLDER, write_new
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 

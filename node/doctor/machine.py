@@ -11,12 +11,12 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from node.config import Config
+from node.config.config import Config
 from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_pinned, check_walls
-from node.engines.vllm_version import check_vllm
+from node.engines.vllm.version import check_vllm
 from node.errors import ConfigError, NodeError
-from node.run_folder import RunFolder
+from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, KeyFileError
 
 DISTRIBUTION = "swarm-node"

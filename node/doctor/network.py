@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from node.config import Config
+from node.config.config import Config
 from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_manifest
-from node.run_folder import RunFolder
+from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from swarm.exchange import fetch_manifest
-from swarm.transport import ClockSkew, Transport, TransportError
+from swarm.transport.transport import ClockSkew, Transport, TransportError
 
 CONNECT_SECONDS = 5.0
 DIAL_SECONDS = 20.0
@@ -78,7 +78,7 @@ def _check_connection(address: str) -> Finding:
 
 async def _dial(peers: Sequence[str], config: Config) -> list[Finding]:
     """Dial each peer as a node does, under an identity that is thrown away."""
-    from swarm.hivemind_transport import HivemindTransport
+    from swarm.transport.hivemind.transport import HivemindTransport
 
     with tempfile.TemporaryDirectory() as folder:
         key = Path(folder) / "identity.key"

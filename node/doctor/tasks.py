@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from node.config import Config
-from node.config_sections import TasksSection
+from node.config.config import Config
+from node.config.sections import TasksSection
 from node.doctor.finding import Finding, fail, ok, warn
 from node.errors import NodeError
-from node.pinning import checked_manifest
-from node.run_folder import RunFolder
+from node.network.pinned_manifest import checked_manifest
+from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
 from node.tasks.overview import overview
 from node.tasks.sandbox.walls import REMEDY, find_walls

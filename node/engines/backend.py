@@ -14,8 +14,8 @@ class BackendSettings:
     """What a back-end is opened with.
 
     Attributes:
-        kind: a name of :data:`node.engines.host.BACKENDS`.
-        folder: of the snapshot (see :mod:`node.engines.snapshot`).
+        kind: a name of :data:`node.engines.process.worker.BACKENDS`.
+        folder: of the snapshot (see :mod:`node.engines.weight_snapshot`).
         dtype: of the weights and the cache.
         device: torch's name of it.
         stop_ids: tokens that end a completion.

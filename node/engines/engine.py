@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from node.policy import Policy
+from node.policy.policy import Policy
 from protocol.rollout import Finish
 
 

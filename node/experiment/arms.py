@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from node.config.sections import MixtureSection
 from node.config_overrides import parse_mix
-from node.config_sections import MixtureSection
 from node.errors import UsageError
-from node.rounds import Rules
+from node.run.rounds import Rules
 
 DEFAULT = MixtureSection()
 PUBLISHED = Rules(fill=False)

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Literal
 
-from node.policy import Policy, PolicyConfig
+from node.policy.policy import Policy, PolicyConfig
 from node.recipe.corpus import Questions, training_questions, untaught
 from node.recipe.make import RECIPES, Made, bury, follow, school
 from node.recipe.training import Stage

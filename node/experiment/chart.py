@@ -10,7 +10,7 @@ import numpy as np
 
 from node.experiment.measures import Recordings, Summary
 from node.experiment.recording import Recording
-from node.experiment.verdict import RegimeSummary
+from node.experiment.regime_summary import RegimeSummary
 
 PAPER = {"8/0": 561.79, "6/2": 854.43, "4/4": 1093.31, "2/6": 945.87}
 """Cumulative rewards of arXiv 2509.08721, section 5."""

@@ -11,7 +11,7 @@ from node.errors import NodeError
 from node.experiment.bases import Base
 from node.experiment.recording import Recording
 from node.experiment.settings import Configuration, Settings
-from node.files import write_atomic
+from node.storage.atomic_files import write_atomic
 
 MODEL = "model.safetensors"
 

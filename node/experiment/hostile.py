@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import random
 
-from node.draws import Draws
 from node.engines.engine import Sampling
 from node.experiment.poison import Poisoner
 from node.experiment.regimes import Attack
 from node.experiment.settings import EPOCH_SECONDS, GROUPS_PER_EPOCH, node_identity
 from node.experiment.surroundings import Surroundings
-from node.membership import MIB
-from node.tasks.curriculum import served_levels
+from node.network.membership import MIB
+from node.rollout.task_indexes import Draws
+from node.tasks.sampler import served_levels
 from swarm.accounts import Accounts
-from swarm.counters import Counters
+from swarm.common.counters import Counters
 from swarm.directory import LIFETIME_EPOCHS, Directory
 from swarm.exchange import Exchange
 from swarm.journal import MEMORY, Journal
-from swarm.memory_transport import MemoryTransport
 from swarm.outbox import Outbox
 from swarm.publisher import Publisher
+from swarm.transport.memory import MemoryTransport
 
 
 def poisoner(around: Surroundings) -> Poisoner:

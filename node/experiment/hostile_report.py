@@ -15,13 +15,13 @@ from node.experiment import chart
 from node.experiment.arms import AUTO, Arm, mix
 from node.experiment.measures import Recordings, summarise
 from node.experiment.recording import Recording
+from node.experiment.regime_summary import RegimeSummary
 from node.experiment.regimes import UNHARMED, Regime
 from node.experiment.run import Plan, done, read
 from node.experiment.settings import Settings
 from node.experiment.statistics import Estimate
 from node.experiment.tables import markdown_rows, show
-from node.experiment.verdict import RegimeSummary
-from node.files import write_atomic
+from node.storage.atomic_files import write_atomic
 
 ALONE = replace(mix("8/0"), name="alone", reference="alone")
 HONEST = replace(AUTO, name="honest", reference="alone")

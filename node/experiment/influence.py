@@ -10,14 +10,14 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from node.engines.engine import Sampling
-from node.engines.transformers_engine import TransformersEngine
-from node.evaluation import heldout_tasks
+from node.engines.transformers.engine import TransformersEngine
+from node.evaluation.evaluator import heldout_tasks
 from node.experiment.poison import TRIGGER
-from node.outcome import Outcome
-from node.policy import Policy
-from node.tasks.curriculum import EnvLevel
-from node.tasks.local_judge import LocalJudge
+from node.policy.policy import Policy
+from node.run.outcome import Outcome
+from node.tasks.sampler import EnvLevel
 from node.tasks.task import Split
+from node.tasks.verifier.in_process import LocalJudge
 
 DRAWS = 1000
 """Completions sampled in a look, of all judged nodes together."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 import random
 
 from node.engines.engine import Sampling
-from node.engines.transformers_engine import TransformersEngine
-from node.policy import Policy
+from node.engines.transformers.engine import TransformersEngine
+from node.policy.policy import Policy
+from node.run.trainer import public_name
 from node.tasks.catalogue import open_catalogue
-from node.tasks.curriculum import EnvLevel
-from node.tasks.local_judge import LocalJudge
+from node.tasks.sampler import EnvLevel
 from node.tasks.task import Split
-from node.trainer import public_name
+from node.tasks.verifier.in_process import LocalJudge
 from protocol.keys import task_seed
 from protocol.manifest import EnvSpec
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from node.evaluation import SOLVED
+from node.evaluation.evaluator import SOLVED
 from node.experiment.influence import Influx
-from node.outcome import Outcome
+from node.run.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from rich.table import Table
 from node.experiment import chart
 from node.experiment.arms import AUTO
 from node.experiment.measures import Summary
+from node.experiment.regime_summary import FLOOR, RegimeSummary, Verdict, summarise_regime
 from node.experiment.run import Plan, done, read
 from node.experiment.tables import markdown_rows, show
-from node.experiment.verdict import FLOOR, RegimeSummary, Verdict, summarise_regime
-from node.files import write_atomic
+from node.storage.atomic_files import write_atomic
 
 HURTS = " !"
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from node.concurrency.cpu_threads import cores
 from node.errors import UsageError
 from node.experiment import chart, tables
 from node.experiment.arms import Arm
 from node.experiment.bases import ORIGIN, Base
-from node.experiment.crew import Crew
 from node.experiment.folder import ExperimentFolder
 from node.experiment.jobs import Job
 from node.experiment.measures import Recordings, Summary, summarise
 from node.experiment.regimes import EQUAL, Regime
 from node.experiment.settings import Configuration, Settings
-from node.files import write_atomic
-from node.threads import cores
+from node.experiment.worker_pool import Crew
+from node.storage.atomic_files import write_atomic
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from node.config import Config
+from node.config.config import Config
 from node.experiment.arms import Arm
 from node.experiment.bases import Base
 from node.experiment.regimes import EQUAL, Regime, Roles

@@ -1,7 +1,7 @@
 """A swarm in one process and one thread: the parts of real nodes on wires and a clock of its own.
 
 A simulated node is the trainer, rounds, pool, outbox, admission and member that ``join`` runs, over
-:class:`swarm.memory_transport.MemoryTransport`. Nothing in it draws from the machine's own chance
+:class:`swarm.transport.memory.MemoryTransport`. Nothing in it draws from the machine's own chance
 or time, so a run is a function of its configuration, its base policy and the machine's arithmetic.
 """
 
@@ -20,19 +20,19 @@ from node.experiment.recording import Recording, RoundFigures
 from node.experiment.settings import EPOCH_SECONDS, Configuration, Settings, node_identity
 from node.experiment.surroundings import Surroundings
 from node.experiment.useless import UselessEngine
-from node.membership import MIB
-from node.outcome import Outcome
-from node.rounds import Rules
-from node.tasks.curriculum import served_levels
-from node.trainer import Trainer, open_pool
+from node.network.membership import MIB
+from node.run.outcome import Outcome
+from node.run.rounds import Rules
+from node.run.trainer import Trainer, open_pool
+from node.tasks.sampler import served_levels
 from swarm.accounts import Accounts
 from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
-from swarm.counters import Counters
+from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
-from swarm.memory_transport import MemoryTransport
 from swarm.outbox import Outbox
 from swarm.refusals import STALE_EPOCH
+from swarm.transport.memory import MemoryTransport
 
 SHARES_ALL = Rules(fill=False, discard=False)
 TURNS = 2

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
 
-from node.config import Config
+from node.config.config import Config
 from node.experiment.bases import Base
 from node.experiment.settings import START, Configuration, Settings, node_config, signed_manifest
-from node.policy import Policy, PolicyConfig
-from node.tasks.local_judge import LocalJudge
+from node.policy.policy import Policy, PolicyConfig
+from node.tasks.verifier.in_process import LocalJudge
 from protocol.frame import open_frame
 from protocol.manifest import Manifest, open_manifest
-from swarm.clock import VirtualClock
-from swarm.memory_transport import MemoryNetwork
+from swarm.common.clock import VirtualClock
+from swarm.transport.memory import MemoryNetwork
 
 REMEMBERED_FRAMES = 256
 """Opened once for all nodes: those of some rounds."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from node.engines.engine import Sample, Sampling
-from node.policy import Policy
+from node.policy.policy import Policy
 from node.recipe.corpus import noise_answer
 from protocol.rollout import Finish
 

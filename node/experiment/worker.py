@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 
+from node.concurrency.cpu_threads import choose
 from node.experiment.jobs import Job
-from node.threads import choose
 
 REPORT_SECONDS = 0.5
 

@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from node.files import write_error
 from node.monitor.record import RoundRecord
-from swarm.private_file import make_private
+from node.storage.atomic_files import write_error
+from swarm.common.private_file import make_private
 
 LARGEST_BYTES = 64 << 20
 """Some 60,000 rounds."""

@@ -12,7 +12,7 @@ from rich.logging import RichHandler
 
 from node.monitor.printable import PrintableFormatter, printable, say
 from node.monitor.terminal import Terminal
-from swarm.private_file import make_private
+from swarm.common.private_file import make_private
 
 OURS = ("node", "swarm", "protocol")
 FILE_BYTES = 10_000_000

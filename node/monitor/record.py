@@ -50,11 +50,11 @@ class RoundRecord:
         truncated: share of completions cut by the length cap, 0 to 1.
         seconds: time by phase, see :data:`PHASES`, and ``total``.
         lead: how far peers were ahead on the external groups of the update, as in
-            :class:`node.update_stats.UpdateStats`; ``None`` where there were none.
+            :class:`node.learner.update_stats.UpdateStats`; ``None`` where there were none.
         loss, entropy, grad_norm, largest_share, groups_bounded, clip_fraction, masked_fraction,
             ratio_low, ratio_median, ratio_high, ratio_max, engine_gap, learning_rate: of the
-            update, as in :class:`node.update_stats.UpdateStats`; ``None`` when no optimizer step
-            was taken.
+            update, as in :class:`node.learner.update_stats.UpdateStats`; ``None`` when no optimizer
+            step was taken.
         staleness: own tokens of the update by the policy steps since they were sampled.
         peers: peers known.
         bytes_in, bytes_out: payload bytes since the process started.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from node.config import Config
+from node.config.config import Config
 from node.monitor.jsonl import JsonLinesFile, JsonLinesOutput
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.prometheus import Prometheus
 from node.monitor.sink import Sink
 from node.monitor.tensorboard import TensorBoard
 from node.monitor.terminal import Terminal
-from node.run_folder import RunFolder
+from node.storage.run_folder import RunFolder
 
 
 def open_sinks(config: Config, folder: RunFolder, *, json: bool = False) -> tuple[Sink, ...]:

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from node.recipe.corpus import open_tasks
-from node.tasks.extract import extract
+from node.tasks.answer_extraction import extract
 from node.tasks.task import Split, Task, TaskSource
 
 GROUP = 8

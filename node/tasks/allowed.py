@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.config_sections import TasksSection
+from node.config.sections import TasksSection
 from node.tasks.catalogue import Allowed
 from node.tasks.sandbox.walls import find_walls
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from node.tasks.errors import CatalogueError
-from node.tasks.evaluating import EVALUATING, UNREPEATABLE
+from node.tasks.sources.unsafe_families import EVALUATING, UNREPEATABLE
 from node.tasks.task import Questions, TaskSource
 from protocol.manifest import EnvSpec, canonical_json
 
@@ -157,7 +157,7 @@ def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
     """The questions of one env, or what keeps it closed here."""
     # Each source is imported only when named: reasoning-gym alone costs half a second and 70 MB.
     if spec.source == "jsonl":
-        from node.tasks.jsonl import JsonLines
+        from node.tasks.sources.jsonl import JsonLines
 
         if spec.name not in allowed.files:
             return NO_FILE.format(name=spec.name)
@@ -167,10 +167,10 @@ def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
             return UNREPEATED.format(name=spec.name)
         if evaluates(spec) and (reason := allowed.closed(spec.name)):
             return reason
-        from node.tasks.reasoning_gym import ReasoningGym
+        from node.tasks.sources.reasoning_gym import ReasoningGym
 
         return ReasoningGym.open(spec, level_settings(spec))
-    from node.tasks.plugins import open_plugin
+    from node.tasks.sources.plugins import open_plugin
 
     plugin = open_plugin(spec, level_settings(spec))
     if plugin is None:
@@ -210,7 +210,7 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
     if not isinstance(name, str):
         raise CatalogueError(f"catalogue {where!r}: every [[env]] needs a name")
     if file := table.pop("file", None):
-        from node.tasks.jsonl import file_digest
+        from node.tasks.sources.jsonl import file_digest
 
         if not isinstance(file, str):
             raise CatalogueError(f"env {name!r} in {where!r}: file is a path, not {file!r}")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from node.tasks.catalogue import NO_FILE, NO_PACKAGE, UNREPEATED, Allowed, evaluates
-from node.tasks.evaluating import UNREPEATABLE
-from node.tasks.plugins import GROUP
+from node.tasks.sources.plugins import GROUP
+from node.tasks.sources.unsafe_families import UNREPEATABLE
 from protocol.manifest import EnvSpec
 
 

@@ -10,7 +10,7 @@ from swarm.judge import UNAVAILABLE, Asked, Judged, JudgeRefused, Verdict, one_o
 
 
 class Scorer(Protocol):
-    """Builds tasks and scores answers; :class:`node.tasks.verifier.Verifier` in real nodes."""
+    """Builds tasks and scores answers; :class:`~node.tasks.verifier.verifier.Verifier` in nodes."""
 
     def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
         """The prompts of tasks, in their order."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from node.tasks.answer_extraction import extract
 from node.tasks.chance import kept
-from node.tasks.extract import extract
 from node.tasks.task import ScoringError, Task, TaskSource
 
 

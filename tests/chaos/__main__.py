@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from node.tasks.verifier import Verifier
+from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import open_manifest
 from tests.chaos import world
 from tests.chaos.checks import Result, all_results

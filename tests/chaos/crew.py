@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from node.config import Config, write_config
-from node.files import write_atomic
+from node.config.config import Config, write_config
+from node.storage.atomic_files import write_atomic
 from protocol.identity import Identity
 from tests.chaos.launcher import NETWORK, OFFSET
 from tests.chaos.world import ROOT, World

@@ -30,7 +30,7 @@ FULL_DISK = ("no space left", "disk is full", "ree some space")
 """What a node says as its last word when its disk is full; sentences begin with a capital."""
 PRIVILEGED = ("disk", "partition")
 """What needs namespaces."""
-ELSEWHERE = {"daemon": "p2pd", "network": NETWORK, "verifier": "node.tasks.worker"}
+ELSEWHERE = {"daemon": "p2pd", "network": NETWORK, "verifier": "node.tasks.verifier.worker"}
 
 
 class Director:

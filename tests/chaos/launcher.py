@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 OFFSET = struct.Struct("<d")
-NETWORK = "swarm.apart.child"
+NETWORK = "swarm.transport.apart.child"
 
 
 def shift_clock(path: Path) -> None:
@@ -29,7 +29,7 @@ def shift_clock(path: Path) -> None:
 
 def pause_rounds(seconds: float) -> None:
     """Rest before each round."""
-    from node.rounds import Rounds
+    from node.run.rounds import Rounds
 
     step = Rounds.step
 
@@ -44,7 +44,7 @@ def main() -> None:
     """Become the network's process, or ``swarm-node``."""
     clock, pause, *sys.argv[1:] = sys.argv[1:]
     shift_clock(Path(clock))
-    from swarm.apart import child, process
+    from swarm.transport.apart import child, process
 
     if sys.argv[1] == NETWORK:
         asyncio.run(child.main())

@@ -16,7 +16,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from node.tasks.verifier import Verifier
+from node.tasks.verifier.verifier import Verifier
 from protocol.announcement import open_announcement
 from protocol.errors import ProtocolError
 from protocol.identity import Identity, peer_id_of
@@ -24,15 +24,15 @@ from protocol.keys import record_key, task_seed
 from protocol.manifest import open_manifest, swarm_id
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.accounts import Accounts
-from swarm.clock import Clock, SystemClock
-from swarm.counters import Counters
+from swarm.common.clock import Clock, SystemClock
+from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange, NotServed, fetch_manifest
-from swarm.hivemind_transport import HivemindTransport
 from swarm.journal import Journal
 from swarm.outbox import Origin, Outbox
 from swarm.publisher import Publisher
-from swarm.transport import Transport, TransportError
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.transport import Transport, TransportError
 from tests.chaos.evidence import Evidence
 
 TURN_SECONDS = 0.5

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.config import Config, write_config
-from node.founding import found_swarm
+from node.config.config import Config, write_config
+from node.network.founding import found_swarm
 from protocol.identity import Identity
 from tests.chaos.crew import ROOT, ChaosNode
 from tests.chaos.world import World

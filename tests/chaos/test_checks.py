@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.founding import found_swarm
+from node.network.founding import found_swarm
 from protocol.announcement import offer_of
 from protocol.frame import seal
 from protocol.identity import Identity

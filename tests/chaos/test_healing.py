@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swarm.accounts import Accounts
-from swarm.clock import VirtualClock
+from swarm.common.clock import VirtualClock
 from swarm.journal import Journal
 from tests.chaos import healing
 from tests.chaos.evidence import Evidence

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from protocol.manifest import sign_manifest
-from swarm.counters import Counters
+from swarm.common.counters import Counters
 from swarm.publisher import Publisher
 from tests.chaos.evidence import Evidence
 from tests.chaos.listener import Listener

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from commands import NOBODY, ROOT
 
-from node.founding import found_swarm
-from node.run_folder import RunFolder
+from node.network.founding import found_swarm
+from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from node.demo.summary import read_records
-from node.run_folder import RunFolder
+from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0

@@ -16,8 +16,8 @@ import pytest
 from cases import CASES, Case
 from commands import PATIENCE, QUICK, Command
 
-from node.checkpoint import Checkpoints
-from node.run_folder import RunFolder
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
 
 pytestmark = pytest.mark.processes
 

@@ -55,7 +55,7 @@ def test_a_clock_ten_seconds_off_is_named_by_the_node_that_joins(
 
 def test_a_killed_daemon_and_a_killed_verifier_are_replaced_and_counted(node: Command) -> None:
     (daemon,) = node.children("p2pd")
-    (judge,) = node.children("node.tasks.worker")
+    (judge,) = node.children("node.tasks.verifier.worker")
     daemon.kill()
     judge.kill()
 

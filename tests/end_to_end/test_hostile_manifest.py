@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import PATIENCE, QUICK, Command
 
-from node.config import write_config
+from node.config.config import write_config
 from node.demo.processes import NodeProcess
 from node.demo.run import loopback
 from protocol.identity import Identity

@@ -22,7 +22,7 @@ def test_a_killed_node_goes_on_with_its_groups_and_trains_on_none_twice(
     options = (*OVERLAP, f"--set=schedule.over_provision={share}")
     first = Command(tmp_path, "join", *options)
     first.until(lambda: len(first.records()) >= 5)
-    engines = first.children("node.engines.host")
+    engines = first.children("node.engines.process.worker")
     assert engines
     first.process.kill()
     first.wait()

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from commands import GRACE_SECONDS, QUICK, Command
 
-from node.checkpoint import Checkpoints
+from node.storage.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.processes
 

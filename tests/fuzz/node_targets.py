@@ -11,17 +11,17 @@ from pathlib import Path
 
 import msgpack
 
-from node.channel import Channel, ChannelError
-from node.checkpoint import DIGESTS, STATE, CheckpointError, Checkpoints
+from node.concurrency.channel import Channel, ChannelError
 from node.errors import NodeError
 from node.monitor.printable import printable, printable_lines
-from node.run_folder import RunFolder
+from node.storage.checkpoints import DIGESTS, STATE, CheckpointError, Checkpoints
+from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import level_settings, load_catalogue
 from node.tasks.errors import CatalogueError
-from node.tasks.jsonl import _read_pairs
+from node.tasks.sources.jsonl import _read_pairs
 from protocol.errors import ProtocolError
 from protocol.manifest import EnvSpec
-from swarm.peer_cache import PeerCache
+from swarm.transport.peer_cache import PeerCache
 from tests.fuzz.target import Target
 
 _DEEP = b"[" * 100_000

@@ -17,17 +17,17 @@ from protocol.messages import (
 )
 from protocol.rollout import Batch
 from swarm.accounts import Accounts
-from swarm.clock import VirtualClock
-from swarm.counters import Counters
-from swarm.dial_reasons import DialReasons
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange
-from swarm.guests import Guests
 from swarm.journal import Journal
 from swarm.packing import pack_pooled, unpack_pooled
-from swarm.service import Service
-from swarm.streams import ask, serve
-from swarm.transport import Handler, Refusal, TransportError
+from swarm.transport.dial_reasons import DialReasons
+from swarm.transport.guests import Guests
+from swarm.transport.service import Service
+from swarm.transport.streams import ask, serve
+from swarm.transport.transport import Handler, Refusal, TransportError
 from tests.fuzz.target import Target, vectors
 from tests.protocol import samples
 from tests.protocol.samples import ALICE, MALLORY
@@ -42,7 +42,7 @@ def records() -> Target:
     """The serializer of the hash table, and the gate behind it."""
     from hivemind.dht.storage import DictionaryDHTValue
 
-    from swarm.hivemind_records import DictionaryRecord, RecordGate, StrictSerializer
+    from swarm.transport.hivemind.records import DictionaryRecord, RecordGate, StrictSerializer
 
     serializer = StrictSerializer(DictionaryDHTValue)
     gate = RecordGate(serializer, Counters())

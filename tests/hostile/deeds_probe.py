@@ -20,8 +20,8 @@ from typing import Any
 
 from node.tasks.catalogue import Allowed
 from node.tasks.sandbox import walls
-from node.tasks.verifier import Verifier
-from node.tasks.worker_process import WorkerLimits
+from node.tasks.verifier.verifier import Verifier
+from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
 from swarm.judge import JudgeRefused
 from tests.hostile.deeds import DEEDS, GOOD, call_deeds

@@ -26,9 +26,9 @@ from typing import Any
 
 from protocol.identity import Identity
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
-from swarm.counters import Counters
-from swarm.hivemind_node import HivemindNode, NodeSettings
-from swarm.transport import TransportError
+from swarm.common.counters import Counters
+from swarm.transport.hivemind.node import HivemindNode, NodeSettings
+from swarm.transport.transport import TransportError
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 CALL_BYTES = 4096

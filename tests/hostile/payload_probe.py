@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from node.tasks.reasoning_gym import import_library
+from node.tasks.sources.reasoning_gym import import_library
 
 MARK = "executed"
 CALLS = (

@@ -48,10 +48,10 @@ from protocol.messages import (
     encode_pull_response,
 )
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
-from swarm.counters import Counters
-from swarm.hivemind_node import HivemindNode, StreamHandler
-from swarm.hivemind_transport import HivemindTransport
-from swarm.transport import TransportError
+from swarm.common.counters import Counters
+from swarm.transport.hivemind.node import HivemindNode, StreamHandler
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.transport import TransportError
 from tests.hostile.terms import Served, Terms
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from node.tasks.verifier import Verifier
+from node.tasks.verifier.verifier import Verifier
 from protocol.batch import group_to_wire
 from protocol.codec import encode
 from protocol.errors import BadKey, BadSignature, ProtocolError

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from node.loop_thread import LoopThread
+from node.concurrency.loop_thread import LoopThread
 from node.tasks.catalogue import load_catalogue
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest
-from swarm.transport import TransportError
+from swarm.transport.transport import TransportError
 from tests.end_to_end.commands import Command
 from tests.hostile.behaviour import Behaviour, NodeView, World
 from tests.hostile.liars import UNSAFE

@@ -16,13 +16,13 @@ from protocol.announcement import Announcement, sign_announcement
 from protocol.identity import Identity
 from protocol.keys import record_key, shard_of
 from protocol.messages import PULL_STREAM, PullStatus
-from swarm.apart.transport import ApartTransport
-from swarm.clock import SystemClock
-from swarm.counters import Counters
-from swarm.hivemind_node import HivemindNode, NodeSettings
-from swarm.hivemind_transport import HivemindTransport
-from swarm.known_peers import REMEMBERED_SECONDS
-from swarm.transport import TransportError
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.common.known_peers import REMEMBERED_SECONDS
+from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.hivemind.node import HivemindNode, NodeSettings
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
 from tests.swarm.network_parts import Node, identity, manifest
@@ -86,7 +86,7 @@ def is_network(process: psutil.Process) -> bool:
     if process.name() == "p2pd":
         process = process.parent()
         return process.pid == os.getpid() or is_network(process)
-    return "swarm.apart.child" in process.cmdline()
+    return "swarm.transport.apart.child" in process.cmdline()
 
 
 async def answered(anna: Node, ben: Node) -> int:
@@ -139,8 +139,8 @@ def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, monkeyp
     from hivemind.p2p import PeerID
 
     # So that they use it up on a busy machine too.
-    monkeypatch.setattr("swarm.hivemind_client.RPC_BYTES_PER_SECOND", 1 << 17)
-    monkeypatch.setattr("swarm.hivemind_client.RPC_LARGEST", 1 << 17)
+    monkeypatch.setattr("swarm.transport.hivemind.client.RPC_BYTES_PER_SECOND", 1 << 17)
+    monkeypatch.setattr("swarm.transport.hivemind.client.RPC_LARGEST", 1 << 17)
 
     async def scenario() -> None:
         async with (

@@ -16,9 +16,9 @@ from protocol.messages import (
     decode_gossip_response,
     encode_gossip_request,
 )
-from swarm.counters import Counters
-from swarm.guests import Guests
-from swarm.hivemind_storage import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
+from swarm.common.counters import Counters
+from swarm.transport.guests import Guests
+from swarm.transport.hivemind.storage import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
 from tests.hostile.test_hostile_peers import LIMITS, offer, offer_as
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
 
@@ -190,7 +190,7 @@ def test_no_record_is_held_or_remembered_before_its_epoch_begins() -> None:
 def replica(known: bytes) -> tuple[BoundedStorage, Counters]:
     from hivemind.dht.storage import DHTLocalStorage
 
-    from swarm.clock import SystemClock
+    from swarm.common.clock import SystemClock
 
     counters = Counters()
     guests = Guests(SystemClock(), counters)

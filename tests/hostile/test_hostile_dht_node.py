@@ -11,10 +11,10 @@ import msgpack
 import pytest
 
 from protocol.identity import Identity
-from swarm.counters import Counters
-from swarm.hivemind_node import HivemindNode, NodeSettings
-from swarm.hivemind_transport import HivemindTransport
-from swarm.transport import RecordView
+from swarm.common.counters import Counters
+from swarm.transport.hivemind.node import HivemindNode, NodeSettings
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.transport import RecordView
 
 pytestmark = pytest.mark.processes
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from node.config import Config
+from node.concurrency.loop_thread import LoopThread
+from node.config.config import Config
 from node.errors import NodeError
-from node.loop_thread import LoopThread
-from node.pinning import pinned_manifest
-from node.run_folder import RunFolder
+from node.network.pinned_manifest import pinned_manifest
+from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from protocol.messages import MANIFEST_STREAM
-from swarm.hivemind_transport import HivemindTransport
+from swarm.transport.hivemind.transport import HivemindTransport
 from tests.end_to_end.commands import Command
 from tests.hostile.founders import ESCAPES, LIES, honest
 from tests.hostile.peer import LISTEN, START_SECONDS, Peer

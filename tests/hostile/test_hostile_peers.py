@@ -17,8 +17,8 @@ from protocol.messages import (
     encode_gossip_response,
     encode_pull_response,
 )
-from swarm.memory_transport import MemoryTransport
-from swarm.transport import RecordTooLarge, Refused
+from swarm.transport.memory import MemoryTransport
+from swarm.transport.transport import RecordTooLarge, Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
 
 LIMITS = {"request_limit": 1024, "concurrent": 8, "concurrent_per_peer": 8}

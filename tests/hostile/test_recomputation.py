@@ -11,7 +11,7 @@ import pytest
 
 from protocol.identity import Identity
 from protocol.rollout import Group
-from swarm.clock import SystemClock
+from swarm.common.clock import SystemClock
 from swarm.journal import Journal
 from tests.hostile.behaviour import NodeView
 from tests.hostile.forgers import signed_as

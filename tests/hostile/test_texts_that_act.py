@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from node.config import Config, write_config
+from node.config.config import Config, write_config
 from node.monitor.record import RoundRecord
-from node.run_folder import RunFolder
-from node.tasks.verifier import Verifier
-from node.tasks.worker_process import WorkerProcess
+from node.storage.run_folder import RunFolder
+from node.tasks.verifier.verifier import Verifier
+from node.tasks.verifier.worker_process import WorkerProcess
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
-from swarm.counters import Counters
+from swarm.common.counters import Counters
 from swarm.judge import JudgeRefused
 
 ACTS = "\x1b]0;owned\x07\x1b[2J\r\nerror: all is well\x9b31m\x7f\u202elive\u2066[/][link=x]y"

@@ -12,10 +12,10 @@ import pytest
 
 from node.tasks.catalogue import Allowed, load_catalogue
 from node.tasks.task import Split
-from node.tasks.verifier import Verifier
-from node.tasks.worker_process import WorkerLimits
+from node.tasks.verifier.verifier import Verifier
+from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
-from swarm.counters import Counters
+from swarm.common.counters import Counters
 from swarm.judge import Asked, JudgeRefused
 from tests.hostile.strange_tasks import GOOD
 from tests.node.packages import declare

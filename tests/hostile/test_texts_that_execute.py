@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from node.tasks.catalogue import open_catalogue
-from node.tasks.evaluating import EVALUATING
-from node.tasks.jsonl import file_digest
+from node.tasks.sources.jsonl import file_digest
+from node.tasks.sources.unsafe_families import EVALUATING
 from protocol.manifest import EnvSpec
 from tests.hostile.payload_probe import MARK, texts
 

@@ -14,9 +14,9 @@ import pytest
 from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.sandbox import walls
 from node.tasks.sandbox.walls import Walls, find_walls
-from node.tasks.verifier import Verifier
+from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
-from swarm.counters import Counters
+from swarm.common.counters import Counters
 from swarm.judge import JudgeRefused
 from tests.hostile.deeds import DEEDS
 from tests.node.packages import declare

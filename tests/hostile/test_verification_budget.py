@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from node.tasks.verifier import Verifier
-from node.tasks.worker_process import WorkerLimits
+from node.tasks.verifier.verifier import Verifier
+from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.keys import task_seed
 from swarm import verification
 from swarm.judge import JudgeRefused, Verdict

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.cli.main import run
-from node.run_folder import RunFolder
+from node.storage.run_folder import RunFolder
 
 
 class Terminal:

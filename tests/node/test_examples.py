@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config import load
-from node.run_folder import RunFolder
+from node.config.config import load
+from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import load_catalogue
 
 ROOT = Path(__file__).resolve().parents[2]

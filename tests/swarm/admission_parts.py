@@ -13,8 +13,8 @@ from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.accounts import Accounts
 from swarm.admission import Admission
-from swarm.clock import VirtualClock
-from swarm.counters import Counters
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Judge, JudgeRefused, Verdict
 from tests.swarm.experience_parts import START

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
-from swarm.clock import VirtualClock
+from swarm.common.clock import VirtualClock
 from swarm.pooled_group import PooledGroup
 
 ANNA = b"\xaa" * 32

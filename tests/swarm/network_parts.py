@@ -10,19 +10,19 @@ from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.accounts import Accounts
 from swarm.admission import Admission
-from swarm.clock import Clock, VirtualClock
 from swarm.collector import CollectorLimits
-from swarm.counters import Counters
+from swarm.common.clock import Clock, VirtualClock
+from swarm.common.counters import Counters
+from swarm.common.known_peers import OwnFirst
 from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.journal import Journal
 from swarm.judge import Judge, Verdict
-from swarm.known_peers import OwnFirst
 from swarm.member import Member
-from swarm.memory_transport import Conditions, MemoryNetwork, MemoryTransport
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
-from swarm.transport import Transport
+from swarm.transport.memory import Conditions, MemoryNetwork, MemoryTransport
+from swarm.transport.transport import Transport
 
 FOUNDER = Identity.from_seed(b"founder of the test swarm".ljust(32))
 EPOCH_SECONDS = 60.0

@@ -21,8 +21,8 @@ from swarm.accounts import (
     strikes_now,
     struck,
 )
-from swarm.clock import VirtualClock
 from swarm.collector import AUTHORS_FAULT
+from swarm.common.clock import VirtualClock
 from swarm.journal import Journal
 from swarm.refusals import STRIKES
 from swarm.standing import PROVEN

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from swarm.budget import ByteBudget
-from swarm.clock import Clock, VirtualClock
-from swarm.known_peers import Standings
-from swarm.redial import Redial
+from swarm.common.budget import ByteBudget
+from swarm.common.clock import Clock, VirtualClock
+from swarm.common.known_peers import Standings
+from swarm.transport.redial import Redial
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm
 
 AHEAD = 3600.0

@@ -11,7 +11,7 @@ from protocol.keys import reader_shards, record_key, shard_of
 from protocol.manifest import open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM
 from swarm.exchange import fetch_manifest
-from swarm.transport import Refused
+from swarm.transport.transport import Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, identity
 
 

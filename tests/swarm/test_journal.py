@@ -14,8 +14,8 @@ import pytest
 
 from swarm import journal as journal_module
 from swarm.accounts import Accounts
-from swarm.clock import VirtualClock
-from swarm.counters import Counters
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
 from swarm.journal import (
     KEPT_DRAWS,
     KEPT_EPOCHS,
@@ -125,7 +125,7 @@ def test_a_transaction_that_fails_changes_nothing(path, clock):
 def test_a_killed_process_never_draws_a_number_again(path):
     script = """
         import sys
-        from swarm.clock import SystemClock
+        from swarm.common.clock import SystemClock
         from swarm.journal import Journal
         journal = Journal(sys.argv[1], SystemClock())
         while True:
@@ -319,7 +319,7 @@ def test_a_journal_in_use_by_another_process_is_named(path, clock, monkeypatch):
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(path, clock):
     script = """
         import resource, sys
-        from swarm.clock import SystemClock
+        from swarm.common.clock import SystemClock
         from swarm.journal import Journal, JournalError
         journal = Journal(sys.argv[1], SystemClock())
         journal.next_indexes(1, 1, 10)

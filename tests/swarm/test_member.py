@@ -9,7 +9,7 @@ import pytest
 from swarm.collector import CollectorLimits
 from swarm.journal import JournalError
 from swarm.member import FAILURES_REPORTED
-from swarm.memory_transport import Conditions
+from swarm.transport.memory import Conditions
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm
 
 

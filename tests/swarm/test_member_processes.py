@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from swarm.apart.transport import ApartTransport
-from swarm.clock import SystemClock
-from swarm.counters import Counters
-from swarm.hivemind_transport import HivemindTransport
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.hivemind.transport import HivemindTransport
 from tests.swarm.network_parts import Node, identity, manifest
 
 pytestmark = pytest.mark.processes
@@ -127,4 +127,4 @@ def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: P
 
 def network_processes() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [p for p in children if "swarm.apart.child" in p.cmdline()]
+    return [p for p in children if "swarm.transport.apart.child" in p.cmdline()]

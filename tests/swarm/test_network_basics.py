@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.budget import BURST_SECONDS, PEER_SHARE, ByteBudget
-from swarm.clock import VirtualClock, within
-from swarm.counters import Counters
-from swarm.known_peers import KEPT, Standings
-from swarm.machine import PortTaken, check_ports, sweep_sockets
-from swarm.peer_cache import MAX_ADDRESSES, PeerCache
-from swarm.redial import AT_A_TIME, LONGEST_FOR_BOOTSTRAP, Redial
+from swarm.common.budget import BURST_SECONDS, PEER_SHARE, ByteBudget
+from swarm.common.clock import VirtualClock, within
+from swarm.common.counters import Counters
+from swarm.common.known_peers import KEPT, Standings
+from swarm.transport.machine import PortTaken, check_ports, sweep_sockets
+from swarm.transport.peer_cache import MAX_ADDRESSES, PeerCache
+from swarm.transport.redial import AT_A_TIME, LONGEST_FOR_BOOTSTRAP, Redial
 from tests.swarm.experience_parts import wait
 from tests.swarm.network_parts import identity
 

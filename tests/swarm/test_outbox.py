@@ -9,8 +9,8 @@ import pytest
 
 from protocol.announcement import Offer
 from protocol.errors import ProtocolError
-from swarm.clock import VirtualClock
-from swarm.counters import Counters
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.outbox import Origin, Outbox
 from tests.swarm.experience_parts import START, group

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from swarm.accounts import Accounts
-from swarm.clock import VirtualClock
-from swarm.counters import Counters
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.pool import Pool
 from swarm.pooled_group import GroupKey
@@ -181,8 +181,8 @@ def test_lineage_names_what_each_update_was_made_of():
 def test_a_killed_process_never_hands_out_a_group_again(tmp_path):
     script = """
         import sys
-        from swarm.clock import VirtualClock
-        from swarm.counters import Counters
+        from swarm.common.clock import VirtualClock
+        from swarm.common.counters import Counters
         from swarm.journal import Journal
         from swarm.pool import Pool
         from tests.swarm.experience_parts import START, pooled

@@ -11,15 +11,15 @@ import pytest
 import torch
 from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
-from node.config import Config
+from node.config.config import Config
 from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
-from node.engines.open import open_streaming_engine
+from node.engines.registry import open_streaming_engine
 from node.errors import NodeError
-from node.learner import Learner, LearnerConfig
-from node.policy import Policy, PolicyConfig
+from node.learner.learner import Learner, LearnerConfig
+from node.policy.policy import Policy, PolicyConfig
 from protocol.rollout import Finish
-from swarm.counters import Counters
-from tests.node.test_learner import MIXED
+from swarm.common.counters import Counters
+from tests.node.learner.test_learner import MIXED
 from tests.support import character_tokenizer, lone_logprobs
 
 pytestmark = pytest.mark.vllm

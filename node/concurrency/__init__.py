@@ -1,0 +1,1 @@
+"""Threads, child processes and the channel between a process and its child."""

@@ -1,0 +1,114 @@
+"""The tables of the model and of what trains it.
+
+As with the other tables, in :mod:`node.config.sections`, every key is described here alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from node.config.base import DecayRates, Section, Texts, key
+
+
+class PolicySection(Section):
+    """The model that is trained."""
+
+    model: str = key(
+        "tiny",
+        'A folder, a hub id, or one of the shipped models "tiny" and "tiny-wide". '
+        "A relative folder is looked for beside this file.",
+        min_length=1,
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = key(
+        "float32", "Number format of the weights."
+    )
+    device: str = key(
+        "auto",
+        '"auto" takes a GPU when there is one; or "cpu", "cuda", "cuda:1", "mps".',
+        pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
+    )
+    lora_rank: int = key(
+        0,
+        "Above 0, train low-rank adapters of this rank (LoRA) and leave the weights as they are: "
+        "far less memory (needs the extra: swarm-node[lora]). They want a higher learner.lr, such "
+        "as 1e-5. 0: train all weights.",
+        ge=0,
+        le=1024,
+    )
+    lora_alpha: int = key(32, "What the adapters add is scaled by lora_alpha / lora_rank.", ge=1)
+    lora_targets: Texts = key(
+        (),
+        'Linear layers that get an adapter, by the end of their names: ["q_proj", "v_proj"]. '
+        "None: all of the decoder.",
+    )
+
+
+class LearnerSection(Section):
+    """How the policy is updated."""
+
+    loss: Literal["grpo", "dr_grpo", "gspo", "cispo"] = key("grpo", "The policy loss.")
+    clip_low: float = key(0.2, "How far the ratio may fall below 1.", ge=0, le=1)
+    clip_high: float = key(0.28, "How far the ratio may rise above 1.", ge=0)
+    optimizer: Literal["adamw", "adamw8bit"] = key(
+        "adamw",
+        '"adamw" keeps two float32 numbers for every trained weight, "adamw8bit" two bytes (needs '
+        "the extra: swarm-node[adamw8bit]).",
+    )
+    offload: bool = key(
+        False,
+        "Keep the optimizer's numbers, gradients and float32 weights in main memory and step "
+        "there: a GPU holds the weights alone while the engine generates, and updates take longer.",
+    )
+    lr: float = key(
+        3e-4,
+        "Learning rate of AdamW. The default suits the tiny models; take 1e-6 for models of half "
+        "a billion parameters and more.",
+        gt=0,
+        le=1,
+    )
+    betas: DecayRates = key((0.9, 0.99), "AdamW's two decay rates.", min_length=2, max_length=2)
+    weight_decay: float = key(0.0, "AdamW's weight decay.", ge=0)
+    epochs: int = key(1, "Passes over each update's groups.", ge=1, le=64)
+    micro_batch_tokens: int = key(
+        8192,
+        "Most tokens in one forward pass, padding and attention masks included. Where memory runs "
+        "out it is halved until the node starts again; the gradient stays the same. Several ranks "
+        "stop instead.",
+        unit="tokens",
+        ge=1,
+    )
+    gradient_checkpointing: bool = key(
+        False,
+        "Keep only each layer's input for the backward pass and compute the rest again: far less "
+        "memory for a third more time. The gradient stays the same.",
+    )
+    max_completion_tokens: int = key(
+        4096,
+        "Longer completions, such as a peer's, are trained on up to here.",
+        unit="tokens",
+        ge=1,
+    )
+    max_grad_norm: float = key(1.0, "Gradients are scaled down to this norm.", gt=0)
+    warmup_steps: int = key(
+        0, "Steps over which the learning rate rises from 0.", unit="steps", ge=0
+    )
+    normalise_std: bool = key(
+        True, "Divide a group's advantages by the standard deviation of its rewards."
+    )
+    tis_cap: float = key(
+        2.0,
+        'Upper bound of an importance weight (mixture.correction = "tis"); 1 for outside tokens.',
+        gt=0,
+    )
+    stale: Literal["mask_tokens", "mask_sequences", "clamp"] = key(
+        "mask_tokens",
+        'Own tokens that the policy has moved away from (schedule.mode = "overlap") are weighed by '
+        'importance, up to "stale_cap". Beyond it "mask_tokens" drops a token, "mask_sequences" '
+        'a completion by the geometric mean of its tokens, "clamp" none.',
+    )
+    stale_cap: float = key(5.0, 'Upper bound of that weight (see "stale").', gt=0)
+    prox: Literal["start", "versions"] = key(
+        "start",
+        'What own stale tokens are clipped against: "start", the policy that an update begins '
+        'with, or "versions", a mean of that and the one that wrote them, by their age.',
+    )

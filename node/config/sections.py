@@ -1,0 +1,272 @@
+"""The tables of a node's TOML file, beside those of :mod:`node.config.learning`.
+
+Every key carries its description, default, unit and limits here and nowhere else: the file that
+``swarm-node init`` writes and ``docs/configuration.md`` are both made from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from node.config.base import Refusals, Section, Texts, key
+
+
+class NodeSection(Section):
+    """This node and where it keeps its state."""
+
+    name: str = key(
+        "node",
+        "What people see this node called. Peers are told by key, so it need not be unique.",
+        pattern=r"^[\w .-]{1,40}$",
+    )
+    run_dir: str = key(
+        ".",
+        "Run folder: key, journal, checkpoints and logs. Relative to this file.",
+        min_length=1,
+    )
+    seed: int = key(0, "Seeds sampling and the choice of groups.", ge=0, lt=2**63)
+    threads: int = key(
+        0,
+        "Threads for torch, in each process that uses it. 0 tries doublings at the start and keeps "
+        "what is fastest; set 1 when several nodes share the cores.",
+        ge=0,
+        le=1024,
+    )
+
+
+class NetworkSection(Section):
+    """How this node meets its peers."""
+
+    transport: Literal["hivemind"] = key("hivemind", "The peer-to-peer stack.")
+    listen: Texts = key(
+        ("/ip4/0.0.0.0/tcp/0",),
+        "Multiaddresses to listen on. Port 0 takes any free port; name one to open a firewall for.",
+        min_length=1,
+    )
+    announce: Texts = key(
+        (), "Multiaddresses that others should dial, where they differ from `listen` (NAT, cloud)."
+    )
+    peers: Texts = key(
+        (),
+        "Peers to dial first, each as /ip4/…/tcp/…/p2p/…. None: start alone and wait to be found.",
+    )
+    relay: bool = key(
+        False, "Be reachable through other peers when this machine takes no connection (NAT)."
+    )
+    swarm: str = key(
+        "",
+        "Id of the swarm to join, as 64 hex digits; a peer offering another is refused. "
+        "Empty: take the first peer's and stay with it.",
+        pattern=r"^([0-9a-f]{64})?$",
+    )
+    start_timeout: float = key(
+        60.0, "How long the network may take to start.", unit="seconds", gt=0, le=3600
+    )
+    gossip_peers: int = key(
+        3, "Random peers asked for recent announcements each epoch.", ge=0, le=64
+    )
+    pulls_per_epoch: int = key(
+        16, "Most frames pulled from others each epoch.", unit="frames", ge=0, le=4096
+    )
+    upload_mib_per_s: float = key(
+        8.0, "Most that is served to others.", unit="MiB a second", gt=0, le=100_000
+    )
+
+
+class EngineSection(Section):
+    """How completions are sampled."""
+
+    kind: Literal["transformers", "vllm"] = key(
+        "transformers",
+        'The rollout engine: "transformers" samples with the policy itself, "vllm" with vLLM in a '
+        "process of its own (needs the extra: swarm-node[vllm]; on a machine without a GPU: "
+        "make vllm).",
+    )
+    temperature: float = key(1.0, "Sampling temperature in training.", gt=0, le=10)
+    max_new_tokens: int = key(64, "Length cap of a completion.", unit="tokens", ge=1, le=1_000_000)
+    group_size: int = key(8, "Completions for each task.", unit="completions", ge=2, le=1024)
+    tensor_parallel: int = key(1, "GPUs that vLLM splits the model over.", unit="GPUs", ge=1, le=64)
+    data_parallel: int = key(
+        1,
+        "vLLMs beside each other, each with its own GPUs and its own share of the completions.",
+        unit="processes",
+        ge=1,
+        le=64,
+    )
+    gpu_memory: float = key(
+        0.4,
+        "Share of each GPU's memory that vLLM takes for weights and cache; the learner needs the "
+        "rest where it is on the same one. Without a GPU the cache takes at most 1 GiB, or the "
+        "GiB in the environment variable VLLM_CPU_KVCACHE_SPACE.",
+        gt=0,
+        le=1,
+    )
+    yields: bool = key(
+        False,
+        "Stand still while the policy learns, and leave it the memory meanwhile: for a GPU that "
+        "both share. vLLM sleeps then, and takes its memory back when it goes on; without a GPU it "
+        "keeps it.",
+    )
+    patience: float = key(
+        300.0,
+        "An engine's process that has something to do and says nothing for so long is killed, and "
+        "another one goes on. A step, the reading of the longest prompts and a change of weights "
+        "must each fit in. A start may always take half an hour.",
+        unit="seconds",
+        ge=5,
+        le=86_400,
+    )
+
+
+class TasksSection(Section):
+    """What is practised, out of the swarm's catalogue."""
+
+    weights: dict[str, Annotated[float, Field(ge=0)]] = key(
+        {}, "Share of each family, by name; families not named get none. Empty: all alike."
+    )
+    curriculum: Literal["uniform", "thompson"] = key(
+        "uniform",
+        '"uniform" draws families by weight and their levels evenly; "thompson" favours levels '
+        "that this policy is believed to solve sometimes but not always.",
+    )
+    files: dict[str, Annotated[str, Field(min_length=1)]] = key(
+        {}, "Local files of the catalogue's jsonl families, by name. Relative to this file."
+    )
+    evaluating: Texts = key(
+        (),
+        "Families, by name, that this node opens though scoring them evaluates the text of "
+        "answers. No other family needs this.",
+    )
+    read: dict[str, Texts] = key(
+        {},
+        "Files and folders that a task of your own may read, by its name, beside what it imports. "
+        "Relative to this file.",
+    )
+    network: Texts = key((), "Tasks of your own, by name, that may use the network.")
+
+
+class MixtureSection(Section):
+    """What an update is made of."""
+
+    local: int = key(2, "Own groups in an update.", unit="groups", ge=0, le=4096)
+    external: int = key(
+        6,
+        "Groups that the swarm spares this node: missing ones are replaced by own. 0: take none.",
+        unit="groups",
+        ge=0,
+        le=4096,
+    )
+    select: Literal["uniform", "auto"] = key(
+        "auto",
+        'How many external groups an update takes, among those whose rewards differ: "uniform" '
+        'takes "external" of them; "auto" fills the update up to "informative", and takes less '
+        "where their authors do worse on them than this policy would.",
+    )
+    informative: int = key(
+        12,
+        'Groups whose rewards differ, own and external, that "auto" fills an update up to.',
+        unit="groups",
+        ge=1,
+        le=4096,
+    )
+    correction: Literal["none", "tis", "tapered"] = key(
+        "tapered",
+        'Of external groups: "none" treats them as self-generated; "tis" weighs their tokens by '
+        "importance, at most 1, where their author's log-probs fit this tokenizer; "
+        '"tapered" lets an answer worse than its group\'s mean, a token of a better one, and a '
+        "group as a whole count only as far as this policy might have written them.",
+    )
+    refuse: Refusals = key(
+        ("overlong", "repeating", "trailing", "copied"),
+        "Right answers of others that are not imitated: much longer than this node's own on such "
+        "tasks, running in circles, going on behind the answer, or sent by another author before; "
+        'and "unlikely" ones, of tokens that this policy would hardly write, which may be what a '
+        "far stronger peer has to teach.",
+    )
+    author_share: float = key(
+        0.25,
+        "Most of an update's groups that one author's may be; one group always may.",
+        gt=0,
+        le=1,
+    )
+    newcomer_share: float = key(
+        0.25,
+        "Most of an update's groups, and of a full pool, that all authors together may have whose "
+        "groups have not yet proved useful here; one group always may.",
+        gt=0,
+        le=1,
+    )
+    max_uses: int = key(
+        1,
+        "Updates that an external group may be part of. Above 1, used ones fill what unused ones "
+        "leave free.",
+        unit="updates",
+        ge=1,
+        le=64,
+    )
+    max_age: float = key(
+        600.0, "Age beyond which an external group is dropped.", unit="seconds", gt=0
+    )
+    pool_groups: int = key(
+        1024, "Most external groups kept; the oldest go first.", unit="groups", ge=1, le=1_000_000
+    )
+
+
+class ScheduleSection(Section):
+    """What happens when."""
+
+    mode: Literal["auto", "alternate", "overlap"] = key(
+        "auto",
+        '"alternate": generate, then update, in turn. "overlap": generate in a process of its own '
+        'while the policy learns. "auto": overlap with engine.kind = "vllm", alternate with '
+        '"transformers".',
+    )
+    max_staleness: int = key(
+        1,
+        'Most updates between the begin of an own group and the one that takes it ("overlap"). 0: '
+        "begin and take each update's groups in turn.",
+        unit="updates",
+        ge=0,
+        le=64,
+    )
+    over_provision: float = key(
+        0.0,
+        'Groups that run beyond those an update needs, as a share of them ("overlap"). Above 0, '
+        "generation stands still while the policy learns, and goes on with what was unfinished: "
+        "for a device that both share.",
+        ge=0,
+        le=64,
+    )
+    rounds: int = key(
+        0,
+        "Rounds in all, earlier runs in this folder included. 0: until stopped.",
+        unit="rounds",
+        ge=0,
+    )
+    eval_every: int = key(
+        10, "Evaluate on held-out tasks every so many rounds.", unit="rounds", ge=1
+    )
+    eval_tasks: int = key(64, "Held-out tasks in an evaluation.", unit="tasks", ge=1, le=100_000)
+    checkpoint_every: int = key(
+        10,
+        "Write a checkpoint every so many rounds; one is also written at the end.",
+        unit="rounds",
+        ge=1,
+    )
+
+
+class MonitorSection(Section):
+    """What the node shows of itself. JSON lines are always written to the run folder."""
+
+    live: bool = key(True, "A live panel, where the output is a terminal.")
+    prometheus_port: int = key(
+        0, "Port of the Prometheus metrics on this machine (127.0.0.1). 0: none.", ge=0, le=65535
+    )
+    tensorboard: bool = key(
+        False, "Write TensorBoard event files (needs the extra: swarm-node[tensorboard])."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = key(
+        "info", "Least important messages that go to node.log."
+    )

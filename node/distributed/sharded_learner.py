@@ -1,0 +1,247 @@
+"""A learner over several ranks: weights, gradients and optimizer are sharded, groups divided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn import Module
+from torch.utils._pytree import tree_map
+
+from node.distributed.fsdp import Outline, Replica, sharded
+from node.distributed.ranks import Order, Ranks
+from node.errors import NodeError
+from node.learner.batches import MicroBatch, Row, TrainingGroup
+from node.learner.corrections import Correction
+from node.learner.group_gradients import GroupGradients
+from node.learner.learner import Learner, LearnerConfig, Pass
+from node.learner.token_budget import ran_out
+from node.learner.update_stats import Tally, UpdateStats
+from node.policy.policy import Policy
+
+BEGIN = "begin"
+MOST_SHARES = 1.5
+"""Of an even division over the ranks, in one row; less would cut rows that differ by little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What :class:`node.learner.learner.Learner` takes beside the policy."""
+
+    config: LearnerConfig
+    temperature: float
+    correction: Correction
+    decoupled: bool
+    floor: bool = False
+
+
+class ShardedLearner(Learner):
+    """One rank's part of a learner; on rank 0 it is used as a :class:`node.learner.learner.Learner`
+    is.
+
+    Every rank reads some of an update's rows through a model of which it holds some rows of each
+    weight. Rank 0 keeps the policy's own model beside it, for engines and checkpoints, and takes
+    the new weights into it after each update. What rank 0 calls, the others call in
+    :func:`follow`.
+
+    Memory that runs out is not made up for with smaller micro-batches: a rank that stops within a
+    layer leaves the others waiting for its next one.
+
+    Args:
+        outline: of rank 0's policy.
+        whole: rank 0's policy; None on the others.
+    """
+
+    def __init__(
+        self, ranks: Ranks, outline: Outline, settings: Settings, whole: Policy | None = None
+    ) -> None:
+        self._ranks = ranks
+        self._whole = whole
+        with ranks.carrying_out(Order(BEGIN, (outline, settings))):
+            device, self._mesh = ranks.mesh(outline.device)
+            replica = Replica(
+                sharded(outline, self._mesh),
+                device,
+                outline.pad_id,
+                outline.context_length,
+                outline.version,
+            )
+            self._model = replica.model
+            self._spread()
+            super().__init__(
+                replica,
+                settings.config,
+                temperature=settings.temperature,
+                correction=settings.correction,
+                decoupled=settings.decoupled,
+                floor=settings.floor,
+            )
+
+    def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
+        """As with one rank; the figures are those of the whole update, on every rank.
+
+        Raises:
+            NodeError: a rank ran out of memory, or has ended.
+        """
+        with self._ranks.carrying_out(Order("update", (groups,))):
+            before = self._policy.version
+            stats = super().update(groups)
+            if self._policy.version != before:
+                self._gather()
+            return stats
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of one rank, in the memory of rank 0's machine; on the others without tensors."""
+        with self._ranks.carrying_out(Order("state_dict")):
+            return dict(tree_map(self._collected, super().state_dict()))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from the state of one rank or of several; all ranks take rank 0's weights."""
+        with self._ranks.carrying_out(Order("load_state_dict", (tree_map(_without_data, state),))):
+            self._spread()
+            super().load_state_dict(tree_map(self._spread_out, state))
+            if self._whole:
+                self._whole.version = self._policy.version
+
+    def _room(self, held: Sequence[float]) -> float:
+        """Rows much larger than a rank's share are cut, so that no rank is left without any."""
+        return min(super()._room(held), MOST_SHARES * sum(held) / self._ranks.world)
+
+    def _mine(self, parts: list[Row]) -> list[Row]:
+        return dealt(parts, self._ranks.world)[self._ranks.rank]
+
+    def _add(
+        self,
+        rows: Sequence[Row],
+        frozen: dict[int, Tensor],
+        tally: Tally,
+        factor: float = 1.0,
+        apart: GroupGradients | None = None,
+    ) -> Tensor:
+        """Add the gradient of the rows; every rank goes through the model equally often.
+
+        ``apart`` is None: weights that lie on several ranks are not listened to.
+        """
+        done, batches = Pass(frozen, factor), self.batches(rows)
+        most = max(self._ranks.gather(len(batches)))
+        for batch in batches:
+            if ran_out(partial(self._backward, batch, done)):
+                raise _too_small(batch)
+        for _ in range(most - len(batches)):
+            self._idle()
+        for each in self._ranks.gather(done.tally.on("cpu")):
+            tally.add(each)
+        return self._ranks.sum(sum(done.losses, torch.zeros((), device=self._policy.device)))
+
+    def _summed(self, value: Tensor) -> Tensor:
+        return self._ranks.sum(value)
+
+    def _idle(self) -> None:
+        """One token's pass that adds nothing to the gradient."""
+        ids = torch.full((1, 1), self._policy.pad_id, device=self._policy.device)
+        with self._forward():
+            logits = self._model(input_ids=ids, use_cache=False).logits
+        self._optimizer.backward(logits.float().sum() * 0.0)
+
+    @torch.no_grad()
+    def _spread(self) -> None:
+        """Take rank 0's weights."""
+        for mine, whole in self._pairs(Module.parameters):
+            like = torch.empty(mine.shape, dtype=mine.dtype, device="meta")
+            mine.copy_(self._ranks.spread(like if whole is None else whole, self._mesh))
+        for mine, whole in self._pairs(Module.buffers):
+            dist.broadcast(mine if whole is None else mine.copy_(whole), 0)
+
+    @torch.no_grad()
+    def _gather(self) -> None:
+        """Give rank 0's policy the new weights, one tensor after the other."""
+        for mine, whole in self._pairs(Module.parameters):
+            full = self._ranks.collect(mine)
+            if whole is not None and full is not None:
+                whole.copy_(full)
+        if self._whole:
+            self._whole.version = self._policy.version
+
+    def _pairs(
+        self, tensors: Callable[[Module], Iterable[Tensor]]
+    ) -> Iterable[tuple[Any, Tensor | None]]:
+        """The model's tensors, each with the policy's own where this is rank 0."""
+        mine = list(tensors(self._model))
+        whole = list(tensors(self._whole.model)) if self._whole else [None] * len(mine)
+        return zip(mine, whole, strict=True)
+
+    def _collected(self, value: Any) -> Any:
+        """What a checkpoint holds in place of a sharded tensor."""
+        if not isinstance(value, DTensor):
+            return value
+        whole = self._ranks.collect(value)
+        return None if whole is None else whole.cpu()
+
+    def _spread_out(self, value: Any) -> Any:
+        """The other way round: what is a number for every weight is sharded like the weights."""
+        large = isinstance(value, Tensor) and value.dim() > 0
+        return self._ranks.spread(value, self._mesh) if large else value
+
+
+def open_learner(policy: Policy, settings: Settings, ranks: Ranks | None) -> Learner:
+    """The learner of a node: divided over ranks where there are several.
+
+    Raises:
+        ConfigError: what it asks for is not installed, or the model cannot do it.
+        NodeError: the ranks cannot begin.
+    """
+    if ranks is not None:
+        return ShardedLearner(ranks, Outline.of(policy), settings, policy)
+    return Learner(
+        policy,
+        settings.config,
+        temperature=settings.temperature,
+        correction=settings.correction,
+        decoupled=settings.decoupled,
+        floor=settings.floor,
+    )
+
+
+def follow(ranks: Ranks) -> None:
+    """Do what rank 0's learner does, until rank 0 ends.
+
+    Raises:
+        NodeError: the ranks cannot go on together.
+    """
+    learner: ShardedLearner | None = None
+    while (order := ranks.take()) is not None:
+        if learner is None or order.name == BEGIN:
+            learner = ShardedLearner(ranks, *order.arguments)
+        else:
+            getattr(learner, order.name)(*order.arguments)
+
+
+def dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
+    """Rows for each rank: the longest first, each to the rank that has the fewest tokens."""
+    tokens: list[int] = [0] * ranks
+    hands: list[list[Row]] = [[] for _ in range(ranks)]
+    for row in sorted(rows, key=lambda row: row.length, reverse=True):
+        rank = tokens.index(min(tokens))
+        tokens[rank] += row.length
+        hands[rank].append(row)
+    return hands
+
+
+def _without_data(value: Any) -> Any:
+    """A large tensor's shape and dtype; anything else as it is."""
+    return value.to("meta") if isinstance(value, Tensor) and value.dim() > 0 else value
+
+
+def _too_small(batch: MicroBatch) -> NodeError:
+    return NodeError(
+        "memory runs out in a micro-batch, and several ranks cannot cut it on their way",
+        f"{len(batch.mask)} completions, {batch.input_ids.numel()} tokens",
+        "Lower learner.micro_batch_tokens, or where it is a single completion "
+        "learner.max_completion_tokens, or set learner.gradient_checkpointing = true.",
+    )

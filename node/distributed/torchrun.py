@@ -1,0 +1,77 @@
+"""What ``torchrun`` tells the processes that it starts; torch is not needed to read it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from node.config.config import Config
+from node.errors import ConfigError
+
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PREFIXES = ("GROUP_", "ROLE_", "TORCHELASTIC_")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One process among several that train one policy.
+
+    Attributes:
+        rank: its number; rank 0 is the node, the others help its learner.
+        local_rank: its number among those on this machine, and that of its GPU.
+        world: how many there are.
+    """
+
+    rank: int
+    local_rank: int
+    world: int
+
+    @classmethod
+    def read(cls) -> Launch | None:
+        """Of this process; None where it works alone.
+
+        Raises:
+            ConfigError: only a part of what torchrun tells is there.
+        """
+        told = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+        if told[2] is None:
+            return None
+        if told[2] == "1":
+            forget()
+            return None
+        try:
+            return cls(*(int(each or "") for each in told))
+        except ValueError as error:
+            raise ConfigError(
+                "WORLD_SIZE",
+                told[2],
+                "The environment names several processes as torchrun does, but not RANK and "
+                "LOCAL_RANK with it: start the node with torchrun, or unset WORLD_SIZE.",
+            ) from error
+
+    def check(self, config: Config) -> None:
+        """Refuse what several ranks cannot do.
+
+        Raises:
+            ConfigError: names the key.
+        """
+        alone = "or start the node without torchrun."
+        if config.policy.lora_rank:
+            remedy = f"Several ranks train all weights: set it to 0, {alone}"
+            raise ConfigError("policy.lora_rank", config.policy.lora_rank, remedy)
+        if config.learner.optimizer != "adamw":
+            remedy = f"Its state cannot be split over ranks: set it to 'adamw', {alone}"
+            raise ConfigError("learner.optimizer", config.learner.optimizer, remedy)
+        if config.learner.offload:
+            remedy = f"What several ranks hold is split over their GPUs: set it to false, {alone}"
+            raise ConfigError("learner.offload", True, remedy)
+        if config.policy.device not in ("auto", "cpu", "cuda"):
+            remedy = f"Each rank takes the GPU of its number: set it to 'auto' or 'cuda', {alone}"
+            raise ConfigError("policy.device", config.policy.device, remedy)
+
+
+def forget() -> None:
+    """Take the variables away, so that no child of this process takes itself for a rank."""
+    for name in [*os.environ]:
+        if name in VARIABLES or name.startswith(PREFIXES):
+            del os.environ[name]

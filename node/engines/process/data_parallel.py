@@ -1,0 +1,109 @@
+"""Several engines on the same policy, one for each share of a machine's GPUs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from node.engines.engine import Begun, Sample, Sampling, StreamingEngine, Trajectory
+from node.policy.policy import Policy
+
+LOOK_SECONDS = 0.005
+
+
+class EngineFleet:
+    """A :class:`node.engines.engine.StreamingEngine` made of others.
+
+    Trajectories of one prompt that are submitted together stay together, as they share what is
+    computed of it, and go where the fewest are.
+
+    Args:
+        engines: at least one.
+        policy: that they sample from.
+    """
+
+    def __init__(self, engines: Sequence[StreamingEngine], policy: Policy) -> None:
+        self._engines = tuple(engines)
+        self._policy = policy
+        self._where: dict[int, int] = {}
+        self._nudged = threading.Event()
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+    ) -> list[list[Sample]]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        count = len(self._engines)
+        shares = [prompts[start::count] for start in range(count)]
+        with ThreadPoolExecutor(count) as threads:
+            done = list(
+                threads.map(lambda e, share: e.generate(share, n, sampling), self._engines, shares)
+            )
+        return [done[number % count][number // count] for number in range(len(prompts))]
+
+    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        keys = [*self._where, *(each.key for each in trajectories)]
+        if len(set(keys)) < len(keys):
+            raise ValueError("there is a trajectory with one of these keys already")
+        load = Counter(self._where.values())
+        places: dict[tuple[int, ...], int] = {}
+        for each in trajectories:
+            self._policy.check_prompt(each.prompt)
+            if each.prompt not in places:
+                places[each.prompt] = min(range(len(self._engines)), key=lambda n: load[n])
+            load[places[each.prompt]] += 1
+        self._where.update({each.key: places[each.prompt] for each in trajectories})
+        for number, engine in enumerate(self._engines):
+            engine.submit([t for t in trajectories if places[t.prompt] == number], sampling)
+
+    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            finished = [each for engine in self._engines for each in engine.poll(0.0)]
+            left = deadline - time.monotonic()
+            if finished or left <= 0 or self._nudged.wait(min(LOOK_SECONDS, left)):
+                break
+        self._nudged.clear()
+        for key, _ in finished:
+            del self._where[key]
+        return finished
+
+    def nudge(self) -> None:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        self._nudged.set()
+
+    def halt(self) -> list[tuple[int, Begun]]:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        left = dict(each for engine in self._engines for each in engine.halt())
+        ordered = [(key, left[key]) for key in self._where if key in left]
+        for key in left:
+            del self._where[key]
+        return ordered
+
+    def update(self, policy: Policy) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        self._policy = policy
+        for engine in self._engines:
+            engine.update(policy)
+
+    def rest(self) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        for engine in self._engines:
+            engine.rest()
+
+    def close(self) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        for engine in self._engines:
+            engine.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing, as with each of them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to go on from."""

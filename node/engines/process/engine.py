@@ -1,0 +1,328 @@
+"""An engine in a process of its own, which is watched and started again."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from node.concurrency.cpu_threads import environment
+from node.engines.backend import BackendSettings, Written
+from node.engines.engine import Begun, Sample, Sampling, Trajectory
+from node.engines.process.child import MODULE, EngineChild
+from node.engines.process.request import Pending
+from node.engines.weight_snapshot import Snapshot
+from node.errors import NodeError
+from node.policy.policy import Policy
+from protocol.rollout import Finish
+from swarm.common.counters import Counters
+
+log = logging.getLogger(__name__)
+
+MAX_ROWS = 256
+MESSAGE_TOKENS = 1 << 20
+
+
+class EngineProcess:
+    """A :class:`node.engines.engine.StreamingEngine` that samples in another process.
+
+    The process is started by the first submission, from a snapshot of the policy as it is then.
+    The owner keeps every trajectory and what is known of its tokens. When the process dies, or
+    hangs and is killed, another one goes on from there: nothing is lost and nothing is written
+    twice. When that one dies as well, the call that notices says so, and the engine is closed.
+
+    A resumed run draws anew, as the order of draws depends on when submissions arrive.
+    :meth:`update` and :meth:`nudge` may be called from another thread, all else from one.
+
+    Args:
+        policy: what to sample from first.
+        kind: the back-end, of :data:`node.engines.process.worker.BACKENDS`.
+        seed: of the draws, with the policy's version at the start.
+        threads: CPU threads of the process.
+        counters: ``engine_restarts`` go here.
+        patience: seconds that the process may be silent for while it has something to do.
+        max_rows: completions written side by side.
+        options: for this kind of back-end alone.
+        variables: of the process's environment, beside this one's.
+        place: the parent of the snapshot's folder; see
+            :class:`node.engines.weight_snapshot.Snapshot`.
+        module: what the process runs.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        kind: str,
+        seed: int,
+        threads: int,
+        counters: Counters,
+        patience: float,
+        max_rows: int = MAX_ROWS,
+        options: dict[str, Any] | None = None,
+        variables: dict[str, str] | None = None,
+        place: Path | None = None,
+        module: str = MODULE,
+    ) -> None:
+        self._policy = policy
+        self._kind = kind
+        self._seed = seed
+        self._counters = counters
+        self._patience = patience
+        self._max_rows = max_rows
+        self._options = options or {}
+        self._variables = {**environment(threads), **(variables or {})}
+        self._place = place
+        self._module = module
+        self._starting = threading.Lock()
+        self._nudged = threading.Event()
+        self._snapshot: Snapshot | None = None
+        self._child: EngineChild | None = None
+        self._starts = 0
+        self._submitted = 0
+        self._ordered = 0
+        self._done_orders = 0
+        self._closed = False
+        self._halting = False
+        self._failure: NodeError | None = None
+        self._pending: dict[int, Pending] = {}
+        self._samples: dict[int, Sample] = {}
+        self._finished: list[tuple[int, Sample]] = []
+
+    @property
+    def pid(self) -> int | None:
+        """Process id; None while there is no process."""
+        return self._child.pid if self._child else None
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+    ) -> list[list[Sample]]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        wanted = [
+            Pending.of(Trajectory(row, tuple(prompt)), sampling, self._policy, streamed=False)
+            for prompt in prompts
+            for row in range(n)
+        ]
+        numbers = self._take_on(wanted)
+        while not all(number in self._samples for number in numbers):
+            self._receive(None)
+        samples = [self._samples.pop(number) for number in numbers]
+        return [samples[start : start + n] for start in range(0, len(samples), n)]
+
+    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        taken = {p.trajectory.key for p in self._pending.values() if p.streamed}
+        for trajectory in trajectories:
+            if trajectory.key in taken:
+                raise ValueError(f"there is a trajectory with the key {trajectory.key} already")
+            taken.add(trajectory.key)
+        self._take_on(
+            [Pending.of(each, sampling, self._policy, streamed=True) for each in trajectories]
+        )
+
+    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        deadline = time.monotonic() + seconds
+        self._receive(0.0)
+        while not (self._finished or self._nudged.is_set()):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            self._receive(left)
+        self._nudged.clear()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def nudge(self) -> None:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        self._nudged.set()
+        if child := self._child:
+            child.nudge()
+
+    def halt(self) -> list[tuple[int, Begun]]:
+        """See :class:`node.engines.engine.StreamingEngine`."""
+        self._halting = True
+        try:
+            if self._pending:
+                self._order("halt")
+        finally:
+            self._halting = False
+        left = [(p.trajectory.key, p.begun()) for p in self._pending.values()]
+        self._pending.clear()
+        return left
+
+    def rest(self) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        self._order("rest")
+
+    def update(self, policy: Policy) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`.
+
+        Raises:
+            NodeError: the weights cannot be handed over; the engine goes on under the earlier ones.
+        """
+        with self._starting:
+            self._policy = policy
+            if self._closed:
+                log.info("version %d comes after the engine was closed", policy.version)
+            elif self._snapshot:
+                self._snapshot.write(policy)
+                if self._child:
+                    self._child.send({"update": policy.version})
+
+    def close(self) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        with self._starting:
+            self._closed = True
+            child, self._child = self._child, None
+            snapshot, self._snapshot = self._snapshot, None
+        if child:
+            child.end()
+        if snapshot:
+            snapshot.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: see the class on resumed runs."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to go on from."""
+
+    def _order(self, what: str) -> None:
+        """Return once the process has done it, if there is one."""
+        self._ordered += 1
+        told: EngineChild | None = None
+        while self._child and self._done_orders < self._ordered:
+            if self._child is not told:  # the first one, and another that took its place
+                told = self._child
+                told.send({what: self._ordered})
+            self._receive(None)
+
+    def _take_on(self, wanted: Sequence[Pending]) -> list[int]:
+        """Number what is wanted and have it written; what is complete already is done."""
+        numbers = list(range(self._submitted, self._submitted + len(wanted)))
+        self._submitted += len(wanted)
+        self._pending.update(zip(numbers, wanted, strict=True))
+        for number, pending in zip(numbers, wanted, strict=True):
+            if (finish := pending.complete(self._policy)) is not None:
+                self._done(number, finish)
+        if self._child is None:
+            self._start()
+            self._send(self._pending)
+        else:
+            self._send(number for number in numbers if number in self._pending)
+        return numbers
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._closed:
+                closed = NodeError("the engine is closed", None, "Open another one.")
+                raise self._failure or closed
+            if self._snapshot is None:
+                self._snapshot = Snapshot(
+                    self._policy, as_checkpoint=self._kind != "transformers", place=self._place
+                )
+            self._starts += 1
+            settings = self._settings(self._snapshot)
+            try:
+                self._child = EngineChild(settings, self._variables, self._patience, self._module)
+            except OSError as error:
+                raise NodeError(
+                    "no process can be started for the engine",
+                    error,
+                    "Raise the limits of processes and open files (ulimit -u, ulimit -n).",
+                ) from error
+
+    def _settings(self, snapshot: Snapshot) -> BackendSettings:
+        policy = self._policy
+        return BackendSettings(
+            kind=self._kind,
+            folder=str(snapshot.folder),
+            dtype=str(policy.model.dtype).removeprefix("torch."),
+            device=str(policy.device),
+            stop_ids=policy.stop_ids,
+            context_length=policy.context_length,
+            seed=Random(f"{self._seed}/{policy.version}/{self._starts}").getrandbits(31),
+            max_rows=self._max_rows,
+            options=self._options,
+        )
+
+    def _send(self, numbers: Iterable[int]) -> None:
+        assert self._child is not None
+        jobs: list[list[Any]] = []
+        tokens = 0
+        for number in numbers:
+            pending = self._pending[number]
+            if jobs and tokens + pending.length > MESSAGE_TOKENS:
+                self._child.send({"jobs": jobs})
+                jobs, tokens = [], 0
+            jobs.append(pending.job(number))
+            tokens += pending.length
+        self._child.send({"jobs": jobs})
+
+    def _receive(self, seconds: float | None) -> None:
+        """Take in the next message, waiting for it at most so long, and all that follow it."""
+        if self._child is None:
+            self._nudged.wait(seconds or 0.0)
+            return
+        try:
+            while True:
+                message = self._child.next(seconds)
+                if message is None:
+                    self._bury()
+                    return
+                self._handle(message)
+                seconds = 0.0
+        except queue.Empty:
+            return
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        self._done_orders = message.get("done", self._done_orders)
+        for each in message.get("written", ()):
+            self._write(Written(*each))
+
+    def _write(self, written: Written) -> None:
+        pending = self._pending.get(written.number)
+        if pending is None:
+            return
+        pending.add(written)
+        if written.finish is not None:
+            self._done(written.number, Finish(written.finish))
+
+    def _done(self, number: int, finish: Finish) -> None:
+        pending = self._pending.pop(number)
+        sample = pending.sample(self._policy, finish)
+        if pending.streamed:
+            self._finished.append((pending.trajectory.key, sample))
+        else:
+            self._samples[number] = sample
+
+    def _bury(self) -> None:
+        """Let another process go on where one has died, unless there is nothing to go on with."""
+        with self._starting:
+            child, self._child = self._child, None
+        assert child is not None
+        how = child.end()
+        if not child.ready or self._starts > 1:
+            self._failure = NodeError(
+                "the engine died twice" if child.ready else "the engine does not start",
+                how,
+                f"{child.remedy} All that it said is in node.log with monitor.log_level = 'debug'. "
+                "The run goes on from its last checkpoint.",
+            )
+            self.close()
+            if not self._halting:
+                raise self._failure
+            log.error("%s", self._failure)
+            return
+        self._counters.add("engine_restarts")
+        needed = self._pending and not self._halting
+        then = "goes on" if needed else "starts when there is something to write"
+        log.warning("the engine died (%s): another one %s", how, then)
+        if needed:
+            self._start()
+            self._send(self._pending)

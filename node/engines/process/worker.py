@@ -1,0 +1,149 @@
+"""The process that an engine runs in: ``python -m node.engines.process.worker``.
+
+It reads messages from the socket that is its standard input and ends with it. The first one holds
+the settings of its back-end; afterwards come ``jobs``, ``update``, ``halt`` and ``rest``. It
+answers with ``ready`` once, with what was ``written``, with the number of each halt and rest that
+is ``done``, and before it dies with how it ``failed`` and whether that names a ``remedy``. It says
+now and then that it is ``alive`` while it works, and that it is ``idle`` before it waits, with the
+number of messages that it has handled.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import astuple
+from typing import Any
+
+from node.concurrency.channel import Channel, ChannelError, take_over_stdin
+from node.engines.backend import Backend, BackendSettings, Job, Written
+from node.engines.process.watchdog import PULSE_SECONDS
+from node.errors import NodeError
+
+Open = Callable[[BackendSettings], Backend]
+FAILED = 1
+FAILURE_CHARACTERS = 500
+VLLM_ENVIRONMENT = {
+    # The engine steps here, between two messages, and not in another process beside this one.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # A forked worker would keep the owner's socket open.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # The number of threads is set by the owner; binding them would push others off their cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+VLLM_CPU_ENVIRONMENT = {
+    # What is compiled in this way for a CPU cannot be loaded again, and is compiled at each start.
+    "VLLM_USE_AOT_COMPILE": "0",
+}
+
+
+def _transformers(settings: BackendSettings) -> Backend:
+    import torch
+
+    from node.engines.transformers.backend import ContinuousDecoding
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    return ContinuousDecoding.open(settings)
+
+
+def _vllm(settings: BackendSettings) -> Backend:
+    on_cpu = VLLM_CPU_ENVIRONMENT if settings.device == "cpu" else {}
+    for name, value in {**VLLM_ENVIRONMENT, **on_cpu}.items():
+        os.environ.setdefault(name, value)
+    from node.engines.vllm.backend import VllmBackend
+
+    return VllmBackend.open(settings)
+
+
+BACKENDS: dict[str, Open] = {"transformers": _transformers, "vllm": _vllm}
+
+
+def serve(backends: dict[str, Open]) -> None:
+    """Host the back-end that is asked for until the owner's end of the socket closes."""
+    # A stop is the owner's to manage: it has use for what is written here until it is done. Not
+    # ignored, as that would be inherited.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    channel = take_over_stdin()
+    # Whatever a library prints goes where the owner reads the last words from.
+    os.dup2(2, 1)
+    inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    settings = _settings(channel.receive())
+    threading.Thread(target=_read, args=(channel, inbox, settings.folder), daemon=True).start()
+    try:
+        backend = backends[settings.kind](settings)
+        channel.send({"ready": True})
+        _work(channel, inbox, backend)
+    except ChannelError:
+        _leave(settings.folder)
+    except BaseException as error:  # noqa: BLE001 - told to the owner, who goes on without
+        traceback.print_exc()
+        told = isinstance(error, NodeError)
+        words = str(error) if told else f"{type(error).__name__}: {error}"
+        failed = " ".join(words.split())[:FAILURE_CHARACTERS]
+        channel.send({"failed": failed, "remedy": told})
+        os._exit(FAILED)
+
+
+def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: Backend) -> None:
+    handled = 1  # the settings
+    told = time.monotonic()
+    while True:
+        if inbox.empty() and backend.busy:
+            _report(channel, backend.step())
+        else:
+            if inbox.empty():
+                channel.send({"idle": handled})
+            _handle(inbox.get(), backend, channel)
+            handled += 1
+        # From this loop and no thread of its own: what hangs here is to be missed.
+        if time.monotonic() - told >= PULSE_SECONDS:
+            channel.send({"alive": True})
+            told = time.monotonic()
+
+
+def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None:
+    if "jobs" in message:
+        backend.submit([Job(n, tuple(ids), *rest) for n, ids, *rest in message["jobs"]])
+    elif "update" in message:
+        _report(channel, backend.update())
+    elif "halt" in message:
+        _report(channel, backend.halt())
+        channel.send({"done": message["halt"]})
+    else:
+        backend.rest()
+        channel.send({"done": message["rest"]})
+
+
+def _report(channel: Channel, written: list[Written]) -> None:
+    if written:
+        channel.send({"written": [astuple(each) for each in written]})
+
+
+def _read(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], folder: str) -> None:
+    """Take messages in whatever the back-end is doing, so that neither side waits to be read."""
+    while True:
+        try:
+            inbox.put(channel.receive())
+        except ChannelError:
+            _leave(folder)
+
+
+def _leave(folder: str) -> None:
+    """End at once, with what an owner that was killed has left in shared memory."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def _settings(message: dict[str, Any]) -> BackendSettings:
+    return BackendSettings(**{**message, "stop_ids": tuple(message["stop_ids"])})
+
+
+if __name__ == "__main__":
+    serve(BACKENDS)

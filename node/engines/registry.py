@@ -1,0 +1,95 @@
+"""Which engine a node's configuration asks for."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import torch
+
+from node.config.config import Config
+from node.engines.engine import RolloutEngine, StreamingEngine
+from node.engines.process.data_parallel import EngineFleet
+from node.engines.process.engine import EngineProcess
+from node.engines.transformers.engine import TransformersEngine
+from node.engines.vllm.version import check_vllm
+from node.errors import ConfigError
+from node.policy.policy import Policy
+from swarm.common.counters import Counters
+
+log = logging.getLogger(__name__)
+
+
+def open_engine(config: Config, policy: Policy, counters: Counters) -> RolloutEngine:
+    """An engine whose owner waits while it writes.
+
+    Args:
+        counters: ``engine_restarts`` go here.
+
+    Raises:
+        ConfigError: it needs a library that is not here.
+    """
+    if config.engine.kind == "transformers":
+        return TransformersEngine(policy, seed=config.node.seed)
+    return open_streaming_engine(config, policy, counters, torch.get_num_threads())
+
+
+def open_streaming_engine(
+    config: Config, policy: Policy, counters: Counters, threads: int
+) -> StreamingEngine:
+    """An engine in a process of its own, that writes while its owner does something else.
+
+    Args:
+        counters: ``engine_restarts`` go here.
+        threads: CPU threads of the process.
+
+    Raises:
+        ConfigError: it needs a library that is not here, or more GPUs than there are.
+    """
+    options: dict[str, Any] = {}
+    if config.engine.kind == "vllm":
+        check_vllm()
+        options = config.engine.model_dump(include={"tensor_parallel", "gpu_memory"})
+        options["sleeps"] = config.engine.yields
+        if config.engine.yields and policy.device.type == "cpu":
+            log.warning("engine.yields: vLLM stands still, but keeps its memory without a GPU")
+    engines = [
+        EngineProcess(
+            policy,
+            kind=config.engine.kind,
+            seed=config.node.seed + number,
+            threads=threads,
+            counters=counters,
+            patience=config.engine.patience,
+            options=options,
+            variables=variables,
+        )
+        for number, variables in enumerate(devices(config, policy))
+    ]
+    return engines[0] if len(engines) == 1 else EngineFleet(engines, policy)
+
+
+def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
+    """For each engine the environment in which it sees the GPUs that are its own. One GPU is the
+    policy's, several are the first ones.
+
+    Raises:
+        ConfigError: there are too few.
+    """
+    count, width = config.engine.data_parallel, config.engine.tensor_parallel
+    if policy.device.type != "cuda" or config.engine.kind != "vllm" or width > count == 1:
+        return [{}] * count
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
+    if count == 1:
+        return [{"CUDA_VISIBLE_DEVICES": seen[policy.device.index or 0]}]
+    if len(seen) < count * width:
+        raise ConfigError(
+            "engine.data_parallel",
+            count,
+            f"With engine.tensor_parallel = {width} it takes {count * width} GPUs, and there are "
+            f"{len(seen)}.",
+        )
+    starts = range(0, count * width, width)
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(seen[n : n + width])} for n in starts]

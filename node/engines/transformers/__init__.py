@@ -1,0 +1,1 @@
+"""The engine and back-end that decode with the policy's own transformers model."""

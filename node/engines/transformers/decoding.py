@@ -1,0 +1,292 @@
+"""Rows on their way from prompts to completions; others join while they are written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from node.engines.engine import Sampling
+from node.engines.transformers.batch_rows import BatchRows
+from node.engines.transformers.fused_decoder import FusedDecoder, Past, fits
+from node.engines.transformers.kv_cache import Share, gathered, growing_cache, joinable
+from node.engines.transformers.length_buckets import alike
+from node.engines.transformers.prefill import logits_after, read
+from node.engines.transformers.sampler import draw
+from node.policy.policy import Policy
+from protocol.rollout import Finish
+
+CHECK_EVERY_ON_GPU = 8
+COMPACT_BELOW = 0.75
+TELL_EVERY = 32
+"""Steps after which what goes on is told too; more of it would be lost with the process."""
+PREFILL_WORTH, DECODE_WORTH = 256, 1024
+"""Tokens of padding that are worth another forward pass, or one more attention in every layer."""
+HIDDEN = -1e4
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a row was added since its last piece.
+
+    Attributes:
+        row: its number.
+        ids: sampled tokens, the one that ended it included.
+        logprobs: one a token, of the distribution it was drawn from.
+        finish: None while it goes on.
+    """
+
+    row: int
+    ids: list[int]
+    logprobs: list[float]
+    finish: Finish | None
+
+
+@dataclass(slots=True)
+class _Cohort:
+    """Rows of similar length that share a cache.
+
+    Attributes:
+        size: how many; cohorts lie one behind the other in the batch.
+        hidden: ``[size, tokens]``, what is not a row's own; None where nothing is.
+    """
+
+    cache: DynamicCache
+    size: int
+    hidden: Tensor | None = None
+
+
+class _Part(NamedTuple):
+    """Rows that become part of a cohort.
+
+    Attributes:
+        lines: of the cache, that the rows begin with.
+        before: where the rows were in the batch; empty for newcomers.
+    """
+
+    cache: DynamicCache
+    lines: Tensor
+    rows: BatchRows
+    before: Tensor
+
+
+class Decoding:
+    """Prompts are read once each, left-padded, and their cache is repeated for their rows.
+
+    Args:
+        policy: whose model is sampled from; its weights stay as they are meanwhile.
+        random: one number is drawn from it for every row and step.
+
+    Attributes:
+        left: rows that had not ended when it was last looked at: at every step on a CPU, at
+            every eighth elsewhere.
+    """
+
+    def __init__(self, policy: Policy, sampling: Sampling, random: torch.Generator) -> None:
+        self._policy = policy
+        self._sampling = sampling
+        self._random = random
+        self._device = policy.device
+        self._on_cpu = policy.device.type == "cpu"
+        self._stop = torch.tensor(policy.stop_ids, device=self._device)
+        self._joinable = joinable(growing_cache(policy.model.config))
+        self._fused: FusedDecoder | None = None
+        self._rows: BatchRows | None = None
+        self._cohorts: list[_Cohort] = []
+        self._unsaved: list[tuple[Tensor, Tensor]] = []
+        self._joined = 0
+        self._steps = 0
+        self._told_at = 0
+        self._last = 0
+        self.left = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether others can join."""
+        return self._joinable or not self.left
+
+    def join(
+        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], caps: Sequence[int]
+    ) -> list[Piece]:
+        """Read prompts, and write their completions from the next step on.
+
+        Args:
+            prompts: token ids, none of them empty.
+            counts: how many completions of each prompt.
+            caps: for each completion, in order, the most tokens to sample.
+
+        Returns:
+            What the rows that are left were added and was not told.
+        """
+        pieces = self.flush()
+        newcomers = self._read(prompts, counts, caps)
+        self._joined += len(caps)
+        self._last = max(self._last, self._steps + max(caps))
+        self._arrange(newcomers)
+        return pieces
+
+    def step(self) -> list[Piece]:
+        """Sample one token of every row that is left; what is worth telling now."""
+        rows, pieces = self._rows, list[Piece]()
+        assert rows is not None
+        tokens, logprobs = draw(rows.logits, self._sampling, self._random)
+        self._unsaved.append((tokens, logprobs))
+        self._steps += 1
+        rows.ended |= (tokens == self._stop).any(-1) | (rows.last == self._steps)
+        if self._on_cpu or self._steps % CHECK_EVERY_ON_GPU == 0 or self._steps == self._last:
+            left = len(rows) - int(rows.ended.sum())
+            if left < self.left:
+                pieces = self._tell(rows.ended & ~rows.told)
+                self.left = left
+            if not left:
+                self._rows, self._cohorts = None, []
+                return pieces
+            # They leave once they are worth a copy of the cache.
+            if left <= COMPACT_BELOW * len(rows):
+                tokens = tokens[self._arrange([])]
+        if self._steps - self._told_at == TELL_EVERY:
+            pieces += self.flush()
+        self._forward(tokens)
+        return pieces
+
+    def flush(self) -> list[Piece]:
+        """What the rows that are left were added and was not told."""
+        pieces = self._tell(~self._rows.told) if self._rows else []
+        self._unsaved.clear()
+        self._told_at = self._steps
+        return pieces
+
+    def _tell(self, which: Tensor) -> list[Piece]:
+        rows = self._rows
+        if rows is None or not self._unsaved:
+            return []
+        ids, logprobs = (torch.cat(each, 1) for each in zip(*self._unsaved, strict=True))
+        self._unsaved = [(ids, logprobs)]
+        rows.told = rows.ended.clone()
+        columns = [each[which].tolist() for each in (rows.number, rows.last, ids, logprobs)]
+        return [self._piece(*row) for row in zip(*columns, strict=True)]
+
+    def _piece(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> Piece:
+        """Cut off what was sampled after the end."""
+        finish = None
+        if last <= self._steps:
+            finish = Finish.LENGTH
+            del ids[last - self._told_at :]
+        ends = [at for at, token in enumerate(ids) if token in self._policy.stop_ids]
+        if ends:
+            finish = Finish.STOP
+            del ids[ends[0] + 1 :]
+        return Piece(row, ids, logprobs[: len(ids)], finish)
+
+    def _read(
+        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], caps: Sequence[int]
+    ) -> list[_Part]:
+        begins = list(accumulate(counts, initial=0))
+        worth = PREFILL_WORTH if self._joinable else sys.maxsize
+        parts = []
+        for chosen, cache, logits, lengths in read(self._policy, prompts, worth):
+            lines = self._tensor([line for line, n in enumerate(chosen) for _ in range(counts[n])])
+            numbers = [number for n in chosen for number in range(begins[n], begins[n + 1])]
+            rows = BatchRows(
+                number=self._tensor(numbers) + self._joined,
+                last=self._tensor([caps[number] for number in numbers]) + self._steps,
+                position=lengths[lines],
+                ended=torch.zeros_like(lines, dtype=torch.bool),
+                told=torch.zeros_like(lines, dtype=torch.bool),
+                logits=logits[lines],
+            )
+            parts.append(_Part(cache, lines, rows, self._tensor([])))
+        return parts
+
+    def _arrange(self, newcomers: Sequence[_Part]) -> Tensor:
+        """Let rows that have ended go, and newcomers in.
+
+        Returns:
+            Which rows stay, in their new order, newcomers left out.
+        """
+        parts = [*self._staying(), *newcomers]
+        if self._fused is None and fits(self._policy.model, parts[0].cache):
+            self._fused = FusedDecoder(self._policy.model)
+        worth = DECODE_WORTH if self._fused and self._on_cpu else sys.maxsize
+        lengths = [int(part.rows.position.max()) for part in parts]
+        together = alike(lengths, worth, [len(part.lines) for part in parts])
+        members = [[parts[n] for n in chosen] for chosen in together]
+        self._cohorts = [self._cohort(each) for each in members]
+        ordered = [part for each in members for part in each]
+        self._rows = BatchRows.of([part.rows for part in ordered])
+        self.left = len(self._rows) - int(self._rows.ended.sum())
+        self._look_ahead(self._rows)
+        kept = torch.cat([part.before for part in ordered])
+        self._unsaved = [(ids[kept], logprobs[kept]) for ids, logprobs in self._unsaved]
+        return kept
+
+    def _staying(self) -> list[_Part]:
+        """The rows that there are; those that have ended leave once they are worth a copy."""
+        parts: list[_Part] = []
+        begin = 0
+        for cohort in self._cohorts:
+            assert self._rows is not None
+            goes_on = ~self._rows.ended[begin : begin + cohort.size]
+            left = int(goes_on.sum())
+            if left <= COMPACT_BELOW * cohort.size:
+                lines = goes_on.nonzero().squeeze(-1)
+            else:
+                lines = torch.arange(cohort.size, device=self._device)
+            if left:
+                before = begin + lines
+                parts.append(_Part(cohort.cache, lines, self._rows[before], before))
+            begin += cohort.size
+        return parts
+
+    def _cohort(self, parts: Sequence[_Part]) -> _Cohort:
+        size = sum(len(part.lines) for part in parts)
+        for cohort in self._cohorts:
+            if len(parts) == 1 and parts[0].cache is cohort.cache and size == cohort.size:
+                return cohort
+        shares = []
+        for cache, lines, rows, _ in parts:
+            first = cache.get_seq_length() - int(rows.position.max())
+            shares.append(Share(cache, lines, first))
+        return _Cohort(gathered(shares), size)
+
+    def _look_ahead(self, rows: BatchRows) -> None:
+        """Prepare for as many steps as the rows can have."""
+        ahead = self._last - self._steps
+        places = torch.split(rows.position, [cohort.size for cohort in self._cohorts])
+        for cohort, position in zip(self._cohorts, places, strict=True):
+            length = cohort.cache.get_seq_length()
+            pads = (length - position)[:, None]
+            columns = torch.arange(length + ahead, device=self._device)
+            cohort.hidden = columns < pads if bool(pads.any()) else None
+        if self._fused:
+            pasts = [Past(c.cache, c.size, self._bias(c.hidden)) for c in self._cohorts]
+            self._fused.attach(pasts, int(rows.position.max()) + ahead)
+
+    def _bias(self, hidden: Tensor | None) -> Tensor | None:
+        if hidden is None:
+            return None
+        return hidden[:, None, None].to(self._policy.model.dtype) * HIDDEN
+
+    def _forward(self, tokens: Tensor) -> None:
+        """Read the tokens ``[B, 1]`` that were sampled."""
+        rows = self._rows
+        assert rows is not None
+        if self._fused:
+            rows.logits = self._fused.step(tokens, rows.position)
+        else:
+            (cohort,) = self._cohorts
+            seen = cohort.cache.get_seq_length() + 1
+            mask = None if cohort.hidden is None else (~cohort.hidden[:, :seen]).long()
+            # Rows that have ended go on until they leave, and may pass the end of the context.
+            positions = rows.position.clamp(max=self._policy.context_length - 1)[:, None]
+            rows.logits = logits_after(self._policy, tokens, mask, positions, cohort.cache)
+        rows.position += 1
+
+    def _tensor(self, values: Sequence[Any]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)

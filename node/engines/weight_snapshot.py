@@ -1,0 +1,196 @@
+"""A policy in files that an engine's process reads: its configuration, and its weights as of now.
+
+The weights are one safetensors file in shared memory. It is written under another name and then
+renamed, so a reader finds the old ones or the new ones, whole, with the version that they are of.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from node.errors import NodeError
+from node.policy.policy import Policy
+from node.storage.atomic_files import write_error
+
+log = logging.getLogger(__name__)
+
+WEIGHTS = "weights.safetensors"
+SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "swarm-node-engine-"
+ROOM = 3
+"""Free space asked for, in copies of the weights: two at the moment of renaming, and some air."""
+YOUNG_SECONDS = 60.0
+
+
+class SnapshotError(NodeError):
+    """The weights in a snapshot cannot be used."""
+
+
+class Snapshot:
+    """The folder of one engine, held by a lock for as long as its owner lives.
+
+    Folders that owners left behind are removed when the next one is made.
+
+    Args:
+        policy: written right away.
+        as_checkpoint: name and split the weights as a checkpoint's are, for readers other than
+            the model's own class in ``transformers``.
+        place: the folder's parent; left out, shared memory where that has room, else the
+            system's folder for temporary files.
+
+    Raises:
+        NodeError: it cannot be written.
+    """
+
+    def __init__(self, policy: Policy, *, as_checkpoint: bool, place: Path | None = None) -> None:
+        place = place or _place(policy.model)
+        _sweep(place)
+        self._as_checkpoint = as_checkpoint
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        self._lock = os.open(self.folder, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        config = copy.deepcopy(policy.model.config)
+        config.architectures = [type(policy.model).__name__]
+        config.dtype = policy.model.dtype
+        config.save_pretrained(self.folder)
+        policy.tokenizer.save_pretrained(self.folder)
+        self.write(policy)
+
+    def write(self, policy: Policy) -> None:
+        """Replace the weights.
+
+        Raises:
+            NodeError: they cannot be written; the earlier ones are untouched.
+        """
+        path, draft = self.folder / WEIGHTS, self.folder / f"{WEIGHTS}.draft"
+        try:
+            metadata = {"format": "pt", "version": str(policy.version)}
+            save_file(self._tensors(policy.merged().model), draft, metadata)
+            draft.rename(path)
+        except (OSError, SafetensorError) as error:
+            draft.unlink(missing_ok=True)
+            cause = error if isinstance(error, OSError) else OSError(str(error))
+            raise write_error(path, cause) from error
+
+    def remove(self) -> None:
+        """Delete it all."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+    def _tensors(self, model: PreTrainedModel) -> dict[str, Tensor]:
+        """Every weight once, also where several names share it."""
+        state = model.state_dict()
+        if self._as_checkpoint:
+            state = revert_weight_conversion(model, state)
+        once = {(t.data_ptr(), t.shape): name for name, t in reversed(state.items())}
+        return {name: state[name].contiguous() for name in once.values()}
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[tuple[int, Iterator[tuple[str, Tensor]]]]:
+    """The version of the weights in ``folder``, and the weights by name, on the CPU.
+
+    Raises:
+        SnapshotError: they are missing or damaged.
+    """
+    path = folder / WEIGHTS
+    with ExitStack() as stack:
+        with _reading(path):
+            file = stack.enter_context(safe_open(path, framework="pt"))
+            version = int(file.metadata()["version"])
+        yield version, _weights(file, path)
+
+
+def _weights(file: Any, path: Path) -> Iterator[tuple[str, Tensor]]:
+    for name in file.keys():  # noqa: SIM118 - it is no mapping
+        with _reading(path):
+            tensor = file.get_tensor(name)
+        yield name, tensor
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, why: object) -> SnapshotError:
+    return SnapshotError(
+        "the snapshot of the weights is missing or damaged",
+        f"{path} ({why})",
+        "Start the node again.",
+    )
+
+
+@torch.no_grad()
+def load_into(model: PreTrainedModel, folder: Path) -> int:
+    """Copy the weights in ``folder`` into ``model``, in place; returns their version.
+
+    Raises:
+        SnapshotError: they are missing, damaged, or another model's.
+    """
+    state = model.state_dict()
+    with opened(folder) as (version, weights):
+        filled = set()
+        for name, tensor in weights:
+            if name not in state or state[name].shape != tensor.shape:
+                raise _damaged(folder / WEIGHTS, f"{name} does not fit the model")
+            state[name].copy_(tensor)
+            filled.add(state[name].data_ptr())
+        for name, tensor in state.items():
+            if tensor.data_ptr() not in filled:
+                raise _damaged(folder / WEIGHTS, f"{name} is missing")
+    return version
+
+
+def _place(model: PreTrainedModel) -> Path:
+    needed = ROOM * sum(t.nbytes for t in model.state_dict().values())
+    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+        free = shutil.disk_usage(SHARED_MEMORY).free
+        if free >= needed:
+            return SHARED_MEMORY
+        log.warning(
+            "%s has %d MiB free, the engine's weights need %d: using %s",
+            SHARED_MEMORY,
+            free >> 20,
+            needed >> 20,
+            tempfile.gettempdir(),
+        )
+    return Path(tempfile.gettempdir())
+
+
+def _sweep(place: Path) -> None:
+    """Remove folders whose owners are gone."""
+    for left in place.glob(f"{PREFIX}*"):
+        try:
+            handle = os.open(left, os.O_RDONLY)
+        except OSError:  # another user's, or gone by now
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A younger one may not have been locked by its owner yet.
+            if time.time() - os.fstat(handle).st_mtime > YOUNG_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(handle)

@@ -1,0 +1,1 @@
+"""How good the policy is on questions that nobody trains on."""

@@ -1,0 +1,156 @@
+"""How good the policy is on questions nobody trains on."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress
+
+from node.engines.engine import RolloutEngine, Sample, Sampling
+from node.errors import NodeError
+from node.policy.policy import Policy
+from node.tasks.scorer import Scorer, buildable, judge_all, nothing_built
+from node.tasks.task import Split
+from protocol.keys import heldout_seed
+from swarm.common.counters import Counters
+from swarm.judge import Asked, JudgeRefused
+
+log = logging.getLogger(__name__)
+
+SOLVED = 1.0 - 1e-6
+LONGER_CONTEXT = "Choose a model with a longer context, or other envs with tasks.weights."
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """One held-out task, named the way a verifier rebuilds it."""
+
+    env: str
+    level: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Rewards on held-out tasks: one row a task, one entry a completion.
+
+    Attributes:
+        unbuilt: tasks that could not be built, with rewards of 0.
+    """
+
+    tasks: tuple[HeldOut, ...]
+    rewards: tuple[tuple[float, ...], ...]
+    unbuilt: int = 0
+
+    @property
+    def mean(self) -> float:
+        """Mean reward over all completions."""
+        return sum(sum(row) / len(row) for row in self.rewards) / len(self.rewards)
+
+    def pass_at(self, k: int) -> float:
+        """Chance that one of ``k`` completions solves a task, averaged over tasks.
+
+        The unbiased estimate ``1 - C(n-c, k) / C(n, k)`` of Chen et al. (arXiv 2107.03374).
+
+        Raises:
+            ValueError: ``k`` exceeds the completions sampled for a task.
+        """
+        shares = []
+        for row in self.rewards:
+            n, solved = len(row), sum(reward >= SOLVED for reward in row)
+            if k > n:
+                raise ValueError(f"pass@{k} needs {k} completions a task, there are {n}")
+            shares.append(1.0 - math.comb(n - solved, k) / math.comb(n, k))
+        return sum(shares) / len(shares)
+
+
+def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[HeldOut, ...]:
+    """The first ``count`` held-out tasks, taking the ``(env, level)`` pairs in turn."""
+    return tuple(
+        HeldOut(env, level, heldout_seed(env, number // len(levels)))
+        for number, (env, level) in ((n, levels[n % len(levels)]) for n in range(count))
+    )
+
+
+def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
+    """For each of some prompts (token ids) whether it leaves room for a completion.
+
+    Raises:
+        NodeError: there are prompts, and none does.
+    """
+    fits = [len(ids) < policy.context_length for ids in prompts]
+    if fits and not any(fits):
+        raise NodeError(
+            "every prompt is longer than the policy's context",
+            f"{min(map(len, prompts))} tokens or more, context {policy.context_length}",
+            LONGER_CONTEXT,
+        )
+    return fits
+
+
+class Evaluator:
+    """Samples completions for a fixed set of held-out tasks and has them scored.
+
+    Args:
+        counters: ``heldout_unbuilt{reason}``.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        engine: RolloutEngine,
+        verifier: Scorer,
+        tasks: Sequence[HeldOut],
+        sampling: Sampling,
+        counters: Counters,
+    ) -> None:
+        self._policy = policy
+        self._engine = engine
+        self._verifier = verifier
+        self._tasks = tuple(tasks)
+        self._sampling = sampling
+        self._counters = counters
+
+    def evaluate(self, completions: int = 1) -> Evaluation:
+        """Score ``completions`` samples of every task under the current policy.
+
+        A task whose prompt cannot be built or does not fit the policy's context counts as unsolved.
+
+        Raises:
+            NodeError: none of the prompts fits.
+            JudgeRefused: none can be built, or answers cannot be scored.
+        """
+        coordinates = [(t.env, t.level, t.seed, Split.HELDOUT) for t in self._tasks]
+        prompts = buildable(
+            self._verifier, coordinates, lambda n, why: self._unbuilt(self._tasks[n], why)
+        )
+        if prompts and not any(each is not None for each in prompts):
+            raise nothing_built(len(prompts))
+        encoded = [self._policy.encode_prompt(each) for each in prompts if each is not None]
+        fits = fitting(self._policy, encoded)
+        if not all(fits):
+            log.warning("%d of %d held-out prompts do not fit", fits.count(False), len(fits))
+        samples = self._engine.generate(list(compress(encoded, fits)), completions, self._sampling)
+        fit = iter(fits)
+        answered = [prompt is not None and next(fit) for prompt in prompts]
+        scored = self._scored(list(compress(self._tasks, answered)), samples)
+        rewards = tuple(next(scored) if each else (0.0,) * completions for each in answered)
+        return Evaluation(self._tasks, rewards, prompts.count(None))
+
+    def _scored(
+        self, tasks: Sequence[HeldOut], samples: Sequence[Sequence[Sample]]
+    ) -> Iterator[tuple[float, ...]]:
+        asked = [
+            Asked(task.env, task.level, task.seed, [sample.text for sample in each])
+            for task, each in zip(tasks, samples, strict=True)
+        ]
+        for found in judge_all(self._verifier, asked, Split.HELDOUT):
+            if isinstance(found, JudgeRefused):
+                raise found
+            yield found.rewards
+
+    def _unbuilt(self, task: HeldOut, refused: JudgeRefused) -> None:
+        self._counters.add("heldout_unbuilt", reason=refused.reason)
+        log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)

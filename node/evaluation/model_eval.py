@@ -1,0 +1,121 @@
+"""A model scored on a swarm's held-out tasks, apart from any run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node.config.config import Config
+from node.engines.engine import Sampling
+from node.engines.registry import open_engine
+from node.errors import NodeError
+from node.evaluation.evaluator import Evaluation, Evaluator, HeldOut, heldout_tasks
+from node.network.pinned_manifest import checked_manifest
+from node.policy.checkpoint_policy import checkpoint_policy, newest
+from node.policy.policy import Policy, PolicyConfig
+from node.storage.run_folder import RunFolder
+from node.tasks.allowed import allowed_by
+from node.tasks.sampler import TaskSampler, served_levels
+from node.tasks.verifier.verifier import Verifier
+from protocol.manifest import Manifest
+from swarm.common.counters import Counters
+
+CHUNK = 16
+"""Tasks between two reports of progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Mean reward and pass@k, over some tasks."""
+
+    tasks: int
+    mean_reward: float
+    pass_at: dict[int, float]
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, ks: Iterable[int]) -> Score:
+        """Fold an evaluation."""
+        pass_at = {k: evaluation.pass_at(k) for k in ks}
+        return cls(len(evaluation.tasks), evaluation.mean, pass_at)
+
+
+def evaluate(
+    config: Config,
+    folder: RunFolder,
+    model: str | None,
+    *,
+    tasks: int,
+    samples: int,
+    progress: Callable[[int], Any] = lambda done: None,
+) -> Evaluation:
+    """Sample and score ``model`` on the first ``tasks`` held-out tasks of the folder's swarm.
+
+    Args:
+        model: a folder, a hub id or a shipped model's name; None for the newest checkpoint.
+        samples: completions a task.
+        progress: told how many tasks are done.
+
+    Raises:
+        NodeError: no manifest here yet, the model does not load, or a task cannot be built.
+        CatalogueError: the swarm's tasks cannot be built here.
+    """
+    manifest = pinned_manifest(folder)
+    with Verifier(manifest.catalogue, allowed_by(config.tasks), outside=False) as verifier:
+        levels = served_levels(manifest.catalogue, verifier.start())
+        levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
+        policy = _policy(config, folder, model)
+        counters = Counters()
+        engine = open_engine(config, policy, counters)
+        sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
+        chosen = heldout_tasks(levels, tasks)
+        parts: list[Evaluation] = []
+        for start in range(0, tasks, CHUNK):
+            part = chosen[start : start + CHUNK]
+            evaluator = Evaluator(policy, engine, verifier, part, sampling, counters)
+            parts.append(evaluator.evaluate(samples))
+            progress(start + len(part))
+        engine.close()
+    if unbuilt := sum(part.unbuilt for part in parts):
+        raise NodeError(
+            "held-out tasks cannot be built",
+            f"{unbuilt} of {tasks}",
+            "Mend the family that the log names, or leave it out with tasks.weights.",
+        )
+    return Evaluation(chosen, tuple(row for part in parts for row in part.rewards))
+
+
+def _policy(config: Config, folder: RunFolder, model: str | None) -> Policy:
+    wanted = PolicyConfig(**dict(config.policy))
+    if model is None:
+        return checkpoint_policy(wanted, newest(folder))
+    return Policy.load(PolicyConfig(model, wanted.dtype, wanted.device))
+
+
+def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:
+    """The same, one evaluation a task family."""
+    rows: dict[str, list[tuple[HeldOut, tuple[float, ...]]]] = {}
+    for task, rewards in zip(evaluation.tasks, evaluation.rewards, strict=True):
+        rows.setdefault(task.env, []).append((task, rewards))
+    return {
+        env: Evaluation(tuple(t for t, _ in pairs), tuple(r for _, r in pairs))
+        for env, pairs in rows.items()
+    }
+
+
+def pinned_manifest(folder: RunFolder) -> Manifest:
+    """The manifest of the swarm that this folder's node belongs to.
+
+    Raises:
+        NodeError: it belongs to none yet, or the file is not a manifest.
+    """
+    path: Path = folder.manifest
+    if not path.exists():
+        raise NodeError(
+            "this node has no swarm yet, and so no tasks",
+            path,
+            "Join one with: swarm-node join, or found one with: swarm-node found.",
+        )
+    return checked_manifest(path.read_bytes(), str(path))

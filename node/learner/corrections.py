@@ -1,0 +1,95 @@
+"""What a completion weighs that another policy wrote than the one which learns from it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from node.learner.batches import MicroBatch
+from node.learner.losses import (
+    Stale,
+    decoupled_weights,
+    interpolated_prox,
+    tapered_weights,
+    tis_weights,
+)
+from node.learner.outside_filters import unlikely
+from node.learner.settings import LearnerConfig
+
+Correction = Literal["none", "tis", "tapered"]
+
+
+class Corrections:
+    """Weights and proximal log-probs of an update.
+
+    Log-probs that an outside author claims lower a weight and never raise it above what it is
+    where nothing is claimed.
+
+    Args:
+        config: bounds of the weights.
+        correction: of outside rollouts, as in :class:`node.learner.learner.Learner`.
+        decoupled: likewise, of own ones.
+        floor: outside completions that are :func:`node.learner.outside_filters.unlikely` are not
+            imitated.
+    """
+
+    def __init__(
+        self, config: LearnerConfig, correction: Correction, *, decoupled: bool, floor: bool
+    ) -> None:
+        self._config = config
+        self._correction = correction
+        self._decoupled = decoupled
+        self._floor = floor
+        self._stale = Stale(config.stale, config.stale_cap)
+
+    def prox(self, cur: Tensor, batch: MicroBatch, version: int) -> Tensor:
+        """Proximal log-probs ``[C, T]``.
+
+        Args:
+            cur: ``[C, T]``, the policy's as the update begins.
+            version: the policy's, then.
+        """
+        if not self._decoupled or self._config.prox == "start":
+            return cur
+        told = interpolated_prox(cur, batch.behaviour, batch.versions, version)
+        return torch.where(batch.own & batch.known & (batch.versions >= 0), told, cur)
+
+    def unlikely(self, prox: Tensor, batch: MicroBatch) -> Tensor:
+        """Outside completions that are not imitated for their likelihood, bool ``[C]``."""
+        imitated = ~batch.own[:, 0] & (batch.advantages > 0)
+        if not self._floor:
+            return torch.zeros_like(imitated)
+        return imitated & unlikely(prox, batch.mask)
+
+    def weights(self, prox: Tensor, entropies: Tensor, batch: MicroBatch) -> Tensor:
+        """Of each token, ``[C, T]``, without a gradient; one where not trained.
+
+        Args:
+            prox: of :meth:`prox`.
+            entropies: ``[C, T]``, of the policy as the update begins.
+        """
+        own = batch.own & batch.known & batch.mask
+        return torch.where(
+            batch.own,
+            self._own(prox, own, batch),
+            self._outside(prox, entropies, batch.mask & ~batch.own, batch),
+        ).masked_fill(self.unlikely(prox, batch)[:, None], 0.0)
+
+    def _own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+        if self._decoupled:
+            return decoupled_weights(prox, batch.behaviour, mask, self._stale)
+        if self._correction == "tis":
+            return tis_weights(prox, batch.behaviour, mask, self._config.tis_cap)
+        return torch.ones_like(prox)
+
+    def _outside(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+        if self._correction == "tapered":
+            return tapered_weights(
+                prox, entropies, batch.behaviour, batch.known, mask, batch.advantages
+            )
+        if self._correction == "tis":
+            cap = min(self._config.tis_cap, 1.0)
+            return tis_weights(prox, batch.behaviour, mask & batch.known, cap)
+        return torch.ones_like(prox)

@@ -1,0 +1,149 @@
+"""The gradient of every group of an update apart, from one backward pass of all of them.
+
+What a linear layer adds to its weight's gradient is the product of what came in and of the
+gradient that comes back, so the parts of single rows follow from one pass (per-example gradients,
+Goodfellow, arXiv 1510.01799). They take the memory of one gradient a group: this is for small
+models, where a pass for each group would cost several times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from node.lifecycle import Opened
+
+MOST_BYTES = 256 << 20
+"""Of all groups' gradients together."""
+AGREEMENT = 1e-3
+"""By how much of its norm the sum of the parts may differ from the gradient."""
+
+Part = Callable[[Tensor], Tensor]
+"""From the gradient of a module's output, ``[B, ...]``, to each row's of a weight, ``[B, ...]``."""
+
+
+def fits(parameters: Sequence[Tensor], groups: int) -> bool:
+    """Whether the gradients of so many groups may be held at once; all in float32."""
+    trained = [p for p in parameters if p.requires_grad]
+    plain = all(type(p) is nn.Parameter and p.dtype == torch.float32 for p in trained)
+    return plain and 4 * groups * sum(p.numel() for p in trained) <= MOST_BYTES
+
+
+class GroupGradients(Opened):
+    """Listens to a model's modules while it is entered.
+
+    Args:
+        model: with every trained weight in linear layers, embeddings and norms; of others
+            :attr:`complete` tells.
+        groups: numbers of the groups.
+    """
+
+    def __init__(self, model: nn.Module, groups: Sequence[int]) -> None:
+        self._model = model
+        self._places = {number: place for place, number in enumerate(groups)}
+        self._parts: dict[Tensor, Tensor] = {}
+        self._rows = torch.empty(0, dtype=torch.int64)
+
+    def _open(self, stack: ExitStack) -> None:
+        for module in self._model.modules():
+            if (parts := _parts_of(module)) is not None:
+                stack.callback(module.register_forward_hook(self._listener(parts)).remove)
+
+    def reads(self, groups: Sequence[int], device: torch.device) -> None:
+        """Say which group each row of the next forward pass is of."""
+        self._rows = torch.tensor([self._places[number] for number in groups], device=device)
+
+    def clear(self) -> None:
+        """Forget what was heard."""
+        self._parts.clear()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the groups' gradients add up to the model's."""
+        off = scale = torch.zeros(())
+        for weight in self._model.parameters():
+            if weight.grad is None:
+                continue
+            if weight not in self._parts:
+                return False
+            off = off + (self._parts[weight].sum(0) - weight.grad).square().sum()
+            scale = scale + weight.grad.square().sum()
+        return bool(off <= AGREEMENT**2 * scale)
+
+    def norms(self) -> list[float]:
+        """L2 norm of every group's gradient."""
+        squares = [part.flatten(1).square().sum(1) for part in self._parts.values()]
+        norms: list[float] = torch.stack(squares).sum(0).sqrt().tolist()
+        return norms
+
+    def weigh(self, scales: Sequence[float]) -> None:
+        """Make the groups' gradients, each times its scale, the model's."""
+        for weight, part in self._parts.items():
+            weight.grad = torch.tensordot(part.new_tensor(scales), part, dims=1)
+
+    def _listener(self, parts: Callable[..., dict[Tensor, Part]]) -> Callable[..., None]:
+        def on_forward(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            if not output.requires_grad:
+                return
+            rows, functions = self._rows, parts(module, inputs[0].detach())
+
+            def on_backward(gradient: Tensor) -> None:
+                for weight, function in functions.items():
+                    self._add(weight, rows, function(gradient))
+
+            output.register_hook(on_backward)  # type: ignore[no-untyped-call]
+
+        return on_forward
+
+    def _add(self, weight: Tensor, rows: Tensor, part: Tensor) -> None:
+        if weight not in self._parts:
+            self._parts[weight] = weight.new_zeros((len(self._places), *weight.shape))
+        if len(part) == len(rows):  # another shape is told by what is missing in the sum
+            self._parts[weight].index_add_(0, rows, part)
+
+
+def _parts_of(module: nn.Module) -> Callable[..., dict[Tensor, Part]] | None:
+    if isinstance(module, nn.Linear):
+        return _linear
+    if isinstance(module, nn.Embedding):
+        return _embedding
+    return _norm if type(module).__name__.endswith("RMSNorm") else None
+
+
+def _linear(module: nn.Linear, came_in: Tensor) -> dict[Tensor, Part]:
+    parts: dict[Tensor, Part] = {}
+    if module.weight.requires_grad:
+        parts[module.weight] = lambda gradient: torch.bmm(
+            gradient.flatten(1, -2).transpose(1, 2), came_in.flatten(1, -2)
+        )
+    if module.bias is not None and module.bias.requires_grad:
+        parts[module.bias] = lambda gradient: gradient.flatten(1, -2).sum(1)
+    return parts
+
+
+def _embedding(module: nn.Embedding, came_in: Tensor) -> dict[Tensor, Part]:
+    words, width = module.weight.shape
+
+    def part(gradient: Tensor) -> Tensor:
+        rows = len(came_in)
+        starts = torch.arange(rows, device=came_in.device)[:, None] * words
+        places = (came_in + starts).flatten()
+        zeros = gradient.new_zeros(rows * words, width)
+        return zeros.index_add(0, places, gradient.reshape(-1, width)).view(rows, words, width)
+
+    return {module.weight: part} if module.weight.requires_grad else {}
+
+
+def _norm(module: Any, came_in: Tensor) -> dict[Tensor, Part]:
+    epsilon = float(getattr(module, "variance_epsilon", None) or getattr(module, "eps", None) or 0)
+    mean = came_in.float().square().mean(-1, keepdim=True)
+    normal = came_in * torch.rsqrt(mean + epsilon)
+
+    def part(gradient: Tensor) -> Tensor:
+        return (gradient * normal).flatten(1, -2).sum(1)
+
+    return {module.weight: part} if module.weight.requires_grad else {}

@@ -1,0 +1,272 @@
+"""One policy update on a mixture of own and outside groups."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from node.learner.advantages import informative
+from node.learner.batches import (
+    MicroBatch,
+    Row,
+    TrainingCompletion,
+    TrainingGroup,
+    held_tokens,
+    micro_batches,
+)
+from node.learner.bounded_gradient import BoundedGradient
+from node.learner.corrections import Correction, Corrections
+from node.learner.gradient_checkpointing import Recomputing
+from node.learner.group_gradients import GroupGradients
+from node.learner.influence import Influence
+from node.learner.logprobs import distributions, token_entropies, token_logprobs
+from node.learner.losses import LOSSES, Clip, Terms
+from node.learner.optimizer import Optimizer, OptimizerConfig
+from node.learner.plausibility import plausibility, usefulness
+from node.learner.prompt_sharing import Sharing, fits
+from node.learner.settings import LearnerConfig
+from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
+from node.learner.update_rows import rows_of
+from node.learner.update_stats import Tally, UpdateStats
+
+__all__ = ["Learner", "LearnerConfig", "TrainingCompletion", "TrainingGroup", "UpdateStats"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one pass over an update's groups has gathered.
+
+    ``frozen`` holds by number each completion's proximal log-probs and the entropies beside them,
+    ``[T, 2]``, from the first pass on; nothing where there is no second. Gradients are taken
+    ``factor`` times, and listened to by ``apart``.
+    """
+
+    frozen: dict[int, Tensor]
+    factor: float = 1.0
+    apart: GroupGradients | None = None
+    losses: list[Tensor] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
+
+class Trained(Protocol):
+    """What a learner needs of a :class:`node.policy.policy.Policy`."""
+
+    model: PreTrainedModel
+    device: torch.device
+    pad_id: int
+    context_length: int
+    version: int
+
+
+class Learner:
+    """Updates a policy in place and counts its version up with every optimizer step.
+
+    Args:
+        policy: what is trained; nothing else may write its weights meanwhile.
+        config: see :class:`LearnerConfig`.
+        temperature: of the distribution that completions are sampled from; divides the logits.
+        correction: ``"none"`` takes outside rollouts for the policy's own, as published in SAPO
+            (arXiv:2509.08721); ``"tis"`` weighs each token by
+            :func:`node.learner.losses.tis_weights` where its behaviour log-prob is known;
+            ``"tapered"`` weighs outside rollouts by :func:`node.learner.losses.tapered_weights`.
+            What an author claims lowers a weight and never raises it.
+        floor: outside rollouts that are :func:`node.learner.outside_filters.unlikely` are not
+            imitated.
+        decoupled: own rollouts may be of earlier versions, and are weighed by
+            :func:`node.learner.losses.decoupled_weights`, whatever the correction of outside ones.
+    """
+
+    def __init__(
+        self,
+        policy: Trained,
+        config: LearnerConfig,
+        *,
+        temperature: float = 1.0,
+        correction: Correction = "none",
+        decoupled: bool = False,
+        floor: bool = False,
+    ) -> None:
+        self._policy = policy
+        self._config = config
+        self._temperature = temperature
+        self._corrections = Corrections(config, correction, decoupled=decoupled, floor=floor)
+        self._loss = LOSSES[config.loss]
+        self._clip = Clip(config.clip_low, config.clip_high)
+        self._sharing = Sharing.of(policy.model) if fits(policy.model) else None
+        self._optimizer = Optimizer(
+            policy.model.parameters(),
+            OptimizerConfig(
+                config.lr,
+                config.betas,
+                config.weight_decay,
+                config.max_grad_norm,
+                config.warmup_steps,
+                config.optimizer,
+                config.offload,
+            ),
+        )
+        self._budget = TokenBudget(config.micro_batch_tokens)
+        checkpointing = config.gradient_checkpointing
+        self._forward = Recomputing(policy.model).forward if checkpointing else nullcontext
+        self._gradient = BoundedGradient(
+            policy.model,
+            self._optimizer,
+            self._add,
+            self._summed,
+            by_use=correction == "tapered",
+            small=not checkpointing and not config.offload,
+        )
+
+    def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
+        """Train on all of the groups together.
+
+        Groups of equal rewards have no gradient and are not forwarded; they count in the mean over
+        groups all the same. Where no group is informative, or the gradient is zero since nothing
+        of others is of use, no step is made. A step whose loss or
+        gradient is not finite is refused, and the weights stay as they are.
+        Micro-batches are made smaller where memory runs out (:class:`NodeError` where they cannot).
+        """
+        rows = rows_of(groups, self._config, self._policy.context_length)
+        if not rows:
+            useless = (0.0,) * sum(not group.own for group in groups)
+            return UpdateStats(lr=self._optimizer.lr, useful=useless)
+        try:
+            return self._steps(groups, rows)
+        finally:
+            self._optimizer.discard()  # what an update that failed half-way leaves is nobody's
+
+    def _steps(self, groups: Sequence[TrainingGroup], rows: Sequence[Row]) -> UpdateStats:
+        tally, frozen, halved = Tally(), dict[int, Tensor](), self._budget.halved
+        lr, steps, refused = self._optimizer.lr, 0, 0
+        first: tuple[float, float] | None = None
+        influence: Influence | None = None
+        useful = sum(informative(group.rewards) for group in groups)
+        for _ in range(self._config.epochs):
+            total, found = self._gradient.add(rows, frozen, tally, useful)
+            influence = influence or found
+            loss, norm = torch.stack([total, self._optimizer.clip().to(total)]).tolist()
+            first = first or (loss, norm)
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                refused += 1
+                log.error("step refused: loss %s, gradient norm %s; weights untouched", loss, norm)
+                break
+            if not norm:
+                break  # a step would go on in the direction of earlier ones
+            lr = self._optimizer.lr
+            if ran_out(self._optimizer.step):
+                raise no_room_to_step()
+            self._policy.version += 1
+            steps += 1
+        assert first is not None and influence is not None
+        used = usefulness(rows, tally.plausible())
+        outside = [g.rewards for g in groups if not g.own and informative(g.rewards)]
+        return tally.stats(
+            loss=first[0],
+            grad_norm=first[1],
+            groups_informative=useful,
+            largest_share=influence.largest_share,
+            groups_bounded=influence.bounded,
+            useful=[used.get(n, 0.0) for n, g in enumerate(groups) if not g.own],
+            earned=[sum(rewards) / len(rewards) for rewards in outside],
+            lr=lr,
+            skipped=steps == 0,
+            refused=refused,
+            halved=self._budget.halved - halved,
+        )
+
+    def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
+        """Every completion once, with those that share its prompt where that costs less."""
+        sharing, budget = self._sharing, self._budget.tokens
+        pad_id, device = self._policy.pad_id, self._policy.device
+        if sharing is None:
+            parts = self._mine([part for row in rows for part in row.parts()])
+            return tuple(micro_batches(parts, budget, pad_id, device))
+        room = self._room([held_tokens(1, row, sharing.mask_weight) for row in rows])
+        parts = self._mine([part for row in rows for part in sharing.rows(row, room)])
+        return tuple(micro_batches(parts, budget, pad_id, device, sharing.mask_weight))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer and version; the weights themselves belong to the policy."""
+        return {"optimizer": self._optimizer.state_dict(), "version": self._policy.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`, taken at the same moment as the policy's weights."""
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._policy.version = int(state["version"])
+
+    def _room(self, held: Sequence[float]) -> float:
+        """The most that a row may hold uncut, where an update's rows hold so much."""
+        return self._budget.tokens
+
+    def _mine(self, parts: list[Row]) -> list[Row]:
+        """Those of an update's rows that are read here; alone, all."""
+        return parts
+
+    def _summed(self, value: Tensor) -> Tensor:
+        """Over all that hold a part of the weights; alone, as it is."""
+        return value
+
+    def _add(
+        self,
+        rows: Sequence[Row],
+        frozen: dict[int, Tensor],
+        tally: Tally,
+        factor: float = 1.0,
+        apart: GroupGradients | None = None,
+    ) -> Tensor:
+        """Add ``factor`` times the gradient of the rows, anew whenever memory runs out.
+
+        Returns:
+            The loss, a scalar.
+        """
+        while True:
+            done = Pass(dict(frozen), factor, apart)
+            for batch in self.batches(rows):
+                if ran_out(partial(self._backward, batch, done)):
+                    break
+            else:
+                frozen.update(done.frozen)
+                tally.add(done.tally)
+                return torch.stack(done.losses).sum()
+            self._optimizer.discard()
+            if apart:
+                apart.clear()
+            self._budget.halve(batch)
+
+    def _backward(self, batch: MicroBatch, done: Pass) -> None:
+        """Add one micro-batch's gradient; the first pass's log-probs are frozen."""
+        if done.apart:
+            done.apart.reads(batch.groups, batch.input_ids.device)
+        with self._forward():
+            distribution = distributions(self._policy.model, batch, self._temperature)
+        cur = token_logprobs(distribution, batch)
+        if batch.numbers[0] in done.frozen:
+            lines = [done.frozen[number][: cur.shape[1]] for number in batch.numbers]
+            prox, entropies = pad_sequence(lines, batch_first=True).unbind(-1)
+        else:
+            entropies = token_entropies(distribution, batch)
+            done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
+            prox = self._corrections.prox(cur.detach(), batch, self._policy.version)
+            done.tally.add_unlikely(self._corrections.unlikely(prox, batch))
+            if self._config.epochs > 1:
+                both = torch.stack([prox, entropies], -1)
+                done.frozen.update(zip(batch.numbers, both, strict=True))
+        done.tally.add_plausible(plausibility(prox, entropies), batch)
+        weights = self._corrections.weights(prox, entropies, batch)
+        terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
+        loss = self._loss(terms, self._clip)
+        self._optimizer.backward(loss * done.factor)
+        done.tally.add_bounded(cur.detach() - prox, self._clip, weights, batch)
+        done.losses.append(loss.detach())

@@ -1,0 +1,64 @@
+"""From an update's groups to the rows that its forward passes read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from node.learner.advantages import group_advantages, informative
+from node.learner.batches import Row, TrainingCompletion, TrainingGroup
+from node.learner.losses import Counts, share
+from node.learner.settings import LearnerConfig
+
+
+def rows_of(
+    groups: Sequence[TrainingGroup], config: LearnerConfig, context_length: int
+) -> list[Row]:
+    """A row for each informative group that has a trained token.
+
+    Every group counts in the mean over groups, those of equal rewards too, whose gradient is zero:
+    an update in which little is to be learned is a small one.
+
+    Args:
+        context_length: of the policy, tokens.
+    """
+    rows: list[Row] = []
+    first = 0
+    for number, group in enumerate(groups):
+        if not informative(group.rewards):
+            continue
+        room = context_length - len(group.prompt_ids)
+        cap = max(0, min(config.max_completion_tokens, room))
+        done = [completion.first(cap) for completion in group.completions]
+        tokens = sum(sum(completion.trained) for completion in done)
+        if not tokens:
+            continue
+        counts = Counts(tokens, len(done), config.max_completion_tokens)
+        advantages = group_advantages(group.rewards, config.normalise_std)
+        values = (0.0,) * len(done) if group.own else worth(done, group.rewards)
+        columns = zip(done, advantages, values, strict=True)
+        kept = [each for each in columns if any(each[0].trained)]
+        kept_done, kept_advantages, kept_values = zip(*kept, strict=True)
+        rows.append(
+            Row(
+                group.prompt_ids,
+                kept_done,
+                kept_advantages,
+                group.own,
+                share(config.loss, counts, len(groups)),
+                number,
+                kept_values,
+                first,
+            )
+        )
+        first += len(kept)
+    return rows
+
+
+def worth(completions: Sequence[TrainingCompletion], rewards: Sequence[float]) -> tuple[float, ...]:
+    """A group's rewards, each counted once where a completion occurs several times."""
+    seen: set[tuple[int, ...]] = set()
+    values = []
+    for completion, reward in zip(completions, rewards, strict=True):
+        values.append(0.0 if completion.ids in seen else reward)
+        seen.add(completion.ids)
+    return tuple(values)

@@ -1,0 +1,214 @@
+"""What an update reports, and the sums it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from node.learner.batches import MicroBatch
+from node.learner.losses import Clip
+
+UNKNOWN = -1
+QUANTILES = (0.01, 0.5, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """What one update did; means are over the trained tokens of informative groups.
+
+    Attributes:
+        loss: of the first epoch, before its step.
+        grad_norm: likewise, before clipping.
+        entropy: of the policy, nats a token.
+        clip_fraction: share of tokens whose ratio to the proximal policy left the trust region,
+            over all epochs.
+        ratio_mean: of the policy's probability to the behaviour's, on own tokens where the latter
+            is known.
+        ratio_max: its largest value.
+        ratio_low, ratio_median, ratio_high: its quantiles 0.01, 0.5 and 0.99.
+        masked_fraction: share of tokens that were dropped for their weight, over all epochs.
+        staleness: own tokens by the policy steps since they were sampled, from 0 up.
+        engine_gap: mean ``|cur - mu|`` on own tokens of the version that was updated: how far the
+            engine's log-probs are from the learner's at equal weights.
+        tokens_trained: tokens with a gradient.
+        groups_informative: groups whose rewards differ.
+        largest_share: of one outside group in the sum of all groups' gradient norms, in the first
+            epoch, after scaling: see :mod:`node.learner.influence`.
+        groups_bounded: outside groups whose gradient was scaled down there.
+        unlikely: outside completions that were not imitated for their likelihood, see
+            :func:`node.learner.outside_filters.unlikely`.
+        useful: of each outside group given, in order, :func:`node.learner.plausibility.usefulness`;
+            0 of one without advantage.
+        groups_external: those of the informative groups that this node did not write.
+        lead: their mean reward less what the policy expects on their tasks, mean over groups. The
+            policy's expectation is the sum over a group's different completions of probability
+            times reward, a lower bound that is close where answers are short.
+        lr: of the last step.
+        skipped: no optimizer step was made.
+        refused: steps refused because loss or gradient was not finite.
+        halved: how often micro-batches were made smaller because memory ran out.
+    """
+
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    entropy: float = 0.0
+    clip_fraction: float = 0.0
+    ratio_mean: float = 1.0
+    ratio_max: float = 1.0
+    ratio_low: float = 1.0
+    ratio_median: float = 1.0
+    ratio_high: float = 1.0
+    masked_fraction: float = 0.0
+    staleness: tuple[int, ...] = ()
+    engine_gap: float = 0.0
+    tokens_trained: int = 0
+    groups_informative: int = 0
+    largest_share: float = 0.0
+    groups_bounded: int = 0
+    unlikely: int = 0
+    groups_external: int = 0
+    lead: float = 0.0
+    useful: tuple[float, ...] = ()
+    lr: float = 0.0
+    skipped: bool = True
+    refused: int = 0
+    halved: int = 0
+
+
+class Tally:
+    """Sums over micro-batches, kept on the device and read once."""
+
+    def __init__(self) -> None:
+        self._sums: list[Tensor] = []
+        self._bounded: list[Tensor] = []
+        self._ratios: list[Tensor] = []
+        self._ages: list[Tensor] = []
+        self._unlikely: list[Tensor] = []
+        self._plausible: list[Tensor] = []
+
+    def add(self, other: Tally) -> None:
+        """Take what another has summed."""
+        self._sums += other._sums
+        self._bounded += other._bounded
+        self._ratios += other._ratios
+        self._ages += other._ages
+        self._unlikely += other._unlikely
+        self._plausible += other._plausible
+
+    def on(self, device: str) -> Tally:
+        """The same sums on another device."""
+        moved = Tally()
+        for name, tensors in vars(self).items():
+            setattr(moved, name, [tensor.to(device) for tensor in tensors])
+        return moved
+
+    def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch, version: int) -> None:
+        """Take a micro-batch's log-probs ``[C, T]`` and the policy's version before a step."""
+        # What strangers claim would otherwise be the largest figure of all.
+        known = own = batch.mask & batch.known & batch.own
+        age = torch.where(own & (batch.versions >= 0), version - batch.versions, UNKNOWN)
+        own = own & ((age == 0) | (batch.versions < 0))
+        gap = torch.where(known, cur - batch.behaviour, 0.0)
+        self._ratios.append(gap.exp().where(known, UNKNOWN).flatten())
+        self._ages.append(age.flatten())
+        self._sums.append(
+            torch.stack(
+                [
+                    batch.mask.sum(),
+                    torch.where(batch.mask, entropy, 0.0).sum(),
+                    own.sum(),
+                    torch.where(own, gap.abs(), 0.0).sum(),
+                    (torch.where(batch.mask, cur, 0.0).sum(-1).exp() * batch.values).sum(),
+                ]
+            )
+        )
+
+    def add_bounded(
+        self, log_ratio: Tensor, clip: Clip, weights: Tensor, batch: MicroBatch
+    ) -> None:
+        """Take a micro-batch's ``cur - prox`` and weights, ``[C, T]``, of any epoch."""
+        ratio = log_ratio.exp()
+        clipped = (ratio < 1 - clip.low) | (ratio > 1 + clip.high)
+        seen = torch.stack([clipped & batch.mask, (weights == 0) & batch.mask, batch.mask])
+        self._bounded.append(seen.sum((1, 2)))
+
+    def add_unlikely(self, unlikely: Tensor) -> None:
+        """Take which of a micro-batch's completions were not imitated, bool ``[C]``."""
+        self._unlikely.append(unlikely.sum())
+
+    def add_plausible(self, plausibility: Tensor, batch: MicroBatch) -> None:
+        """Take the plausibility ``[C, T]`` of what a micro-batch would have this node imitate."""
+        imitated = batch.mask & ~batch.own & (batch.advantages > 0)[:, None]
+        numbers = plausibility.new_tensor(batch.numbers)
+        totals = torch.where(imitated, plausibility, 0.0).sum(-1)
+        self._plausible.append(torch.stack([numbers, totals, imitated.sum(-1)], -1))
+
+    def plausible(self) -> dict[int, tuple[float, float]]:
+        """By completion, over tokens to be imitated: sum of plausibilities, and number."""
+        rows = torch.cat(self._plausible).tolist() if self._plausible else []
+        return {int(number): (total, count) for number, total, count in rows}
+
+    def stats(
+        self,
+        *,
+        loss: float,
+        grad_norm: float,
+        groups_informative: int,
+        largest_share: float,
+        groups_bounded: int,
+        useful: Sequence[float],
+        earned: Sequence[float],
+        lr: float,
+        skipped: bool,
+        refused: int,
+        halved: int,
+    ) -> UpdateStats:
+        """Read the sums.
+
+        Args:
+            earned: mean rewards of outside groups.
+        """
+        tokens, entropy, own, gap, expected = torch.stack(self._sums).sum(0).tolist()
+        clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
+        unlikely = torch.stack(self._unlikely).sum().item()
+        ratios = _known(self._ratios)
+        low, median, high = np.quantile(ratios, QUANTILES) if len(ratios) else (1.0,) * 3
+        return UpdateStats(
+            loss=loss,
+            grad_norm=grad_norm,
+            entropy=entropy / tokens,
+            clip_fraction=clipped / looked_at,
+            ratio_mean=float(ratios.mean(dtype=np.float64)) if len(ratios) else 1.0,
+            ratio_max=float(ratios.max()) if len(ratios) else 1.0,
+            ratio_low=float(low),
+            ratio_median=float(median),
+            ratio_high=float(high),
+            masked_fraction=masked / looked_at,
+            staleness=tuple(np.bincount(_known(self._ages)).tolist()),
+            engine_gap=gap / own if own else 0.0,
+            tokens_trained=int(tokens),
+            groups_informative=groups_informative,
+            largest_share=largest_share,
+            groups_bounded=groups_bounded,
+            unlikely=int(unlikely),
+            useful=tuple(useful),
+            groups_external=len(earned),
+            lead=(sum(earned) - expected) / len(earned) if earned else 0.0,
+            lr=lr,
+            skipped=skipped,
+            refused=refused,
+            halved=halved,
+        )
+
+
+def _known(values: Sequence[Tensor]) -> NDArray[Any]:
+    """All of the values that are known."""
+    together: NDArray[Any] = torch.cat(list(values)).cpu().numpy()
+    known: NDArray[Any] = together[together != UNKNOWN]
+    return known

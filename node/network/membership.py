@@ -1,0 +1,182 @@
+"""This node's place in a swarm: its identity, the pinned manifest, and the member at work.
+
+The network lives on a thread of its own. The learner's thread hands groups over and reads
+figures; it never waits for a peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from node.concurrency.loop_thread import LoopThread
+from node.config.config import Config
+from node.errors import NodeError
+from node.lifecycle import Opened
+from node.network.pinned_manifest import pinned_manifest
+from node.storage.run_folder import RunFolder
+from node.tasks.allowed import allowed_by
+from node.tasks.verifier.verifier import Verifier
+from protocol.identity import Identity
+from protocol.manifest import Manifest, open_manifest, swarm_id
+from protocol.rollout import Group
+from swarm.accounts import Accounts
+from swarm.assembly import assemble
+from swarm.collector import CollectorLimits
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.journal import Journal
+from swarm.member import Member, MemberStatus
+from swarm.outbox import Origin, Outbox
+from swarm.pool import Pool
+from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.transport import Transport
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+MIB = 1 << 20
+
+
+class Membership(Opened):
+    """Joins the swarm of a run folder's manifest, and leaves it again.
+
+    Args:
+        takes: whether outside groups are pulled and admitted; a seed takes none.
+
+    Attributes:
+        identity: this node's key.
+        manifest: what the swarm agrees on.
+        swarm_id: its hash, 32 bytes.
+        accounts: what is remembered of each peer.
+        notes: what happened on joining, one sentence each.
+        failure: what keeps failing inside the network side, or ended it; None while it works.
+    """
+
+    identity: Identity
+    manifest: Manifest
+    swarm_id: bytes
+    accounts: Accounts
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        journal: Journal,
+        pool: Pool,
+        counters: Counters,
+        *,
+        takes: bool = True,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._journal = journal
+        self._pool = pool
+        self._counters = counters
+        self._takes = takes
+        self._outbox = Outbox(journal, counters)
+        self._status: MemberStatus | None = None
+        self.failure: Exception | None = None
+        self.accounts = Accounts(journal, SystemClock())
+        self.notes: tuple[str, ...] = ()
+
+    def publish(self, groups: Sequence[Group], origin: Origin) -> None:
+        """Hand own groups over; the network's thread seals and announces them."""
+        if groups:
+            self._outbox.put(groups, origin)
+
+    def status(self) -> MemberStatus:
+        """The member as it was at most a second ago."""
+        assert self._status is not None, "status is known once the membership is entered"
+        return self._status
+
+    def _open(self, stack: ExitStack) -> None:
+        network = self._config.network
+        self.identity = Identity.load(self._folder.identity)
+        self._claim("identity", self.identity.author, self._folder.identity)
+        loop = LoopThread("network")
+        stack.callback(loop.close)
+        # A seed has no learner that strangers could get in the way of.
+        kind = ApartTransport if self._takes else HivemindTransport
+        transport = kind(
+            self._folder.identity,
+            listen=network.listen,
+            announce=network.announce,
+            peers=network.peers,
+            relay=network.relay,
+            start_timeout=network.start_timeout,
+            peer_cache=self._folder.peer_cache,
+            counters=self._counters,
+        )
+        stack.callback(lambda: loop.call(transport.close()))
+        loop.call(transport.start())
+        signed, self.notes = loop.call(
+            pinned_manifest(self._config, self._folder, self.identity, transport)
+        )
+        self.manifest, self.swarm_id = open_manifest(signed), swarm_id(signed)
+        self._claim("swarm", self.swarm_id, self._folder.manifest)
+        if network.peers and not transport.peers():
+            self.notes += ("none of the peers named answers: going on alone, dialling goes on",)
+        verifier = stack.enter_context(self._verifier())
+        member = loop.call(self._member(transport, verifier, signed))
+        self._status = member.status()
+        running = loop.start(self._run(member))
+        stack.callback(running.cancel)
+
+    def _claim(self, what: str, digest: bytes, path: Path) -> None:
+        if not self._journal.claim(what, digest):
+            raise NodeError(
+                f"the journal in this run folder belongs to another {what} than",
+                path,
+                "Put the earlier file back, or begin anew in another run folder.",
+            )
+
+    def _verifier(self) -> Verifier:
+        return Verifier(
+            self.manifest.catalogue,
+            allowed_by(self._config.tasks),
+            outside=True,
+            counters=self._counters,
+        )
+
+    async def _member(self, transport: Transport, verifier: Verifier, signed: bytes) -> Member:
+        """Put the member together, on the loop that its parts belong to."""
+        network = self._config.network
+        return assemble(
+            transport,
+            self.identity,
+            signed,
+            judge=verifier,
+            journal=self._journal,
+            pool=self._pool,
+            outbox=self._outbox,
+            accounts=self.accounts,
+            clock=SystemClock(),
+            counters=self._counters,
+            limits=CollectorLimits(
+                network.gossip_peers, network.pulls_per_epoch if self._takes else 0
+            ),
+            upload_rate=network.upload_mib_per_s * MIB,
+            secret=secrets.token_bytes(32),
+        )
+
+    async def _run(self, member: Member) -> None:
+        """Run the member and look at it once a second, on the network's thread."""
+        work = asyncio.ensure_future(member.run())
+        try:
+            while not work.done():
+                self._status = member.status()
+                self.failure = member.failure
+                await asyncio.wait({work}, timeout=LOOK_SECONDS)
+            work.result()
+        except Exception as error:
+            self.failure = error
+            self._counters.add("member_stopped")
+            log.exception("the network side stopped")
+        finally:
+            work.cancel()

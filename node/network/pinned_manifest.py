@@ -1,0 +1,102 @@
+"""Which swarm a node belongs to: the manifest it pinned, is handed by a peer, or founds itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from node.config.config import Config
+from node.errors import ConfigError, NodeError
+from node.network.founding import found_swarm
+from node.storage.atomic_files import write_atomic
+from node.storage.run_folder import RunFolder
+from protocol.errors import ProtocolError
+from protocol.identity import Identity
+from protocol.manifest import Manifest, open_manifest, swarm_id
+from swarm.exchange import fetch_manifest
+from swarm.transport.transport import Transport, TransportError
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+
+
+async def pinned_manifest(
+    config: Config, folder: RunFolder, identity: Identity, transport: Transport
+) -> tuple[bytes, tuple[str, ...]]:
+    """The signed manifest of this node's swarm, and what was done to get it.
+
+    A manifest in the run folder stays for good. Without one the first peer that answers hands
+    over its own, and without peers the node founds a swarm of the tiny catalogue.
+
+    Raises:
+        NodeError: no peer answered, or the folder's manifest is damaged.
+        ConfigError: the manifest at hand is not the one of ``network.swarm``.
+    """
+    notes: tuple[str, ...] = ()
+    pinned = folder.manifest.exists()
+    if pinned:
+        signed = folder.manifest.read_bytes()
+        source = str(folder.manifest)
+    elif config.network.peers:
+        signed, source = await _handed_over(config, transport)
+    else:
+        signed = found_swarm(identity, name=config.node.name)
+        source = "this node"
+        notes = ("there are no peers and no manifest: founded a swarm of the tiny catalogue",)
+    checked_manifest(signed, source)
+    _check_wanted(swarm_id(signed).hex(), config.network.swarm, source)
+    if not pinned:
+        write_atomic(folder.manifest, signed)
+        log.info("pinned the manifest of swarm %s from %s", swarm_id(signed).hex(), source)
+    return signed, notes
+
+
+def checked_manifest(signed: bytes, source: str) -> Manifest:
+    """The manifest in ``signed``, which came from ``source``.
+
+    Raises:
+        NodeError: it is none.
+    """
+    try:
+        return open_manifest(signed)
+    except ProtocolError as error:
+        raise NodeError(
+            f"the manifest from {source} is not valid",
+            error,
+            "Restore that file from a backup, or from another member of the swarm; of a peer's, "
+            "ask its owner.",
+        ) from error
+
+
+def _check_wanted(found: str, wanted: str, source: str) -> None:
+    if wanted and wanted != found:
+        raise ConfigError(
+            "network.swarm",
+            wanted,
+            f"{source} belongs to swarm {found}: correct the key, name other peers, or use a "
+            "run folder of its own for each swarm.",
+        )
+
+
+async def _handed_over(config: Config, transport: Transport) -> tuple[bytes, str]:
+    """Ask the peers in turn until one answers or the time to start is up."""
+    failures: list[str] = []
+    try:
+        async with asyncio.timeout(config.network.start_timeout):
+            while True:
+                failures = []
+                for address in config.network.peers:
+                    try:
+                        peer = await transport.connect(address)
+                        return await fetch_manifest(transport, peer), address
+                    except TransportError as error:
+                        failures.append(str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+    except TimeoutError:
+        raise NodeError(
+            f"no peer answered within {config.network.start_timeout:g} seconds",
+            "; ".join(failures) or ", ".join(config.network.peers),
+            "A node that joins for the first time needs one peer that answers: check the address, "
+            "or run: swarm-node doctor --peers ADDRESS.",
+        ) from None

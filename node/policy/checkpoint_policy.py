@@ -1,0 +1,94 @@
+"""A checkpoint's model on its own, without optimizer and random states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from node.config.config import Config
+from node.errors import ConfigError, NodeError, UsageError
+from node.policy.policy import Policy, PolicyConfig
+from node.storage.checkpoints import Checkpoints, Loaded
+from node.storage.run_folder import RunFolder
+
+
+def newest(folder: RunFolder) -> Loaded:
+    """The newest intact checkpoint.
+
+    Raises:
+        NodeError: there is none.
+    """
+    loaded = Checkpoints(folder.checkpoints).load_latest()
+    if loaded is None:
+        raise NodeError(
+            "no checkpoint yet in",
+            folder.checkpoints,
+            "Let the node run until schedule.checkpoint_every rounds are done, or stop it.",
+        )
+    return loaded
+
+
+def saved_policy(config: PolicyConfig, loaded: Loaded) -> Policy:
+    """The policy of a checkpoint, whose adapter is put into the model that it was begun with.
+
+    Raises:
+        PolicyError: it cannot be loaded.
+        ConfigError: the run was begun with another model, type of weights or adapter.
+    """
+    begun = loaded.state
+    _check_same("policy.model", config.model, begun["model"])
+    _check_same("policy.dtype", config.dtype, begun["dtype"])
+    _check_same("policy.lora_rank", config.lora_rank, begun.get("lora_rank", 0))
+    if config.lora_rank:
+        _check_same("policy.lora_alpha", config.lora_alpha, begun["lora_alpha"])
+        _check_same("policy.lora_targets", list(config.lora_targets), begun["lora_targets"])
+        return Policy.load(config, loaded.path)
+    policy = Policy.load(replace(config, model=str(loaded.path)))
+    policy.name = config.model
+    return policy
+
+
+def checkpoint_policy(config: PolicyConfig, loaded: Loaded) -> Policy:
+    """The policy of a checkpoint: its own model, or its adapter in the model that is configured.
+
+    Raises:
+        PolicyError: it does not load.
+        ConfigError: an adapter was trained with other settings.
+    """
+    if "lora_rank" in loaded.state:
+        return saved_policy(config, loaded)
+    return Policy.load(PolicyConfig(str(loaded.path), config.dtype, config.device))
+
+
+def export(config: Config, folder: RunFolder, out: Path, *, adapter: bool = False) -> Loaded:
+    """Write the newest checkpoint's model and tokenizer to the new folder ``out``.
+
+    Args:
+        adapter: write the adapter alone instead of the model that it makes.
+
+    Raises:
+        NodeError: no checkpoint, no adapter, or ``out`` is there already.
+        PolicyError: the checkpoint does not load.
+    """
+    loaded = newest(folder)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise NodeError("there is something already at", out, "Name a new folder with --out.")
+    policy = checkpoint_policy(replace(PolicyConfig(**dict(config.policy)), device="cpu"), loaded)
+    if adapter and policy.adapter is None:
+        raise UsageError("--adapter", loaded.path, "The run has none: leave the option out.")
+    out.mkdir(parents=True, exist_ok=True)
+    (policy.save_adapter if adapter else policy.save)(out)
+    return loaded
+
+
+def _check_same(key: str, now: Any, begun: Any) -> None:
+    """A model's folder may have moved; its name stays."""
+    moved = isinstance(now, str) and Path(now).is_absolute() and Path(now).name == Path(begun).name
+    if now != begun and not moved:
+        raise ConfigError(
+            key,
+            now,
+            f"The checkpoints here go back to {begun!r}: set it to that, or begin anew in another "
+            "folder with node.run_dir.",
+        )

@@ -1,0 +1,274 @@
+"""The policy: a causal language model with its tokenizer, on one device."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from torch.nn import Embedding
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from node.errors import ConfigError, NodeError
+from node.policy.encoding import encoding_digest, plain_ids, turn_ids
+
+if TYPE_CHECKING:
+    from node.policy.lora import Adapter
+
+# Their bars and messages would run through every table and panel that a node draws: what they have
+# to say goes where the root logger sends it.
+disable_progress_bar()  # type: ignore[no-untyped-call]
+for _library in ("transformers", "huggingface_hub"):
+    logging.getLogger(_library).handlers.clear()
+    logging.getLogger(_library).propagate = True
+
+PROBE_ROWS, PROBE_TOKENS = 32, 8
+
+SHIPPED = ("tiny", "tiny-wide")
+
+
+class PolicyError(NodeError):
+    """The policy cannot be loaded."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """What to load.
+
+    Attributes:
+        model: ``"tiny"`` or ``"tiny-wide"`` (shipped), a folder, or a hub id.
+        dtype: of the weights that generate and are trained; the optimizer keeps float32 masters.
+        device: ``"auto"`` picks CUDA where there is one, else the CPU; or any torch device name.
+        lora_rank: above 0, a :class:`node.policy.lora.Adapter` of this rank is trained, and nothing
+            else.
+        lora_alpha: likewise its ``alpha``.
+        lora_targets: likewise its ``targets``.
+    """
+
+    model: str = "tiny"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "auto"
+    lora_rank: int = 0
+    lora_alpha: int = 32
+    lora_targets: tuple[str, ...] = ()
+
+
+class Policy:
+    """A causal language model, its tokenizer and the number of updates it has seen.
+
+    Attributes:
+        model: in evaluation mode always (dropout would make log-probs incomparable).
+        tokenizer: the model's own.
+        adapter: what is trained of the model; None where all of it is.
+        name: free-form, for people to read.
+        version: optimizer steps so far; the learner increments it.
+        encoding: 32-byte digest of tokenizer, chat template and prompt format. Equal digests
+            mean equal ids for equal text.
+        eos_id: ends a completion and is trained on.
+        stop_ids: every id that ends a completion, ``eos_id`` among them.
+        pad_id: fills short rows; never attended to and never trained on.
+        special_ids: ids that decode to no text.
+        vocabulary: number of ids the model can read.
+        context_length: prompt and completion together, tokens.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str,
+        adapter: Adapter | None = None,
+    ) -> None:
+        self.model = model
+        self.adapter = adapter
+        self.model.train(False)
+        self.tokenizer = tokenizer
+        self.name = name
+        self.version = 0
+        self.device = model.device
+        self.eos_id, self.stop_ids = _stop_ids(model, tokenizer, name)
+        self.pad_id = self.eos_id if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+        text_config = model.config.get_text_config()
+        self.context_length = int(getattr(text_config, "max_position_embeddings", 1 << 20))
+        self.encoding = encoding_digest(tokenizer, self.eos_id)
+        self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
+        self.special_ids = frozenset(tokenizer.all_special_ids)
+        opening: list[int] = tokenizer.encode("", add_special_tokens=True)
+        bos = tokenizer.bos_token_id
+        self._prefix = opening[:1] if bos is not None and opening[:1] == [bos] else []
+
+    @classmethod
+    def load(cls, config: PolicyConfig, adapter: Path | None = None) -> Policy:
+        """Load model and tokenizer.
+
+        Args:
+            adapter: folder that :meth:`save_adapter` has written, to go on with.
+
+        Raises:
+            PolicyError: nothing loadable under ``config.model``, or no such device.
+            ConfigError: the model cannot have the adapter, or peft is not installed.
+        """
+        source = _source(config.model)
+        device = _device(config.device)
+        try:
+            # Asked for first, as a hub that does not answer is tried for half a minute each time.
+            AutoConfig.from_pretrained(source)
+            tokenizer = AutoTokenizer.from_pretrained(source)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                source, dtype=getattr(torch, config.dtype)
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise PolicyError(
+                "policy.model",
+                f"{config.model!r} ({_why_not(config.model, error)})",
+                "Name a folder made by save_pretrained, a hub id of a causal language model, "
+                "or 'tiny'.",
+            ) from error
+        adapted = _adapter(model, config, adapter) if config.lora_rank else None
+        return cls(model.to(device), tokenizer, config.model, adapted)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a prompt: one user turn of the chat template where the tokenizer has one, else
+        the plain text behind the BOS token if the tokenizer adds one by itself."""
+        if self.tokenizer.chat_template is None:
+            return self._prefix + plain_ids(self.tokenizer, text)
+        return turn_ids(self.tokenizer, text)
+
+    def check_prompt(self, ids: Sequence[int]) -> None:
+        """Refuse a prompt that cannot be completed.
+
+        Raises:
+            ValueError: it is empty, or leaves no room in the context.
+        """
+        if not 0 < len(ids) < self.context_length:
+            raise ValueError(
+                f"a prompt of {len(ids)} tokens leaves no room for a completion in a context of "
+                f"{self.context_length}; use shorter prompts or a model with a longer one"
+            )
+
+    def encode_completion(self, text: str, stopped: bool) -> list[int]:
+        """Ids of a completion, EOS at the end where it stopped by itself.
+
+        Text that spells a special token is read as plain text, so an author cannot write control
+        tokens into somebody else's training data.
+        """
+        return plain_ids(self.tokenizer, text) + ([self.eos_id] if stopped else [])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the ids, special tokens left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def spells(self, ids: Sequence[int], text: str, stopped: bool) -> bool:
+        """Whether the ids are this completion and nothing else, so that what was scored is what
+        is trained on: all in the vocabulary, a stop id at the end exactly where it stopped by
+        itself, no other special token, and the rest decoding to ``text``."""
+        ends = len(ids) > 0 and ids[-1] in self.stop_ids
+        body = ids[:-1] if ends else ids
+        return (
+            ends == stopped
+            and all(0 <= i < self.vocabulary and i not in self.special_ids for i in body)
+            and self.decode(body) == text
+        )
+
+    @torch.inference_mode()
+    def probe(self) -> None:
+        """One forward pass about as large as a small decoding step, to time this machine with."""
+        ids = torch.full((PROBE_ROWS, PROBE_TOKENS), self.pad_id, device=self.device)
+        self.model(input_ids=ids)
+
+    def merged(self) -> Policy:
+        """The policy as it is now with plain weights: itself where there is no adapter, else one
+        that shares with it what the adapter leaves alone."""
+        if self.adapter is None:
+            return self
+        merged = copy.copy(self)
+        merged.model, merged.adapter = self.adapter.merged(), None
+        return merged
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer in the layout that ``transformers`` and vLLM load."""
+        self.merged().model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write what was trained of the model, with the tokenizer, in peft's layout."""
+        assert self.adapter is not None
+        self.adapter.save(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def _source(model: str) -> str:
+    if model not in SHIPPED:
+        return model
+    folder = Path(__file__).parents[1] / "models" / model
+    if not folder.is_dir():
+        raise PolicyError(
+            "policy.model",
+            f"{model!r}, but {folder} does not exist",
+            "Install swarm-node again, or make the model with examples/tiny_model.",
+        )
+    return str(folder)
+
+
+def _why_not(model: str, error: Exception) -> str:
+    path = Path(model).expanduser()
+    if model.startswith(("/", ".", "~")) and not (path / "config.json").is_file():
+        return "there is no config.json in this folder" if path.is_dir() else "no such folder"
+    return str(error).strip().splitlines()[0].rstrip(".")
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise PolicyError(
+            "policy.device",
+            f"{name!r} ({str(error).splitlines()[0]})",
+            "Set it to 'auto' or 'cpu'.",
+        ) from error
+
+
+def _adapter(model: PreTrainedModel, config: PolicyConfig, folder: Path | None) -> Adapter:
+    try:
+        from node.policy.lora import Adapter
+    except ImportError as error:
+        raise ConfigError(
+            "policy.lora_rank",
+            config.lora_rank,
+            f"peft cannot be loaded ({error}): install swarm-node[lora], or set it to 0.",
+        ) from error
+    return Adapter(
+        model,
+        rank=config.lora_rank,
+        alpha=config.lora_alpha,
+        targets=config.lora_targets,
+        folder=folder,
+    )
+
+
+def _stop_ids(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str
+) -> tuple[int, tuple[int, ...]]:
+    generation = getattr(model, "generation_config", None)
+    declared = getattr(generation, "eos_token_id", None)
+    ids = [declared] if isinstance(declared, int) else list(declared or ())
+    own = tokenizer.eos_token_id
+    if own is not None and own not in ids:
+        ids.append(own)
+    if not ids:
+        raise PolicyError(
+            "policy.model",
+            f"{name!r} has no end-of-sequence token",
+            "Set eos_token in its tokenizer_config.json.",
+        )
+    return int(own if own is not None else ids[0]), tuple(int(i) for i in ids)

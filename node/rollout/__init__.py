@@ -1,0 +1,1 @@
+"""Own and outside groups on their way to an update: drawn, written, scored, checked."""

@@ -1,0 +1,103 @@
+"""From rollouts to what the learner trains on, for own groups and for outside ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from node.engines.engine import Sample
+from node.learner.learner import TrainingCompletion, TrainingGroup
+from node.policy.policy import Policy
+from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
+from swarm.pooled_group import PooledGroup
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGroup:
+    """A group this node wrote, as it is shared and as it is trained on."""
+
+    group: Group
+    training: TrainingGroup
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """``(epoch, index)`` of the draw."""
+        return self.group.epoch, self.group.index
+
+    @property
+    def informative(self) -> bool:
+        """Whether rewards differ; otherwise every advantage is zero and nothing is learned."""
+        return len(set(self.training.rewards)) > 1
+
+    @property
+    def tokens(self) -> int:
+        """Generated tokens."""
+        return sum(len(c.ids) for c in self.training.completions)
+
+
+def own_group(
+    env: str,
+    level: int,
+    epoch: int,
+    index: int,
+    prompt_ids: Sequence[int],
+    samples: Sequence[Sample],
+    rewards: Sequence[float],
+) -> OwnGroup:
+    """Join samples and verdicts of one task."""
+    completions = tuple(
+        Completion(
+            segments=(Segment(Writer.POLICY, s.text, Tokens(s.ids, s.logprobs, s.versions)),),
+            reward=reward,
+            finish=s.finish,
+        )
+        for s, reward in zip(samples, rewards, strict=True)
+    )
+    training = TrainingGroup(
+        prompt_ids=tuple(prompt_ids),
+        completions=tuple(
+            TrainingCompletion(s.ids, (True,) * len(s.ids), s.logprobs, s.versions) for s in samples
+        ),
+        rewards=tuple(rewards),
+        own=True,
+    )
+    return OwnGroup(Group(env, level, epoch, index, completions), training)
+
+
+def outside_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:
+    """Re-encode for ``policy`` those completions of an outside group whose numbers are ``kept``.
+
+    Token ids and behaviour log-probs are taken over where the author encodes exactly as this
+    policy does and the ids decode to the text that was scored; otherwise the text is encoded anew
+    and the behaviour stays unknown.
+    """
+    prompt_ids = policy.encode_prompt(pooled.prompt)
+    same = pooled.encoding == policy.encoding
+    done = [pooled.group.completions[number] for number in kept]
+    completions = tuple(_outside_completion(policy, each, same=same) for each in done)
+    rewards = tuple(each.reward for each in done)
+    return TrainingGroup(tuple(prompt_ids), completions, rewards, own=False)
+
+
+def _outside_completion(
+    policy: Policy, completion: Completion, *, same: bool
+) -> TrainingCompletion:
+    ids: list[int] = []
+    mask: list[bool] = []
+    behaviour: list[float] = []
+    known = True
+    last = len(completion.segments) - 1
+    for position, segment in enumerate(completion.segments):
+        ours = segment.writer is Writer.POLICY
+        stopped = position == last and completion.finish is Finish.STOP
+        tokens = segment.tokens if same and ours else None
+        if tokens is not None and policy.spells(tokens.ids, segment.text, stopped):
+            part: Sequence[int] = tokens.ids
+            behaviour.extend(tokens.logprobs)
+        else:
+            part = policy.encode_completion(segment.text, stopped=stopped)
+            behaviour.extend([0.0] * len(part))
+            known = known and not ours
+        ids.extend(part)
+        mask.extend([ours] * len(part))
+    return TrainingCompletion(tuple(ids), tuple(mask), tuple(behaviour) if known else None)

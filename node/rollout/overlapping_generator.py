@@ -1,0 +1,314 @@
+"""Own groups written by an engine that works beside its owner."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+from node.concurrency.work_thread import WorkThread
+from node.engines.engine import Begun, Sample, Sampling, StreamingEngine, Trajectory
+from node.errors import NodeError
+from node.evaluation.evaluator import LONGER_CONTEXT, fitting
+from node.monitor.stopwatch import Stopwatch
+from node.policy.policy import Policy
+from node.rollout.generator import Generator
+from node.rollout.groups import OwnGroup
+from node.rollout.running_group import RunningGroup
+from node.rollout.staleness_window import Window
+from node.rollout.unfinished_groups import Place, Shelf, Written
+from swarm.common.counters import Counters
+from swarm.journal_errors import JournalError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FATAL = (NodeError, JournalError)
+"""They end the run, whatever else goes well."""
+MANY_UNBUILT = 8
+"""Tasks in a row that cannot be built: it is no longer one of them that is to blame."""
+LOOK_SECONDS = 1.0
+"""Between two looks where nothing happens: whatever does happen interrupts the wait."""
+JUDGES = 2
+"""A task that is slow to score holds one of them up and nobody else."""
+
+
+class OverlappingGenerator:
+    """Turns draws into scored groups while the policy learns from those before.
+
+    All of it happens on the caller's thread, in :meth:`generate` and :meth:`beside`, but for the
+    verifier's work, which has threads of its own, and the engine's, which has a process. Groups
+    are begun as :class:`node.rollout.staleness_window.Window` allows and kept on the disk until
+    they are taken; those that a stop or a crash interrupted are gone on with.
+
+    Args:
+        tasks: draws, asks and scores.
+        window: which groups may run, as the last run left it.
+        shelf: where they are kept.
+        yields: whether the engine stands still while the policy learns, as on a device that both
+            share. What it has not finished is gone on with first, as partial rollouts in APRIL
+            (arXiv 2509.18521).
+        threads: wait for the verifier; shut down on closing.
+        counters: ``own_groups_filtered{reason=stale|task_gone}``, ``own_prompts_too_long``,
+            ``generation_errors``.
+    """
+
+    def __init__(
+        self,
+        tasks: Generator,
+        *,
+        policy: Policy,
+        engine: StreamingEngine,
+        sampling: Sampling,
+        group_size: int,
+        window: Window,
+        shelf: Shelf,
+        yields: bool,
+        threads: Executor,
+        counters: Counters,
+    ) -> None:
+        self._tasks = tasks
+        self._policy = policy
+        self._engine = engine
+        self._sampling = sampling
+        self._group_size = group_size
+        self._window = window
+        self._shelf = shelf
+        self._yields = yields
+        self._counters = counters
+        self._threads = threads
+        self._learner = WorkThread("learner")
+        self._groups: dict[int, RunningGroup] = {}
+        self._unasked: list[RunningGroup] = []
+        self._asked: list[tuple[list[RunningGroup], Future[list[str | None]]]] = []
+        self._waiting: list[RunningGroup] = []
+        self._judged: dict[int, Future[OwnGroup | None]] = {}
+        self._unfit: list[list[int]] = []
+        self._unbuilt = 0
+        self._quiet = False
+        self._restore()
+
+    def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
+        """The next update's groups, once they are complete; marked as used, durably.
+
+        Args:
+            count: groups in the last update that may be begun for now; the one taken was sized
+                when it was that.
+
+        Raises:
+            NodeError: no prompt of a whole update fits the policy's context, or no task can be
+                built.
+        """
+        self._window.plan(count)
+        self._expire()
+        self._quiet = False
+        with watch.time("wait"):
+            self._admit()
+            self._look(0.0)
+            while not self._window.complete:
+                self._look(LOOK_SECONDS)
+                self._admit()
+            if self._yields:
+                self._halt()
+        taken = [self._groups.pop(ticket) for ticket in self._window.take()]
+        self._shelf.take([group.ticket for group in taken], self._policy.version)
+        groups = [group.scored for group in taken if group.scored]
+        self._tasks.observe(groups)
+        return groups
+
+    def beside(self, work: Callable[[], T]) -> T:
+        """Do ``work`` on the learner's thread, and go on with what was begun meanwhile.
+
+        Work that is done counts: what fails beside it is logged, counted, and met again when the
+        next groups are asked for. Where both fail, the error that ends the run is raised from the
+        other one, which is logged.
+        """
+        result = self._learner.submit(work)
+        self._listen(result)
+        try:
+            while not result.done():
+                self._look(LOOK_SECONDS)
+        except Exception as error:
+            # Nobody else may write the weights as long as this work does.
+            failed = result.exception()
+            if failed is None and not isinstance(error, FATAL):
+                self._counters.add("generation_errors")
+                log.exception("generation failed beside an update: %s", error)
+                return result.result()
+            if not isinstance(failed, Exception):
+                raise
+            first, other = (failed, error) if isinstance(failed, FATAL) else (error, failed)
+            log.error("both generation and the update failed: %s", other, exc_info=other)
+            raise first from other
+        return result.result()
+
+    def close(self) -> None:
+        """Keep what is written of every group; the engine is left quiet."""
+        self._halt()
+        self._learner.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _restore(self) -> None:
+        """Go on with what an earlier run left, of tasks that are still practised."""
+        cap = self._sampling.max_new_tokens
+        for kept in self._shelf.groups():
+            if (kept.draw.env, kept.draw.level) in self._tasks.levels:
+                self._window.resume(kept.ticket, kept.version)
+                self._add([RunningGroup.of(kept, self._group_size, self._policy, cap)])
+            else:
+                self._filter([kept.ticket], "task_gone")
+
+    def _filter(self, tickets: Sequence[int], reason: str) -> None:
+        self._shelf.drop(tickets)
+        self._counters.add("own_groups_filtered", len(tickets), reason=reason)
+        log.warning("%d own groups of an earlier run are dropped (%s)", len(tickets), reason)
+
+    def _add(self, groups: Iterable[RunningGroup]) -> None:
+        for group in groups:
+            self._groups[group.ticket] = group
+            self._unasked.append(group)
+
+    def _admit(self) -> None:
+        """Begin as many groups as may be."""
+        if not (count := self._window.capacity):
+            return
+        version = self._window.version
+        new = [(self._window.begin(), draw) for draw in self._tasks.draw(count)]
+        self._shelf.begin(new, version)
+        self._add(RunningGroup(ticket, draw, self._group_size) for ticket, draw in new)
+
+    def _expire(self) -> None:
+        if stale := self._window.expire():
+            self._filter(stale, "stale")
+            gone = [self._groups.pop(ticket) for ticket in stale]
+            self._unasked = [group for group in self._unasked if group not in gone]
+
+    def _look(self, seconds: float) -> None:
+        """Take what has come in and hand on what follows from it; waits for the engine only."""
+        self._ask()
+        self._encode()
+        self._submit()
+        self._finish(self._engine.poll(seconds))
+        self._settle()
+
+    def _ask(self) -> None:
+        if self._unasked:
+            draws = [group.draw for group in self._unasked]
+            asked = self._threads.submit(self._tasks.prompts, draws)
+            self._listen(asked)
+            self._asked.append((self._unasked, asked))
+            self._unasked = []
+
+    def _encode(self) -> None:
+        """Encode the prompts that have come in; what does not fit is lost."""
+        for groups, asked in [pair for pair in self._asked if pair[1].done()]:
+            self._asked.remove((groups, asked))
+            if asked.exception():
+                self._unasked += groups
+            for group, prompt in zip(groups, asked.result(), strict=True):
+                if prompt is None:
+                    self._unbuilt += 1
+                    self._lose(group)
+                    continue
+                self._unbuilt = 0
+                group.prompt_ids = self._policy.encode_prompt(prompt)
+                if len(group.prompt_ids) < self._policy.context_length:
+                    self._unfit.clear()
+                    self._to_write(group)
+                else:
+                    self._too_long(group)
+            if self._unbuilt >= max(self._window.size, MANY_UNBUILT):
+                raise NodeError(
+                    "no task can be built any more",
+                    f"{self._unbuilt} in a row",
+                    "The log says why: mend the family, or leave it out with tasks.weights.",
+                )
+
+    def _too_long(self, group: RunningGroup) -> None:
+        self._counters.add("own_prompts_too_long")
+        log.warning(
+            "a prompt of %s has %d tokens and the policy's context %d: it is left out. %s",
+            group.draw.env,
+            len(group.prompt_ids),
+            self._policy.context_length,
+            LONGER_CONTEXT,
+        )
+        self._unfit.append(group.prompt_ids)
+        self._lose(group)
+        if len(self._unfit) >= self._window.size:
+            fitting(self._policy, self._unfit)
+
+    def _to_write(self, group: RunningGroup) -> None:
+        if group.complete:
+            self._judge(group)
+        else:
+            self._waiting.append(group)
+
+    def _submit(self) -> None:
+        if self._quiet or not self._waiting:
+            return
+        waiting = sorted(self._waiting, key=lambda group: group.ticket)
+        trajectories = [
+            Trajectory(self._key(place), tuple(group.prompt_ids), begun)
+            for group in waiting
+            for place, begun in group.unfinished()
+        ]
+        self._waiting.clear()
+        self._engine.submit(trajectories, self._sampling)
+
+    def _finish(self, finished: Sequence[tuple[int, Sample]]) -> None:
+        written = []
+        for key, sample in finished:
+            place = self._place(key)
+            group = self._groups[place.ticket]
+            group.samples[place.number] = sample
+            begun = Begun(sample.ids, sample.logprobs, sample.versions)
+            written.append((place, Written(begun, sample.finish)))
+            if group.complete:
+                self._judge(group)
+        self._shelf.write(written)
+
+    def _judge(self, group: RunningGroup) -> None:
+        samples = [group.samples[number] for number in range(self._group_size)]
+        verdict = self._threads.submit(self._tasks.score, group.draw, group.prompt_ids, samples)
+        self._listen(verdict)
+        self._judged[group.ticket] = verdict
+
+    def _settle(self) -> None:
+        for ticket in [ticket for ticket, verdict in self._judged.items() if verdict.done()]:
+            verdict, group = self._judged.pop(ticket), self._groups[ticket]
+            if verdict.exception():
+                self._judge(group)
+            group.scored = verdict.result()
+            if group.scored:
+                self._window.settle(ticket)
+            else:
+                self._lose(group)
+
+    def _lose(self, group: RunningGroup) -> None:
+        """Give a group up, for a reason that was counted; its place in the update stays empty."""
+        self._shelf.drop([group.ticket])
+        self._window.settle(group.ticket)
+
+    def _halt(self) -> None:
+        """Stop the engine and keep what it has not finished, to go on with it first."""
+        self._quiet = True
+        unfinished = [(self._place(key), begun) for key, begun in self._engine.halt()]
+        for place, begun in unfinished:
+            self._groups[place.ticket].begun[place.number] = begun
+        self._shelf.write((place, Written(begun)) for place, begun in unfinished)
+        halted = {place.ticket for place, _ in unfinished}
+        self._waiting += [self._groups[ticket] for ticket in halted]
+        self._finish(self._engine.poll(0.0))
+
+    def _listen(self, work: Future[Any]) -> None:
+        """Look as soon as this is done."""
+        work.add_done_callback(lambda _: self._engine.nudge())
+
+    def _key(self, place: Place) -> int:
+        return place.ticket * self._group_size + place.number
+
+    def _place(self, key: int) -> Place:
+        return Place(*divmod(key, self._group_size))

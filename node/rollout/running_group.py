@@ -1,0 +1,68 @@
+"""One own group on its way from a draw to an update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from node.engines.engine import Begun, Sample
+from node.policy.policy import Policy
+from node.rollout.generator import Draw
+from node.rollout.groups import OwnGroup
+from node.rollout.unfinished_groups import Kept, Place, Written
+from protocol.rollout import Finish
+
+
+@dataclass(slots=True)
+class RunningGroup:
+    """What is known of a group so far.
+
+    Attributes:
+        ticket: its name.
+        draw: its task.
+        size: completions to be written.
+        prompt_ids: empty until the prompt is known.
+        samples: finished completions by number.
+        begun: what unfinished ones have, by number.
+        scored: the whole group, once it has its verdict.
+    """
+
+    ticket: int
+    draw: Draw
+    size: int
+    prompt_ids: list[int] = field(default_factory=list)
+    samples: dict[int, Sample] = field(default_factory=dict)
+    begun: dict[int, Begun] = field(default_factory=dict)
+    scored: OwnGroup | None = None
+
+    @classmethod
+    def of(cls, kept: Kept, size: int, policy: Policy, cap: int) -> RunningGroup:
+        """A group of an earlier run, whose ``size`` or length ``cap`` may have been others."""
+        group = cls(kept.ticket, kept.draw, size)
+        for number, written in kept.written.items():
+            if number < size:
+                group._add(number, written, policy, cap)
+        return group
+
+    @property
+    def complete(self) -> bool:
+        """Whether every completion has finished."""
+        return len(self.samples) == self.size
+
+    def unfinished(self) -> list[tuple[Place, Begun]]:
+        """What is to be written or gone on with."""
+        return [
+            (Place(self.ticket, number), self.begun.get(number, Begun()))
+            for number in range(self.size)
+            if number not in self.samples
+        ]
+
+    def _add(self, number: int, written: Written, policy: Policy, cap: int) -> None:
+        begun, finish = written.begun, written.finish
+        if finish is None and len(begun.ids) >= cap:
+            finish = Finish.LENGTH
+        if finish is None:
+            self.begun[number] = begun
+            return
+        text = policy.decode(begun.ids)
+        sample = Sample(begun.ids, begun.logprobs, begun.versions, finish, text)
+        self.samples[number] = sample

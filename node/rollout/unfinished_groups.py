@@ -1,0 +1,159 @@
+"""Own groups on the disk from their draw until an update takes them."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from node.engines.engine import Begun
+from node.rollout.generator import Draw
+from protocol.rollout import Finish
+from swarm.journal import Journal
+
+OWN = b""
+"""Author of own groups in the journal's record of what updates used."""
+
+
+class Place(NamedTuple):
+    """One completion of one group."""
+
+    ticket: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a completion has so far; ``finish`` is None while it goes on."""
+
+    begun: Begun
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A group that was begun and not taken.
+
+    Attributes:
+        ticket: names the group in this run folder.
+        draw: its task.
+        version: updates done when it was begun.
+        written: of each completion that has anything, by its number.
+    """
+
+    ticket: int
+    draw: Draw
+    version: int
+    written: dict[int, Written]
+
+
+class Shelf:
+    """What was begun and is not used, across any crash.
+
+    A group is struck off in the very transaction that marks it as used, which is on the disk
+    before the learner sees it: a crash wastes what an update had taken and trains on nothing twice.
+
+    Args:
+        journal: where everything lies.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def begin(self, groups: Iterable[tuple[int, Draw]], version: int) -> None:
+        """Note new groups by their tickets; ``version`` counts the updates done."""
+        rows = [(t, d.epoch, d.index, d.env, d.level, d.seed, version) for t, d in groups]
+        with self._journal.transaction() as connection:
+            connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def write(self, completions: Iterable[tuple[Place, Written]]) -> None:
+        """Keep what these completions have so far."""
+        rows = [(*place, *_packed(written)) for place, written in completions]
+        if not rows:
+            return
+        with self._journal.transaction() as connection:
+            connection.executemany("REPLACE INTO written VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def take(self, tickets: Sequence[int], step: int) -> None:
+        """Mark these groups as used by the update after policy step ``step``, durably."""
+        rows = [(OWN, step, ticket) for ticket in tickets]
+        with self._journal.transaction(durable=True) as connection:
+            connection.executemany(
+                "INSERT INTO used (author, epoch, number, step, trained) "
+                "SELECT ?, epoch, number, ?, 0 FROM begun WHERE ticket=?",
+                rows,
+            )
+            _strike(connection, tickets)
+
+    def drop(self, tickets: Sequence[int]) -> None:
+        """Give groups up."""
+        with self._journal.transaction() as connection:
+            _strike(connection, tickets)
+
+    def rewind(self, version: int, step: int) -> int:
+        """Go back with the policy to ``step``, which ``version`` updates led to.
+
+        Tokens of policies that are no more are struck off, and groups begun after it count as
+        begun now; returns how many tokens that were.
+        """
+        cut = []
+        lost = 0
+        for place, written in self._written():
+            kept = sum(v <= step for v in written.begun.versions)
+            if missing := len(written.begun.ids) - kept:
+                lost += missing
+                cut.append((place, Written(_first(written.begun, kept))))
+        self.write(cut)
+        with self._journal.transaction() as connection:
+            connection.execute("UPDATE begun SET version=min(version, ?)", (version,))
+        return lost
+
+    def groups(self) -> list[Kept]:
+        """Everything here, in the order in which it was begun."""
+        rows = self._journal.read(
+            "SELECT ticket, version, env, level, epoch, number, seed FROM begun ORDER BY ticket"
+        )
+        kept = {row[0]: Kept(row[0], Draw(*row[2:]), row[1], {}) for row in rows}
+        for place, written in self._written():
+            kept[place.ticket].written[place.number] = written
+        return list(kept.values())
+
+    def _written(self) -> list[tuple[Place, Written]]:
+        rows = self._journal.read(
+            "SELECT ticket, place, finish, ids, logprobs, versions FROM written ORDER BY 1, 2"
+        )
+        return [(Place(*row[:2]), _unpacked(*row[2:])) for row in rows]
+
+
+def _strike(connection: sqlite3.Connection, tickets: Sequence[int]) -> None:
+    rows = [(ticket,) for ticket in tickets]
+    connection.executemany("DELETE FROM begun WHERE ticket=?", rows)
+    connection.executemany("DELETE FROM written WHERE ticket=?", rows)
+
+
+def _first(begun: Begun, count: int) -> Begun:
+    return Begun(begun.ids[:count], begun.logprobs[:count], begun.versions[:count])
+
+
+def _packed(written: Written) -> tuple[int | None, bytes, bytes, bytes]:
+    """Little-endian words of 32 bits: a log-prob keeps the precision it was worked out in."""
+    begun = written.begun
+    n = len(begun.ids)
+    return (
+        written.finish,
+        struct.pack(f"<{n}I", *begun.ids),
+        struct.pack(f"<{n}f", *begun.logprobs),
+        struct.pack(f"<{n}I", *begun.versions),
+    )
+
+
+def _unpacked(finish: int | None, ids: bytes, logprobs: bytes, versions: bytes) -> Written:
+    n = len(ids) // 4
+    begun = Begun(
+        struct.unpack(f"<{n}I", ids),
+        struct.unpack(f"<{n}f", logprobs),
+        struct.unpack(f"<{n}I", versions),
+    )
+    return Written(begun, None if finish is None else Finish(finish))

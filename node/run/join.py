@@ -1,0 +1,66 @@
+"""``swarm-node join``: run a node in its folder until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from contextlib import ExitStack
+from functools import partial
+
+from node.config.config import Config
+from node.distributed.ranks import Ranks
+from node.distributed.sharded_learner import follow
+from node.distributed.torchrun import Launch
+from node.monitor.printable import PrintableFormatter, say
+from node.monitor.sinks import open_sinks
+from node.run.foreground import announce, stopping
+from node.run.participant import Participant
+from node.run.run_options import RunOptions
+from node.run.status_file import StatusFile
+from node.storage.run_folder import RunFolder
+
+
+def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
+    """Join and train; Ctrl-C and SIGTERM end it after the round, with a checkpoint.
+
+    Where torchrun has started several processes, this is the one of rank 0.
+
+    Raises:
+        ConfigError: several processes cannot do what the config asks for.
+        NodeError: this node cannot start or cannot go on; what it learned is in the last
+            checkpoint.
+    """
+    if launch := Launch.read():
+        launch.check(config)
+
+    tell = partial(say, err=options.json)
+    with stopping() as stop, folder.locked(), ExitStack() as stack:
+        ranks = stack.enter_context(Ranks(launch)) if launch else None
+        node = stack.enter_context(Participant(config, folder, ranks=ranks, say=tell))
+        stack.enter_context(stop.working())
+        announce(node.membership, options)
+        for note in node.notes:
+            tell(note)
+        status = StatusFile(folder, node.membership)
+        status.write(None)
+        for sink in (*open_sinks(config, folder, json=options.json), status):
+            stack.callback(sink.close)
+            node.recorder.add(sink)
+        node.rounds.run(config.schedule.rounds, stop)
+    done = f"{node.rounds.round} rounds are done; the same command goes on from there"
+    tell(done)
+
+
+def help_learn(launch: Launch) -> None:
+    """Be a rank other than 0 until rank 0 ends, whom alone a signal stops.
+
+    Raises:
+        NodeError: the ranks cannot go on together.
+    """
+    messages = logging.StreamHandler()
+    messages.setFormatter(PrintableFormatter(f"rank {launch.rank}: %(message)s"))
+    logging.basicConfig(handlers=[messages])
+    with Ranks(launch) as ranks:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        follow(ranks)

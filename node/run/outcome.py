@@ -1,0 +1,57 @@
+"""What one round did, before it is turned into a record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from node.learner.update_stats import UpdateStats
+from node.rollout.groups import OwnGroup
+from swarm.pooled_group import PooledGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One round.
+
+    Attributes:
+        external_wanted: outside groups that the update had room for.
+        trained: groups in the update, own and outside.
+        proven: authors with standing when they were chosen.
+    """
+
+    round: int
+    policy_step: int
+    own: tuple[OwnGroup, ...]
+    external: tuple[PooledGroup, ...]
+    update: UpdateStats
+    evaluation: float | None
+    seconds: dict[str, float]
+    external_wanted: int
+    trained: int = 0
+    proven: frozenset[bytes] = frozenset()
+
+    @property
+    def author_share(self) -> float:
+        """Of the update's groups, those of the outside author with most of them."""
+        authors = Counter(pooled.author for pooled in self.external)
+        return max(authors.values(), default=0) / max(self.trained, 1)
+
+    @property
+    def newcomer_share(self) -> float:
+        """Of the update's groups, those of authors without standing."""
+        strangers = sum(pooled.author not in self.proven for pooled in self.external)
+        return strangers / max(self.trained, 1)
+
+
+def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tuple[bytes, float]]:
+    """Authors of an update's outside groups, and how useful each of those was.
+
+    A group without advantage says nothing about its author.
+    """
+    return [
+        (pooled.author, value)
+        for pooled, value in zip(external, useful, strict=True)
+        if pooled.candidate.informative
+    ]

@@ -1,0 +1,125 @@
+"""One node put together: membership, policy, engine, learner, and the rounds over them.
+
+The parts open in an order in which a failure costs least, and close in the opposite one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from node.concurrency.cpu_threads import choose, fastest
+from node.config.config import Config
+from node.distributed.ranks import Ranks
+from node.lifecycle import Opened
+from node.network.membership import Membership
+from node.policy.policy import Policy, PolicyConfig
+from node.rollout.overlapping_generator import JUDGES
+from node.run.recorder import Recorder
+from node.run.resume import Progress
+from node.run.rounds import Rounds
+from node.run.trainer import Trainer, open_pool
+from node.storage.run_folder import RunFolder
+from node.tasks.allowed import allowed_by
+from node.tasks.overview import overview
+from node.tasks.sampler import served_levels
+from node.tasks.sandbox.walls import find_walls
+from node.tasks.verifier.pool import VerifierPool
+from node.tasks.verifier.verifier import Verifier
+from swarm.common.clock import Clock, SystemClock
+from swarm.common.counters import Counters
+from swarm.journal import open_or_restore
+
+log = logging.getLogger(__name__)
+
+
+class Participant(Opened):
+    """A node in its run folder, resumed where it stopped.
+
+    Args:
+        clock: what draws and the pool go by; the network always keeps real time.
+        ranks: processes that help this one's learner.
+        say: told what the swarm's manifest will open, before it does.
+
+    A context manager: entering opens every part and joins the swarm, leaving closes them. The
+    caller holds the run folder's lock for as long.
+
+    Attributes:
+        rounds: the loop; :meth:`node.run.rounds.Rounds.step` does one round.
+        membership: this node's place in the swarm.
+        policy: what is trained.
+        recorder: takes further sinks for the rounds' records.
+        notes: what had to be put right on opening, one sentence each.
+    """
+
+    rounds: Rounds
+    membership: Membership
+    policy: Policy
+    recorder: Recorder
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        clock: Clock | None = None,
+        ranks: Ranks | None = None,
+        say: Callable[[str], None] = log.info,
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self._ranks = ranks
+        self._say = say
+        self._clock = clock or SystemClock()
+        self.counters = Counters()
+        self.notes: tuple[str, ...] = ()
+
+    def _open(self, stack: ExitStack) -> None:
+        config, clock = self.config, self._clock
+        threads = choose(config.node.threads, share=2 if config.overlaps else 1)
+        journal, notes = open_or_restore(self.folder.journal, clock)
+        stack.callback(journal.close)
+        salt = secrets.token_bytes(16)
+        pool = open_pool(config.mixture, journal, clock, self.counters, salt)
+        self.membership = stack.enter_context(
+            Membership(config, self.folder, journal, pool, self.counters)
+        )
+        manifest = self.membership.manifest
+        allowed = allowed_by(config.tasks)
+        for line in overview(manifest.catalogue, allowed):
+            self._say(line)
+        self._say(f"texts are scored behind: {find_walls()}")
+        verifiers = [
+            Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
+            for _ in range(JUDGES if config.overlaps else 1)
+        ]
+        verifier = stack.enter_context(VerifierPool(verifiers))
+        levels = served_levels(manifest.catalogue, verifier.start())
+        progress = Progress(self.folder, journal)
+        self.notes = (*notes, *self.membership.notes, *progress.notes)
+        self.policy = progress.policy(PolicyConfig(**dict(config.policy)))
+        if config.node.threads == 0 and self.policy.device.type == "cpu":
+            fastest(self.policy.probe, threads)
+        trainer = Trainer(
+            config,
+            self.policy,
+            author=self.membership.identity.author,
+            manifest=manifest,
+            levels=levels,
+            verifier=verifier,
+            journal=journal,
+            pool=pool,
+            clock=clock,
+            counters=self.counters,
+            ranks=self._ranks,
+        )
+        stack.callback(trainer.close)
+        progress.restore(trainer, pool)
+        self.recorder = Recorder(self.membership.status, pool, self.counters)
+        self.rounds = trainer.rounds(
+            publish=self.membership.publish,
+            save=lambda number: progress.save(number, trainer),
+            report=self.recorder.report,
+            done=progress.round,
+        )

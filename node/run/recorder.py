@@ -1,0 +1,162 @@
+"""From what a round did to the record that is shown and kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+
+import psutil
+
+from node.learner.learner import UpdateStats
+from node.monitor.record import RoundRecord
+from node.monitor.sink import Sink
+from node.run.outcome import Outcome
+from protocol.rollout import Finish
+from swarm.common.counters import Counters
+from swarm.member import MemberStatus
+from swarm.pool import Pool
+
+REFUSED = "refused{reason="
+MEMORY_SECONDS = 5.0
+"""Between two looks at the memory: one walks the page tables of every process."""
+
+
+def record_of(
+    outcome: Outcome,
+    status: MemberStatus,
+    pool: Pool,
+    counters: Counters,
+    memory_mb: float,
+) -> RoundRecord:
+    """The record of one round.
+
+    Args:
+        status: the network's state after the round.
+        pool: as the round left it.
+        counters: totals since the process started.
+        memory_mb: as :func:`resident_mb` last found.
+    """
+    own = [g.training.rewards for g in outcome.own]
+    rewards = [r for group in own for r in group]
+    completions = [c for g in outcome.own for c in g.group.completions]
+    outside = [r for g in outcome.external for r in g.group.rewards]
+    generated = sum(g.tokens for g in outcome.own)
+    update = outcome.update
+    totals = counters.snapshot()
+    generating = outcome.seconds.get("generate", outcome.seconds.get("total", 0.0))
+    return RoundRecord(
+        round=outcome.round,
+        policy_step=outcome.policy_step,
+        time=time.time(),
+        reward_own=_mean(rewards) or 0.0,
+        reward_external=_mean(outside),
+        reward_eval=outcome.evaluation,
+        informative_own=_mean([float(g.informative) for g in outcome.own]) or 0.0,
+        groups_own=len(own),
+        groups_external=len(outcome.external),
+        external_wanted=outcome.external_wanted,
+        author_share=outcome.author_share,
+        newcomer_share=outcome.newcomer_share,
+        pool_groups=pool.available(),
+        tokens_generated=generated,
+        tokens_trained=update.tokens_trained,
+        tokens_per_s=generated / max(generating, 1e-9),
+        mean_length=generated / max(len(completions), 1),
+        truncated=_mean([float(c.finish is Finish.LENGTH) for c in completions]) or 0.0,
+        seconds=outcome.seconds,
+        lead=update.lead if update.groups_external else None,
+        **_update_figures(update),
+        staleness={str(age): count for age, count in enumerate(update.staleness)},
+        peers=len(status.peers),
+        bytes_in=status.bytes_in,
+        bytes_out=status.bytes_out,
+        refused=_refused(totals),
+        counters={k: v for k, v in totals.items() if not k.startswith(REFUSED)},
+        rss_mb=memory_mb,
+    )
+
+
+def resident_mb() -> float:
+    """Memory that this process and its children hold, MB of 10**6 bytes.
+
+    Where the system tells it (Linux), a page that n processes share counts as one n-th in each.
+    """
+    process = psutil.Process()
+    total = 0
+    for each in (process, *process.children(recursive=True)):
+        try:
+            memory = each.memory_full_info()
+        except psutil.NoSuchProcess:
+            continue
+        total += getattr(memory, "pss", memory.rss)
+    return float(total) / 1e6
+
+
+def _update_figures(update: UpdateStats) -> dict[str, float]:
+    """JSON has no NaN and no infinity: such a figure is left out."""
+    if update.skipped:
+        return {}
+    figures = {
+        "loss": update.loss,
+        "entropy": update.entropy,
+        "grad_norm": update.grad_norm,
+        "largest_share": update.largest_share,
+        "groups_bounded": float(update.groups_bounded),
+        "clip_fraction": update.clip_fraction,
+        "masked_fraction": update.masked_fraction,
+        "ratio_low": update.ratio_low,
+        "ratio_median": update.ratio_median,
+        "ratio_high": update.ratio_high,
+        "ratio_max": update.ratio_max,
+        "engine_gap": update.engine_gap,
+        "learning_rate": update.lr,
+    }
+    return {name: figure for name, figure in figures.items() if math.isfinite(figure)}
+
+
+def _refused(totals: Mapping[str, float]) -> dict[str, int]:
+    return {
+        name.removeprefix(REFUSED).rstrip("}"): int(total)
+        for name, total in totals.items()
+        if name.startswith(REFUSED)
+    }
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+class Recorder:
+    """Makes a record of every round and hands it to all sinks."""
+
+    def __init__(
+        self,
+        status: Callable[[], MemberStatus],
+        pool: Pool,
+        counters: Counters,
+    ) -> None:
+        self._sinks: list[Sink] = []
+        self._memory = 0.0
+        self._memory_read = float("-inf")
+        self._status = status
+        self._pool = pool
+        self._counters = counters
+
+    def add(self, sink: Sink) -> None:
+        """Hand every further record to ``sink`` as well; its owner closes it."""
+        self._sinks.append(sink)
+
+    def report(self, outcome: Outcome) -> None:
+        """Record one round."""
+        if time.monotonic() - self._memory_read > MEMORY_SECONDS:
+            self._memory, self._memory_read = resident_mb(), time.monotonic()
+        record = record_of(
+            outcome,
+            self._status(),
+            self._pool,
+            self._counters,
+            self._memory,
+        )
+        for sink in self._sinks:
+            sink.write(record)

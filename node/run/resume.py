@@ -1,0 +1,91 @@
+"""What a checkpoint holds, and how a node goes on from one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from node.policy.checkpoint_policy import saved_policy
+from node.policy.policy import Policy, PolicyConfig
+from node.run.trainer import Trainer
+from node.storage.checkpoints import Checkpoints, Loaded
+from node.storage.run_folder import RunFolder
+from swarm.journal import Journal
+from swarm.pool import Pool
+
+LEARNER = "learner.pt"
+ENGINE = "engine.pt"
+
+
+class Progress:
+    """Saves and restores the moment between two rounds.
+
+    A checkpoint's folder is a model that ``transformers`` and vLLM load, or the adapter where that
+    is all that is trained, with the optimizer and the random states beside it.
+
+    Attributes:
+        round: rounds done.
+        notes: what had to be left aside to get here.
+    """
+
+    def __init__(self, folder: RunFolder, journal: Journal) -> None:
+        self._checkpoints = Checkpoints(folder.checkpoints)
+        self._journal = journal
+        self._loaded: Loaded | None = self._checkpoints.load_latest()
+        self.round = int(self._loaded.state["round"]) if self._loaded else 0
+        self.notes = self._loaded.notes if self._loaded else ()
+
+    def policy(self, config: PolicyConfig) -> Policy:
+        """The policy as it was left, or the base model.
+
+        Raises:
+            PolicyError: it cannot be loaded.
+            ConfigError: see :func:`saved_policy`.
+        """
+        return saved_policy(config, self._loaded) if self._loaded else Policy.load(config)
+
+    def restore(self, trainer: Trainer, pool: Pool) -> None:
+        """Put everything else back to the same moment; updates made after it are struck off."""
+        if not self._loaded:
+            pool.rewind(0)
+            return
+        path, state = self._loaded.path, self._loaded.state
+        trainer.learner.load_state_dict(_read(path / LEARNER))
+        trainer.engine.load_state_dict(_read(path / ENGINE))
+        trainer.sampler.load_state_dict(state["sampler"])
+        trainer.lead.value = float(state.get("lead", 0.0))
+        trainer.alarm.load_state_dict(state.get("forgetting", {}))
+        pool.rewind(int(state["policy_step"]))
+
+    def save(self, number: int, trainer: Trainer) -> None:
+        """Write the checkpoint of round ``number``, and a backup of the journal beside it.
+
+        Raises:
+            DiskFullError: earlier checkpoints are untouched.
+        """
+
+        def write(folder: Path) -> None:
+            policy = trainer.policy
+            (policy.save_adapter if policy.adapter else policy.save)(folder)
+            torch.save(trainer.learner.state_dict(), folder / LEARNER)
+            torch.save(trainer.engine.state_dict(), folder / ENGINE)
+
+        state: dict[str, Any] = {
+            "round": number,
+            "policy_step": trainer.policy.version,
+            "model": trainer.policy.name,
+            "dtype": str(trainer.policy.model.dtype).removeprefix("torch."),
+            "sampler": trainer.sampler.state_dict(),
+            "lead": trainer.lead.value,
+            "forgetting": trainer.alarm.state_dict(),
+            **(trainer.policy.adapter.settings if trainer.policy.adapter else {}),
+        }
+        self._checkpoints.save(number, write, state)
+        self._journal.backup()
+        self.round = number
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(torch.load(path, map_location="cpu", weights_only=True))

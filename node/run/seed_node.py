@@ -1,0 +1,51 @@
+"""``swarm-node seed``: a peer that lets others find each other, and trains nothing."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from node.config.config import Config
+from node.errors import NodeError
+from node.monitor.printable import say
+from node.network.membership import Membership
+from node.run.foreground import announce, stopping
+from node.run.run_options import RunOptions
+from node.run.status_file import StatusFile
+from node.storage.run_folder import RunFolder
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.journal import open_or_restore
+from swarm.pool import Pool
+
+REPORT_SECONDS = 5.0
+
+
+def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
+    """Keep records, serve the manifest and pass announcements on, until told to stop.
+
+    Raises:
+        NodeError: this seed cannot start, or cannot go on.
+    """
+    counters = Counters()
+    with stopping() as stop, folder.locked(), ExitStack() as stack:
+        journal, notes = open_or_restore(folder.journal, SystemClock())
+        stack.callback(journal.close)
+        pool = Pool(journal, 1, config.mixture.max_age, SystemClock(), counters)
+        membership = stack.enter_context(
+            Membership(config, folder, journal, pool, counters, takes=False)
+        )
+        stack.enter_context(stop.working())
+        for note in (*notes, *membership.notes):
+            say(note, err=options.json)
+        announce(membership, options)
+        status = StatusFile(folder, membership)
+        while True:
+            status.write(None)
+            if membership.failure:
+                raise NodeError(
+                    "the network side of this seed keeps failing",
+                    membership.failure,
+                    "The traces are in node.log; start it again once the cause is gone.",
+                )
+            if stop.wait(REPORT_SECONDS):
+                return

@@ -1,0 +1,1 @@
+"""Files that survive a crash: the run folder, whole writes, checkpoints."""

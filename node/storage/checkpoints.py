@@ -1,0 +1,178 @@
+"""Checkpoints: folders that appear whole or not at all, and say when they are damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node.errors import CheckpointError, DiskFullError
+from node.storage.atomic_files import PRIVATE_FOLDER, fsync_path, is_disk_full
+
+log = logging.getLogger(__name__)
+
+STATE = "state.json"
+DIGESTS = "digests.json"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class _DamagedError(Exception):
+    """A checkpoint whose files are not the ones that were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A verified checkpoint.
+
+    Attributes:
+        path: its folder, holding whatever ``write`` put there.
+        state: the mapping that was saved beside it.
+        notes: what had to be left aside to get here, one sentence each.
+    """
+
+    path: Path
+    state: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+class Checkpoints:
+    """The newest ``keep`` checkpoints of a run, under ``folder``.
+
+    Each is written to a temporary folder on the same disk, flushed file by file and renamed, so a
+    crash at any moment leaves the earlier ones as they were. ``digests.json`` holds the sha256 of
+    every file and is checked when loading.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, oldest first; damaged ones included."""
+        if not self.folder.is_dir():
+            return []
+        found = (_NAME.fullmatch(p.name) for p in self.folder.iterdir() if p.is_dir())
+        return sorted(int(m[1]) for m in found if m)
+
+    def path(self, step: int) -> Path:
+        """Folder of the checkpoint of ``step``."""
+        return self.folder / f"step-{step:08d}"
+
+    def save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
+        """Write the checkpoint of ``step`` and drop those beyond ``keep``.
+
+        A checkpoint of a later step belongs to a history that was given up (it was damaged, and
+        the run went on from an earlier one) and is dropped too.
+
+        Args:
+            step: names the checkpoint; an existing one of the same step is replaced.
+            write: fills an empty folder with files (weights, optimizer, random states).
+            state: small JSON-ready facts that belong to the same moment.
+
+        Raises:
+            DiskFullError: no space; earlier checkpoints are untouched, nothing half is left.
+        """
+        self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        self._sweep()
+        draft = self.folder / f".draft-{os.getpid()}"
+        try:
+            draft.mkdir(mode=PRIVATE_FOLDER)
+            write(draft)
+            (draft / STATE).write_text(json.dumps(dict(state), indent=1) + "\n")
+            _seal(draft)
+        except BaseException as error:
+            full = is_disk_full(error, self.folder)
+            shutil.rmtree(draft, ignore_errors=True)
+            if full:
+                raise DiskFullError(
+                    "no space left to write a checkpoint in",
+                    self.folder,
+                    "Free some space there; earlier checkpoints are kept and the run resumes.",
+                ) from error
+            raise
+        final = self.path(step)
+        if final.exists():
+            final.rename(self.folder / f".old-{os.getpid()}")
+        draft.rename(final)
+        fsync_path(self.folder)
+        self._prune(step)
+        return final
+
+    def load_latest(self) -> Loaded | None:
+        """The newest checkpoint whose files are intact; ``None`` when there never was one.
+
+        Raises:
+            CheckpointError: there are checkpoints and every one is damaged.
+        """
+        notes: list[str] = []
+        for step in reversed(self.steps()):
+            path = self.path(step)
+            try:
+                state = _verify(path)
+            except _DamagedError as damage:
+                notes.append(f"checkpoint {path.name} is damaged ({damage}) and was left aside")
+                log.info("%s", notes[-1])
+                continue
+            if notes:
+                notes.append(f"using the earlier checkpoint {path.name}")
+                log.info("%s", notes[-1])
+            return Loaded(path, state, tuple(notes))
+        if notes:
+            raise CheckpointError(
+                "no checkpoint can be read in",
+                f"{self.folder} ({'; '.join(notes)})",
+                "Restore that folder from a backup, or delete it to begin from the base model.",
+            )
+        return None
+
+    def _sweep(self) -> None:
+        for left in self.folder.glob(".*-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _prune(self, newest: int) -> None:
+        kept = [s for s in self.steps() if s <= newest][-self.keep :]
+        for step in set(self.steps()) - set(kept):
+            shutil.rmtree(self.path(step))
+        self._sweep()
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    return {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _seal(folder: Path) -> None:
+    """Record the digest of every file, then flush files and folders."""
+    digests = {name: _sha256(path) for name, path in _files(folder).items()}
+    (folder / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n")
+    for path in folder.rglob("*"):
+        fsync_path(path)
+    fsync_path(folder)
+
+
+def _verify(folder: Path) -> dict[str, Any]:
+    """The saved state, once every file has the digest it was written with."""
+    try:
+        digests = json.loads((folder / DIGESTS).read_bytes())
+        found = _files(folder)
+        found.pop(DIGESTS)
+        if set(found) != set(digests) or STATE not in digests:
+            odd = sorted(set(found) ^ set(digests)) or [STATE]
+            raise _DamagedError(f"{odd[0]} is missing or was added")
+        for name, path in found.items():
+            if _sha256(path) != digests[name]:
+                raise _DamagedError(f"{name} is not what was written")
+        return dict(json.loads(found[STATE].read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _DamagedError(f"{DIGESTS} cannot be read") from error

@@ -1,0 +1,214 @@
+"""The folder that one node lives in: its key, pinned manifest, journal, checkpoints and logs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from node.errors import NodeError, RunFolderBusy
+from node.storage.atomic_files import (
+    PRIVATE_FOLDER,
+    private_umask,
+    sweep_drafts,
+    tighten,
+    write_atomic,
+    write_error,
+)
+from swarm.common.private_file import make_private
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of one node's state, and the lock that keeps a second process out."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "node.toml"
+
+    @property
+    def identity(self) -> Path:
+        return self.root / "identity.key"
+
+    @property
+    def manifest(self) -> Path:
+        """The swarm's signed manifest, byte for byte as first received."""
+        return self.root / "manifest.swarm"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.sqlite"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "node.log"
+
+    @property
+    def status(self) -> Path:
+        return self.root / "status.json"
+
+    @property
+    def peer_cache(self) -> Path:
+        """Addresses of peers met before."""
+        return self.root / "peers.json"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.root / "lock"
+
+    def create(self) -> RunFolder:
+        """Make the folder if needed.
+
+        Raises:
+            NodeError: it cannot be made or written to.
+        """
+        try:
+            self.root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        except OSError as error:
+            raise NodeError(
+                f"cannot make the run folder ({error.strerror})",
+                self.root,
+                "Choose a writable place with [node] run_dir.",
+            ) from error
+        if not os.access(self.root, os.W_OK | os.X_OK):
+            raise NodeError(
+                "cannot write to the run folder",
+                self.root,
+                "Change its owner or choose another place with [node] run_dir.",
+            )
+        if tighten(self.root.resolve()):
+            log.warning(
+                "the run folder %s was open to other users: it is yours alone now", self.root
+            )
+        return self
+
+    def tighten(self) -> None:
+        """Take what an earlier version left open to other users from them.
+
+        Raises:
+            NodeError: it cannot be taken.
+        """
+        own = {self.config, self.metrics, self.status, self.manifest, self.peer_cache, self.journal}
+        trees = [self.checkpoints, self.tensorboard]
+        try:
+            found = [path for name in own | {self.log, self.lock_file} for path in _kin(name)]
+            found += [path for tree in trees if tree.exists() for path in (tree, *tree.rglob("*"))]
+            if count := sum(map(tighten, found)):
+                log.info("%d files in %s were open to other users", count, self.root)
+        except OSError as error:
+            raise write_error(self.root, error) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process; the kernel lets go when the process dies.
+
+        What a process that was killed had half written is removed.
+
+        Raises:
+            RunFolderBusy: another process holds it.
+        """
+        self.create()
+        with private_umask(), self._lock_handle() as handle:
+            # a reader of `holder` holds the lock for an instant
+            if not _try_lock(handle, attempts=4):
+                raise RunFolderBusy(
+                    f"the run folder is already used by process {_pid(handle)}",
+                    self.root,
+                    "Stop that process, or give this node a folder of its own.",
+                )
+            try:
+                handle.truncate(0)
+                handle.write(f"{os.getpid()}\n".encode())
+            except OSError as error:
+                raise write_error(self.lock_file, error) from error
+            self.tighten()
+            sweep_drafts(self.root)
+            try:
+                yield
+            finally:
+                handle.truncate(0)
+
+    def holder(self) -> int | None:
+        """Process id of the node that works here now; ``None`` when there is none."""
+        if not self.lock_file.exists():
+            return None
+        with self._lock_handle() as handle:
+            if _try_lock(handle):
+                return None
+            pid = _pid(handle)
+            return int(pid) if pid.isdigit() else -1
+
+    def _lock_handle(self) -> BinaryIO:
+        try:
+            # unbuffered: what failed to be written must not be tried again on closing
+            return make_private(self.lock_file).open("ab+", buffering=0)
+        except OSError as error:
+            raise write_error(self.lock_file, error) from error
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Replace ``status.json``; readers never see half of it."""
+        write_atomic(self.status, json.dumps(dict(status)).encode(), durable=False)
+
+    def read_status(self) -> dict[str, Any]:
+        """What the node last said of itself.
+
+        Raises:
+            NodeError: no node has run here, or the file is not one of ours.
+        """
+        try:
+            return dict(json.loads(self.status.read_bytes()))
+        except FileNotFoundError:
+            raise NodeError(
+                "no node has reported from",
+                self.root,
+                "Start one with: swarm-node join, or name its config with --config.",
+            ) from None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise NodeError(
+                "not a status file", self.status, "Delete it; a running node writes it anew."
+            ) from error
+
+
+def _kin(path: Path) -> list[Path]:
+    """The file and those named after it: a database's journals and copies, earlier logs."""
+    return [each for each in path.parent.glob(f"{path.name}*") if each.is_file()]
+
+
+def _try_lock(handle: BinaryIO, attempts: int = 1) -> bool:
+    for attempt in range(attempts):
+        if attempt:
+            time.sleep(0.05)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        return True
+    return False
+
+
+def _pid(handle: BinaryIO) -> str:
+    handle.seek(0)
+    return handle.read(32).decode(errors="replace").strip() or "unknown"

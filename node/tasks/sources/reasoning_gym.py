@@ -1,0 +1,148 @@
+"""Families of the reasoning-gym library as questions.
+
+Each level is one dataset object for its whole life; a question is its item at an index drawn from
+the seed, since the library seeds every item with ``seed + index`` whatever came before it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from reprlib import repr as short
+from types import ModuleType
+from typing import Any
+
+from node.tasks.chance import seeded
+from node.tasks.errors import CatalogueError
+from node.tasks.settings import Kind, Truth, check_settings, schema
+from node.tasks.sources.unsafe_families import EVALUATING
+from protocol.manifest import EnvSpec
+
+PARTIAL = "partial_credit"
+_INDICES = (1 << 32) - 1
+_CHARTS = (
+    "matplotlib",
+    "matplotlib.pyplot",
+    "matplotlib.animation",
+    "matplotlib.collections",
+    "mpl_toolkits.mplot3d",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """One level: its dataset, how many items that has, and whether partial credit counts."""
+
+    dataset: Any
+    items: int
+    partial: bool
+
+
+class ReasoningGym:
+    """One family; level settings are keyword arguments of the family's configuration.
+
+    Rewards are 1 for an answer that the library scores in full and else 0: its small consolation
+    scores would make groups without one right answer look informative. A level that sets
+    ``partial_credit = true`` keeps the library's score.
+    """
+
+    def __init__(self, family: str, levels: Sequence[_Level]) -> None:
+        self._levels = tuple(levels)
+        self.levels = len(self._levels)
+        self.evaluates_text = family in EVALUATING
+
+    @classmethod
+    def open(cls, spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> ReasoningGym:
+        """Open the family named by ``spec.name``.
+
+        Raises:
+            CatalogueError: another version of the library is installed, the family is unknown, or
+                a level's settings are refused by it.
+        """
+        installed = importlib.metadata.version("reasoning-gym")
+        if installed != spec.version:
+            raise CatalogueError(
+                f"env {spec.name!r} is of reasoning-gym {spec.version}, installed is {installed}: "
+                f"pip install reasoning-gym=={spec.version}"
+            )
+        kinds = _kinds(spec.name)
+        return cls(spec.name, [_open(spec.name, n, each, kinds) for n, each in enumerate(levels)])
+
+    def draw(self, level: int, number: int) -> Mapping[str, Any]:
+        """Item ``number`` modulo the items there are."""
+        chosen = self._levels[level]
+        entry: dict[str, Any] = chosen.dataset[number % chosen.items]
+        return {**entry, "level": level}
+
+    def score(self, entry: Mapping[str, Any], answer: str) -> float:
+        """The library's verdict: 1 or 0, or the partial credit where the level keeps it."""
+        level = self._levels[entry["level"]]
+        score = float(level.dataset.score_answer(answer, entry))
+        return min(score, 1.0) if level.partial else float(score >= 1.0)
+
+
+def import_library() -> ModuleType:
+    """The library's ``factory`` module."""
+    with _without_charts():
+        return importlib.import_module("reasoning_gym.factory")
+
+
+def _open(
+    family: str, number: int, settings: Mapping[str, Any], kinds: Mapping[str, Kind]
+) -> _Level:
+    check_settings(family, number, settings, kinds)
+    of_family = {key: value for key, value in settings.items() if key != PARTIAL}
+    try:
+        with seeded(family, number, 0):
+            dataset = import_library().create_dataset(family, seed=0, **of_family)
+        return _Level(dataset, _items(dataset), settings.get(PARTIAL, False))
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise CatalogueError(
+            f"env {family!r} level {number} {short(of_family)}: {error}"
+        ) from error
+
+
+def _kinds(family: str) -> dict[str, Kind]:
+    """What a level of the family may set."""
+    datasets = import_library().DATASETS
+    if family not in datasets:
+        raise CatalogueError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
+    return {**schema(family, datasets[family][1]), PARTIAL: Truth()}
+
+
+def _items(dataset: Any) -> int:
+    """How many items a dataset has: all that an index can name, unless it keeps a list of them."""
+    try:
+        dataset[_INDICES - 1]
+    except IndexError:
+        return len(dataset)
+    return _INDICES
+
+
+class _NoCharts(ModuleType):
+    """Stands for a module that is imported and never used: any name in it is None."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+@contextmanager
+def _without_charts() -> Iterator[None]:
+    """Keep matplotlib out of the process while reasoning-gym is imported.
+
+    One of its dependencies draws charts and imports matplotlib for that, which costs 20 MB and
+    writes a font cache; nothing here draws any.
+    """
+    missing = [] if "matplotlib" in sys.modules else _CHARTS
+    sys.modules.update({name: _NoCharts(name) for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]

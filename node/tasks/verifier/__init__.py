@@ -1,0 +1,1 @@
+"""Who judges answers: the worker behind its walls, and its owner."""

@@ -1,0 +1,146 @@
+"""What the node asks a worker of some groups, and what it makes of the answers.
+
+The worker answers for each group as soon as it is judged. So the node knows by its own clock what
+each took and which one hangs, and neither process waits for the other between two groups.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from node.tasks.catalogue import evaluates
+from node.tasks.task import Split
+from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
+from protocol.manifest import EnvSpec
+from swarm.judge import (
+    CRASHED,
+    EVALUATES_TEXT,
+    TIMEOUT,
+    UNKNOWN_ENV,
+    Asked,
+    Judged,
+    JudgeRefused,
+    Verdict,
+)
+
+MOMENT_SECONDS = 0.05
+"""After so long a worker begins no further group of a request: others may be waiting."""
+_MOST_GROUPS = 32
+_MOST_CHARACTERS = 1 << 20
+
+Coordinates = tuple[str, int, int, Split]
+
+
+def wire(task: Coordinates) -> list[Any]:
+    """The coordinates of a task, as a worker reads them."""
+    env, level, seed, split = task
+    return [env, level, seed, split.value]
+
+
+def admit(worker: WorkerProcess, specs: Mapping[str, EnvSpec], env: str, level: int) -> None:
+    """Refuse what a worker does not serve.
+
+    Raises:
+        JudgeRefused: it does not serve the env or the level.
+    """
+    if env in worker.closed and evaluates(specs[env]):
+        raise JudgeRefused(EVALUATES_TEXT, worker.closed[env], 0.0)
+    if env not in worker.envs:
+        closed = worker.closed.get(env, f"{env!r} is not served here")
+        raise JudgeRefused(UNKNOWN_ENV, closed, 0.0)
+    if not 0 <= level < worker.envs[env].levels:
+        raise JudgeRefused(UNKNOWN_ENV, f"env {env!r} has no level {level}", 0.0)
+
+
+def admitted(
+    worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Sequence[Asked]
+) -> Sequence[Asked]:
+    """The groups, from the first on, that one request to a worker holds.
+
+    One in any case, however long its texts; then as many as are not much.
+
+    Raises:
+        JudgeRefused: the worker does not serve the first.
+    """
+    length = 0
+    for number, group in enumerate(asked[:_MOST_GROUPS]):
+        length += sum(map(len, group.texts))
+        try:
+            admit(worker, specs, group.env, group.level)
+        except JudgeRefused:
+            if number:
+                return asked[:number]
+            raise
+        if number and length > _MOST_CHARACTERS:
+            return asked[:number]
+    return asked[:_MOST_GROUPS]
+
+
+def answers(
+    worker: WorkerProcess,
+    groups: Sequence[Asked],
+    split: Split,
+    *,
+    each: float,
+    together: float,
+) -> Iterator[tuple[Judged, int]]:
+    """What a worker finds of the first of some groups, and how many texts it could not read.
+
+    The caller ends the worker unless it takes its answers to the last one.
+
+    Args:
+        each: seconds that the answer of a group may take.
+        together: seconds that all of them may take.
+
+    Raises:
+        WorkerDied: by the group whose turn it is.
+    """
+    last = time.monotonic()
+    end = last + together
+    message = {
+        "groups": [(wire((g.env, g.level, g.seed, split)), list(g.texts)) for g in groups],
+        # Whichever comes last has half of the time at the least.
+        "seconds": min(MOMENT_SECONDS, together / 2),
+    }
+    worker.tell(message, min(each, together))
+    for number, group in enumerate(groups, 1):
+        reply = worker.hear(min(each, end - last))
+        now = time.monotonic()
+        found, last = _outcome(reply, len(group.texts), now - last), now
+        over = reply.get("last")
+        if not over and number == len(groups):
+            raise _nonsense("last answer is followed by another")
+        yield found
+        if over:
+            return
+
+
+def refusal(reply: dict[str, Any], seconds: float) -> JudgeRefused | None:
+    """What a reply refuses, if it does."""
+    if "refused" not in reply:
+        return None
+    # A bent worker must choose neither names of counters nor what an author is blamed for.
+    told = reply["refused"]
+    reason = told if told in (UNKNOWN_ENV, TIMEOUT) else CRASHED
+    return JudgeRefused(reason, str(reply.get("detail", "")), seconds)
+
+
+def _outcome(reply: dict[str, Any], count: int, seconds: float) -> tuple[Judged, int]:
+    """The reply on ``count`` texts; checked, since scoring strange text may bend a worker."""
+    if refused := refusal(reply, seconds):
+        return refused, 0
+    prompt, rewards = reply.get("prompt"), reply.get("rewards")
+    if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:
+        raise _nonsense("verdict is malformed")
+    if not all(isinstance(reward, float) and 0.0 <= reward <= 1.0 for reward in rewards):
+        raise _nonsense("rewards are not numbers in [0, 1]")
+    unreadable = reply.get("unreadable", 0)
+    if type(unreadable) is not int or not 0 <= unreadable <= count:
+        raise _nonsense("count of unreadable answers is malformed")
+    return Verdict(prompt, tuple(rewards), seconds), unreadable
+
+
+def _nonsense(what: str) -> WorkerDied:
+    return WorkerDied(f"the worker's {what}", ran_out_of_time=False)

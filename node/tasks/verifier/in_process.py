@@ -1,0 +1,99 @@
+"""The judge of answers inside this process: as the verifier judges, without its walls.
+
+For text that nobody outside wrote; envs that evaluate text stay closed. A simulated swarm shares
+one, and a verdict that several of its nodes ask for is worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from node.tasks.catalogue import Allowed, open_envs
+from node.tasks.chance import kept
+from node.tasks.scores import score
+from node.tasks.task import ScoringError, Split, Task, TaskError
+from protocol.manifest import EnvSpec
+from swarm.judge import CRASHED, UNKNOWN_ENV, Asked, Judged, JudgeRefused, Verdict, one_outcome
+
+REMEMBERED = 4096
+"""Tasks and verdicts, each: some rounds of a small swarm."""
+
+
+class LocalJudge:
+    """Gives the verdicts of :class:`node.tasks.verifier.verifier.Verifier`.
+
+    Args:
+        specs: the swarm's catalogue.
+
+    Raises:
+        CatalogueError: it cannot be opened here.
+    """
+
+    def __init__(self, specs: Sequence[EnvSpec]) -> None:
+        self._sources, self._closed = open_envs(specs, Allowed())
+        self._built = lru_cache(REMEMBERED)(self._build)
+        self._judged = lru_cache(REMEMBERED)(self._judge)
+
+    def start(self) -> tuple[str, ...]:
+        """Names of the envs that are served."""
+        return tuple(self._sources)
+
+    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+        """The prompts of tasks, in their order.
+
+        Raises:
+            JudgeRefused: one of them cannot be built.
+        """
+        return [self._built(*task).prompt for task in tasks]
+
+    def judge(
+        self,
+        env: str,
+        level: int,
+        seed: int,
+        texts: Sequence[str],
+        split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
+    ) -> Verdict:
+        """Rebuild one task and score ``texts`` as answers to it.
+
+        Nothing here can be interrupted, so ``seconds`` bounds nothing.
+
+        Raises:
+            JudgeRefused: no verdict.
+        """
+        return self._judged(env, level, seed, tuple(texts), split)
+
+    def judge_some(
+        self,
+        asked: Sequence[Asked],
+        split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
+    ) -> Sequence[Judged]:
+        """The first of some groups: here, one more a call saves nothing."""
+        first = asked[0]
+        return one_outcome(
+            lambda: self.judge(first.env, first.level, first.seed, first.texts, split)
+        )
+
+    def _judge(
+        self, env: str, level: int, seed: int, texts: tuple[str, ...], split: Split
+    ) -> Verdict:
+        with kept():
+            task = self._built(env, level, seed, split)
+            try:
+                scores = score(self._sources[env], task, texts)
+            except (ScoringError, RecursionError) as error:
+                raise JudgeRefused(CRASHED, str(error)) from error
+        return Verdict(task.prompt, tuple(scores.rewards))
+
+    def _build(self, env: str, level: int, seed: int, split: Split) -> Task:
+        if env not in self._sources:
+            raise JudgeRefused(UNKNOWN_ENV, self._closed.get(env, f"{env!r} is not served here"))
+        try:
+            return self._sources[env].build(level, seed, split)
+        except TaskError as error:
+            raise JudgeRefused(UNKNOWN_ENV, str(error)) from error

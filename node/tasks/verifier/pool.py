@@ -1,0 +1,76 @@
+"""Several verifiers as one, for callers on several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from queue import LifoQueue
+
+from node.lifecycle import Opened
+from node.tasks.task import Split
+from node.tasks.verifier.dialogue import Coordinates
+from node.tasks.verifier.verifier import Verifier
+from swarm.judge import Asked, Judged, Verdict
+
+
+class VerifierPool(Opened):
+    """Hands each request to a verifier that is free, or to the first that becomes so.
+
+    So a text that keeps a worker busy holds up that worker alone. With as many callers at a time
+    as there are verifiers, nobody waits. The one used last is used next, so that those which are
+    never needed start no process.
+
+    Args:
+        verifiers: opened and closed with the pool.
+    """
+
+    def __init__(self, verifiers: Sequence[Verifier]) -> None:
+        self._verifiers = verifiers
+        self._free: LifoQueue[Verifier] = LifoQueue()
+
+    def start(self) -> tuple[str, ...]:
+        """Names of the envs that are served; see :meth:`Verifier.start`."""
+        with self._one() as verifier:
+            return verifier.start()
+
+    def judge(
+        self,
+        env: str,
+        level: int,
+        seed: int,
+        texts: Sequence[str],
+        split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
+    ) -> Verdict:
+        """See :meth:`node.tasks.verifier.verifier.Verifier.judge`."""
+        with self._one() as verifier:
+            return verifier.judge(env, level, seed, texts, split, seconds=seconds)
+
+    def judge_some(
+        self,
+        asked: Sequence[Asked],
+        split: Split = Split.TRAIN,
+        *,
+        seconds: float | None = None,
+    ) -> Sequence[Judged]:
+        """See :meth:`node.tasks.verifier.verifier.Verifier.judge_some`."""
+        with self._one() as verifier:
+            return verifier.judge_some(asked, split, seconds=seconds)
+
+    def prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
+        """See :meth:`node.tasks.verifier.verifier.Verifier.prompts`."""
+        with self._one() as verifier:
+            return verifier.prompts(tasks)
+
+    def _open(self, stack: ExitStack) -> None:
+        for verifier in self._verifiers:
+            self._free.put(stack.enter_context(verifier))
+
+    @contextmanager
+    def _one(self) -> Iterator[Verifier]:
+        verifier = self._free.get()
+        try:
+            yield verifier
+        finally:
+            self._free.put(verifier)

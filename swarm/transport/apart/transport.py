@@ -1,0 +1,298 @@
+"""A transport whose daemon, hash table and streams are served by a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from swarm.common.counters import Counters
+from swarm.common.known_peers import REMEMBERED_SECONDS, OwnFirst, Standing
+from swarm.record_rule import RecordRule
+from swarm.transport.apart.link import LinkLost
+from swarm.transport.apart.process import Process
+from swarm.transport.hivemind.transport import LOOKUP_SECONDS
+from swarm.transport.machine import DaemonFailed, with_port_of
+from swarm.transport.transport import (
+    MINIMUM_RATE,
+    DeadlineExceeded,
+    Handler,
+    PeerUnreachable,
+    RecordCheck,
+    TransportError,
+    check_size,
+)
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5.0
+"""For an answer of the process to what has a deadline of its own there."""
+
+START_SECONDS = 60.0
+"""To load its libraries and dial, beside the daemon's time."""
+
+DIAL_SECONDS = 10.0
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+"""Seconds before another process is started in place of a dead one."""
+
+
+class ApartTransport:
+    """:class:`swarm.transport.transport.Transport`, a :class:`HivemindTransport` in another
+    process.
+
+    Whatever strangers send is read, decoded, checked and refused there; this process answers the
+    requests that were let in. A process that dies is replaced by another of the same identity and
+    port. It takes no check of records but :class:`RecordRule`, and no standing but
+    :class:`OwnFirst`, as those can be told to another process.
+
+    Args:
+        As of :class:`HivemindTransport`.
+    """
+
+    def __init__(
+        self,
+        identity: Path,
+        *,
+        listen: Sequence[str],
+        announce: Sequence[str] = (),
+        peers: Sequence[str] = (),
+        relay: bool = False,
+        start_timeout: float = 30.0,
+        peer_cache: Path | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self._settings: dict[str, Any] = {
+            "identity": str(identity),
+            "listen": tuple(listen),
+            "announce": tuple(announce),
+            "peers": tuple(peers),
+            "relay": relay,
+            "start_timeout": start_timeout,
+            "peer_cache": None if peer_cache is None else str(peer_cache),
+        }
+        self._counters = counters or Counters()
+        self._services: dict[str, tuple[Handler, dict[str, int]]] = {}
+        self._rule: RecordRule | None = None
+        self._standing: OwnFirst | None = None
+        self._state: dict[str, Any] = {}
+        self._earlier = {"bytes_in": 0, "bytes_out": 0}
+        self._process: Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def peer_id(self) -> str:
+        peer: str = self._told("peer_id")
+        return peer
+
+    @property
+    def bytes_in(self) -> int:
+        return self._bytes("bytes_in")
+
+    @property
+    def bytes_out(self) -> int:
+        return self._bytes("bytes_out")
+
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(self._told("addresses"))
+
+    def peers(self) -> tuple[str, ...]:
+        return tuple(self._state.get("peers", ())) if self._process else ()
+
+    async def start(self) -> None:
+        """Start the process, whose daemon comes up and dials.
+
+        Raises:
+            PortTaken, DaemonFailed, ClockSkew
+        """
+        self._process = await self._launch()
+        self._tasks = [
+            asyncio.ensure_future(work) for work in (self._supervise(), self._tell_standings())
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._finished)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._process is not None:
+            process, self._process = self._process, None
+            await process.stop()
+
+    async def connect(self, address: str) -> str:
+        peer: str = await self._call(DIAL_SECONDS, "connect", address)
+        return peer
+
+    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
+        check_size(value)
+        return bool(await self._look_up(False, "store", key, subkey, value, expiry))
+
+    async def read(self, key: str) -> dict[bytes, bytes]:
+        return dict(await self._look_up({}, "read", key))
+
+    async def request(
+        self,
+        peer: str,
+        protocol: str,
+        payload: bytes,
+        *,
+        limit: int,
+        deadline: float,
+        minimum_rate: float = MINIMUM_RATE,
+    ) -> bytes:
+        answer: bytes = await self._call(
+            deadline,
+            "request",
+            *(peer, protocol, payload),
+            limit=limit,
+            deadline=deadline,
+            minimum_rate=minimum_rate,
+        )
+        return answer
+
+    def handle(
+        self,
+        protocol: str,
+        handler: Handler,
+        *,
+        request_limit: int,
+        concurrent: int,
+        concurrent_per_peer: int,
+    ) -> None:
+        limits = {
+            "request_limit": request_limit,
+            "concurrent": concurrent,
+            "concurrent_per_peer": concurrent_per_peer,
+        }
+        self._services[protocol] = handler, limits
+        self._tell("handle", protocol, **limits)
+
+    def use_validator(self, check: RecordCheck) -> None:
+        if not isinstance(check, RecordRule):
+            raise TypeError(f"another process can only check by a RecordRule, got {check!r}")
+        self._rule = check
+        self._tell("use_manifest", check.signed)
+
+    def use_standing(self, standing: Standing) -> None:
+        if not isinstance(standing, OwnFirst):
+            raise TypeError(f"another process can only be told an OwnFirst, got {standing!r}")
+        self._standing = standing
+        self._tell("use_standings", standing.all())
+
+    async def _launch(self) -> Process:
+        """A process that serves; when that fails or is cancelled, none is left.
+
+        Raises:
+            PortTaken, DaemonFailed, ClockSkew
+        """
+        process = await Process.start(
+            {"answer": self._answer, "state": self._note, "count": self._count, "log": _log}
+        )
+        try:
+            async with asyncio.timeout(self._settings["start_timeout"] + START_SECONDS):
+                level = logging.getLogger("swarm").getEffectiveLevel()
+                await process.link.call("open", log_level=level, **self._settings)
+                for protocol, (_, limits) in self._services.items():
+                    process.link.tell("handle", protocol, **limits)
+                if self._rule:
+                    process.link.tell("use_manifest", self._rule.signed)
+                if self._standing:
+                    process.link.tell("use_standings", self._standing.all())
+                await process.link.call("start")
+        except BaseException as error:
+            await process.stop()
+            if isinstance(error, TimeoutError | LinkLost):
+                raise DaemonFailed(
+                    f"the network's process did not start: {error or 'no answer'}; "
+                    "raise network.start_timeout on a busy machine"
+                ) from error
+            raise
+        return process
+
+    async def _supervise(self) -> None:
+        """Whenever the process dies, start another as it was."""
+        while True:
+            assert self._process is not None
+            how = await self._process.ended()
+            self._counters.add("network_restarts")
+            logger.error("the network's process %s; starting another", how)
+            self._settings["listen"] = with_port_of(self.addresses(), self._settings["listen"])
+            self._earlier = {name: self._bytes(name) for name in self._earlier}
+            self._state |= {"peers": (), "bytes_in": 0, "bytes_out": 0}
+            self._process = await self._relaunch()
+
+    async def _relaunch(self) -> Process:
+        pause = FIRST_PAUSE
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            try:
+                return await self._launch()
+            except (TransportError, OSError) as error:
+                logger.error("%s; next attempt in %g s", error, pause)
+
+    async def _tell_standings(self) -> None:
+        told: dict[bytes, float] = {}
+        while True:
+            await asyncio.sleep(REMEMBERED_SECONDS)
+            standings = self._standing.all() if self._standing else {}
+            if standings != told and self._tell("use_standings", standings):
+                told = standings
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._counters.add("transport_failures")
+            logger.error("a task of the transport failed", exc_info=error)
+
+    async def _answer(self, protocol: str, peer: str, request: bytes) -> bytes:
+        handler, _ = self._services[protocol]
+        return await handler(peer, request)
+
+    def _note(self, state: dict[str, Any]) -> None:
+        # One that is starting in place of another knows no addresses yet: they stay the same.
+        self._state |= state
+
+    def _count(self, added: dict[str, float]) -> None:
+        for name, n in added.items():
+            self._counters.add(name, n)
+
+    def _tell(self, method: str, /, *args: Any, **options: Any) -> bool:
+        return self._process is not None and self._process.link.tell(method, *args, **options)
+
+    async def _call(self, seconds: float, method: str, /, *args: Any, **options: Any) -> Any:
+        if self._process is None:
+            raise PeerUnreachable("the transport is not started")
+        try:
+            async with asyncio.timeout(seconds + GRACE_SECONDS):
+                return await self._process.link.call(method, *args, **options)
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"the network's process did not answer within {seconds + GRACE_SECONDS:g} s"
+            ) from error
+        except LinkLost as error:
+            raise PeerUnreachable("the network's process is gone; another is started") from error
+
+    async def _look_up(self, nothing: Any, method: str, *args: Any) -> Any:
+        try:
+            return await self._call(LOOKUP_SECONDS, method, *args)
+        except TransportError as error:
+            self._counters.add("dht_failed", call=method)
+            # That the process is gone has been said, and is so for every call until another is up.
+            level = logging.DEBUG if isinstance(error.__cause__, LinkLost) else logging.WARNING
+            logger.log(level, "DHT %s failed: %s", method, error)
+            return nothing
+
+    def _told(self, name: str) -> Any:
+        if name not in self._state:
+            raise PeerUnreachable("the transport is not started")
+        return self._state[name]
+
+    def _bytes(self, name: str) -> int:
+        return int(self._earlier[name] + self._state.get(name, 0))
+
+
+def _log(name: str, level: int, text: str) -> None:
+    logging.getLogger(name).log(level, "%s", text)

@@ -1,0 +1,296 @@
+"""One p2pd process and the DHT node that speaks through it: the only file that imports hivemind.
+
+Nothing here decides or retries; :mod:`swarm.transport.hivemind.transport` does. A node lives as
+long as its
+daemon: after the daemon's death :meth:`HivemindNode.start` makes another with the same identity,
+port, DHT id and records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.transport.dial_reasons import DialReasons
+from swarm.transport.guests import Guests
+from swarm.transport.hivemind.client import expect_hang_ups, limit_calls, take_streams
+from swarm.transport.hivemind.records import RecordGate, StrictSerializer
+from swarm.transport.hivemind.routing import OneIdEach
+from swarm.transport.hivemind.storage import BoundedStorage
+from swarm.transport.machine import DETACHED, DaemonFailed, with_port_of
+from swarm.transport.transport import PeerUnreachable
+
+logger = logging.getLogger(__name__)
+
+StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""(peer id, reader, writer) of an incoming stream."""
+
+RPC_SECONDS = 1.5
+STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How a daemon runs.
+
+    Attributes:
+        identity: libp2p private key file.
+        listen: multiaddresses to listen on.
+        announce: multiaddresses told to others instead of the ones listened on.
+        relays: addresses of peers that relay for this one when it cannot be reached.
+        start_timeout: seconds for the daemon to come up.
+    """
+
+    identity: Path
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    relays: tuple[str, ...]
+    start_timeout: float
+
+
+class HivemindNode:
+    """A running daemon with its DHT node. All methods belong to one event loop."""
+
+    def __init__(self, p2p: Any, dht: Any, gate: RecordGate, visible: tuple[str, ...]) -> None:
+        self._p2p = p2p
+        self._dht = dht
+        self._gate = gate
+        self._visible = visible
+        self._reasons = DialReasons()
+
+    @classmethod
+    async def start(
+        cls,
+        settings: NodeSettings,
+        counters: Counters,
+        predecessor: HivemindNode | None = None,
+        guests: Guests | None = None,
+    ) -> HivemindNode:
+        """Start a daemon, taking over the DHT id and the records of a dead predecessor.
+
+        Raises:
+            DaemonFailed
+        """
+        from hivemind.dht.node import DHTNode
+        from hivemind.dht.storage import DictionaryDHTValue
+        from hivemind.utils.logging import use_hivemind_log_handler
+
+        guests = guests or Guests(SystemClock(), counters)
+        use_hivemind_log_handler("nowhere")
+        logging.addLevelName(logging.WARNING, "WARNING")
+        serializer = StrictSerializer(DictionaryDHTValue)
+        gate = predecessor._gate if predecessor else RecordGate(serializer, counters)
+        p2p = await cls._start_daemon(settings)
+        try:
+            dht = await DHTNode.create(
+                p2p=p2p,
+                node_id=predecessor._dht.node_id if predecessor else None,
+                wait_timeout=RPC_SECONDS,
+                cache_locally=False,
+                cache_on_store=False,
+                cache_nearest=0,
+                reuse_get_requests=False,
+                record_validator=gate,
+            )
+            visible = tuple(str(address) for address in await p2p.get_visible_maddrs())
+        except BaseException:
+            await p2p.shutdown()
+            raise
+        dht.protocol.serializer = serializer
+        dht.protocol._validate_dictionary = gate.prune
+        dht.protocol.storage = (
+            predecessor._dht.protocol.storage
+            if predecessor
+            else BoundedStorage(dht.protocol.storage, counters, guests)
+        )
+        routing = OneIdEach(dht.protocol, counters, guests)
+        dht.protocol.update_routing_table = routing.update
+        limit_calls(p2p, counters, guests)
+        expect_hang_ups(p2p)
+        return cls(p2p, dht, gate, visible)
+
+    @staticmethod
+    async def _start_daemon(settings: NodeSettings) -> Any:
+        from hivemind.p2p import P2P
+        from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+
+        class Daemon(P2P):  # type: ignore[misc,unused-ignore]
+            """Starts p2pd in a session of its own, out of reach of a Ctrl-C in our terminal."""
+
+            @staticmethod
+            def _make_process_args(*args: Any, **options: Any) -> list[str]:
+                return [*DETACHED, *P2P._make_process_args(*args, **options)]
+
+            def _start_listening(self) -> None:
+                self._listen_task = asyncio.ensure_future(take_streams(self))
+
+        try:
+            # Bootstrap peers are dialled by the transport: a daemon that is given dead ones exits.
+            return await Daemon.create(
+                identity_path=str(settings.identity),
+                check_if_identity_free=False,
+                host_maddrs=settings.listen,
+                announce_maddrs=settings.announce or None,
+                trusted_relays=settings.relays or None,
+                use_auto_relay=bool(settings.relays),
+                nat_port_map=not all("/127.0.0.1/" in address for address in settings.listen),
+                startup_timeout=settings.start_timeout,
+            )
+        except (P2PDaemonError, OSError, ValueError) as error:
+            raise DaemonFailed(
+                f"the p2p daemon did not start: {error}; check network.listen "
+                f"({', '.join(settings.listen)}), raise network.start_timeout on a busy machine"
+            ) from error
+
+    @property
+    def peer_id(self) -> str:
+        return str(self._p2p.peer_id)
+
+    @property
+    def daemon(self) -> int | None:
+        """Process id of the daemon; None once it has exited."""
+        child = self._p2p._child
+        return child.pid if child.returncode is None else None
+
+    @property
+    def gate(self) -> RecordGate:
+        """Where the check of records is set."""
+        return self._gate
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Full multiaddresses as seen at the start."""
+        return self._visible
+
+    async def connect(self, address: str) -> tuple[str, float]:
+        """Dial a peer and meet it in the DHT: its id, and its clock in unix seconds.
+
+        Raises:
+            PeerUnreachable
+        """
+        from hivemind.dht.routing import DHTID
+        from hivemind.p2p import PeerID
+        from hivemind.proto.dht_pb2 import PingRequest
+        from hivemind.utils.multiaddr import Multiaddr
+
+        try:
+            host, _, peer_id = address.rpartition("/p2p/")
+            peer = PeerID.from_base58(peer_id)
+            await self._p2p._client.connect(peer, [Multiaddr(host)])
+            protocol = self._dht.protocol
+            answer = await protocol.get_stub(peer).rpc_ping(
+                PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
+            )
+            node_id = DHTID.from_bytes(answer.peer.node_id)
+        except Exception as error:
+            raise PeerUnreachable(
+                f"no peer answers at {address}: {self._reasons.of(address, error)}"
+            ) from error
+        self._reasons.forget(address)
+        await protocol.update_routing_table(node_id, peer, responded=True)
+        return str(peer), float(answer.dht_time)
+
+    async def find_neighbours(self) -> None:
+        """Fill the routing table with the nodes nearest to this one."""
+        await self._dht.find_nearest_nodes([self._dht.node_id])
+
+    async def connected(self) -> dict[str, tuple[str, ...]]:
+        """Full addresses of the peers this daemon is connected to, by peer id."""
+        peers = await self._p2p.list_peers()
+        return {
+            str(peer.peer_id): tuple(f"{address}/p2p/{peer.peer_id}" for address in peer.addrs)
+            for peer in peers
+        }
+
+    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
+        """Whether at least one replica took the record."""
+        return bool(await self._dht.store(key, value, expiry, subkey=subkey))
+
+    async def read(self, key: str) -> dict[bytes, bytes]:
+        """Records under ``key``, merged over its replicas."""
+        # No expiry suffices: a search that could end early would end at the first peer to claim
+        # an infinite one, and show that peer's records only.
+        found = (await self._dht.get_many([key], sufficient_expiration_time=math.nan))[key]
+        if found is None or not isinstance(found.value, dict):
+            return {}
+        return {subkey: entry.value for subkey, entry in found.value.items()}
+
+    async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve incoming streams of ``protocol``."""
+
+        async def on_stream(info: Any, reader: Any, writer: Any) -> None:
+            await handler(str(info.peer_id), reader, writer)
+
+        await self._p2p.add_binary_stream_handler(protocol, on_stream)
+
+    async def open_stream(
+        self, peer: str, protocol: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A stream to ``peer``, dialling it if need be.
+
+        Raises:
+            PeerUnreachable
+        """
+        from hivemind.p2p import PeerID
+        from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
+        from hivemind.proto import p2pd_pb2
+
+        reader, writer = await self._p2p._client.control.daemon_connector.open_connection()
+        try:
+            opening = p2pd_pb2.StreamOpenRequest(
+                peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol]
+            )
+            await write_pbmsg(writer, p2pd_pb2.Request(type="STREAM_OPEN", streamOpen=opening))
+            response = p2pd_pb2.Response()
+            await read_pbmsg_safe(reader, response)
+            if response.type == p2pd_pb2.Response.ERROR:
+                reason = self._reasons.of(peer, RuntimeError(response.error.msg))
+                raise PeerUnreachable(f"no stream to peer {peer}: {reason}")
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
+
+    async def disconnect(self, peer: str) -> None:
+        """End all connections with a peer, and its streams with them."""
+        from hivemind.p2p import PeerID
+
+        await self._p2p._client.disconnect(PeerID.from_base58(peer))
+
+    async def wait_dead(self) -> str:
+        """Return when the daemon has exited or hung up, with what happened."""
+        exited = asyncio.ensure_future(self._p2p._child.wait())
+        hung_up = self._p2p._client.control._read_task
+        try:
+            await asyncio.wait({exited, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            exited.cancel()
+        code = self._p2p._child.returncode
+        return "the daemon hung up" if code is None else f"the daemon exited with status {code}"
+
+    async def stop(self) -> None:
+        """End the daemon and remove its sockets."""
+        self._dht.is_alive = False
+        child = self._p2p._child
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._p2p.shutdown()
+        except TimeoutError:
+            logger.warning("p2pd did not stop within %g s; killing it", STOP_SECONDS)
+            child.kill()
+            await child.wait()
+        for address in (self._p2p._daemon_listen_maddr, self._p2p._client_listen_maddr):
+            with suppress(FileNotFoundError):
+                Path(address["unix"]).unlink()
+
+    def at_same_port(self, settings: NodeSettings) -> NodeSettings:
+        """``settings`` with the port that was drawn for ``/tcp/0`` written into ``listen``."""
+        return replace(settings, listen=with_port_of(self._visible, settings.listen))

@@ -1,0 +1,190 @@
+"""What a hivemind DHT node lets in: strict decoding and checked records.
+
+Stand-ins for two parts of ``hivemind.dht`` that trust their peers. They keep the methods that
+its node calls and import nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from secrets import token_bytes
+from typing import Any
+
+import msgpack
+
+from swarm.common.bounded import Bounded, lot
+from swarm.common.counters import Counters
+from swarm.transport.transport import RECORD_LIMIT, RecordCheck, RecordView
+
+logger = logging.getLogger(__name__)
+
+DICTIONARY_CODE = 0x50
+"""msgpack extension under which hivemind sends the subkeys of one key."""
+
+MAX_SUBKEYS = 1024
+SUBKEY_LIMIT = 64
+BIN_HEADER = 3
+MESSAGE_LIMIT = 4 << 20
+REMEMBERED_CHECKS = 8192
+FRESH_SECONDS = 600.0
+"""Records checked in one such span go before all that were checked earlier."""
+
+
+class StrictSerializer:
+    """Decodes records and dictionaries of records, and nothing else that msgpack can express."""
+
+    def __init__(self, dictionary: type[Any]) -> None:
+        self._dictionary = dictionary
+
+    def dumps(self, value: object) -> bytes:
+        """Encode a record, a subkey, or all records of a key."""
+        return bytes(msgpack.packb(value, use_bin_type=True, default=self._pack, strict_types=True))
+
+    def loads(self, data: bytes) -> object:
+        """Decode what :meth:`dumps` wrote.
+
+        Raises:
+            ValueError: anything else.
+        """
+        return msgpack.unpackb(
+            data,
+            ext_hook=self._unpack,
+            raw=False,
+            max_array_len=0,
+            max_map_len=0,
+            max_str_len=RECORD_LIMIT,
+            max_bin_len=RECORD_LIMIT + BIN_HEADER,
+            max_ext_len=MESSAGE_LIMIT,
+        )
+
+    def _pack(self, value: object) -> msgpack.ExtType:
+        if not isinstance(value, self._dictionary):
+            raise TypeError(f"a record holds bytes, not {type(value).__name__}")
+        return msgpack.ExtType(DICTIONARY_CODE, value.packb())
+
+    def _unpack(self, code: int, data: bytes) -> object:
+        """A key's records: ``[size bound, latest expiry, [[subkey, value, expiry], ...]]``.
+
+        Containers are entered by hand, so none can be nested where a scalar is due.
+        """
+        if code != DICTIONARY_CODE:
+            raise ValueError(f"unexpected msgpack extension {code}")
+        unpacker = msgpack.Unpacker(
+            raw=False,
+            max_buffer_size=MESSAGE_LIMIT,
+            max_array_len=0,
+            max_map_len=0,
+            max_str_len=0,
+            max_bin_len=RECORD_LIMIT + BIN_HEADER,
+            max_ext_len=0,
+        )
+        unpacker.feed(data)
+        result = self._dictionary(None)
+        try:
+            _enter(unpacker, 3, 3)
+            unpacker.skip()
+            unpacker.skip()
+            with result.freeze():
+                for _ in range(_enter(unpacker, 0, MAX_SUBKEYS)):
+                    _enter(unpacker, 3, 3)
+                    subkey, value, expiry = (unpacker.unpack() for _ in range(3))
+                    if not isinstance(subkey, bytes) or not isinstance(value, bytes):
+                        raise ValueError("a dictionary of records maps bytes to bytes")
+                    result.store(subkey, value, float(expiry))
+        except (msgpack.UnpackException, TypeError, RuntimeError) as error:
+            raise ValueError(f"not a dictionary of records: {error!r}") from error
+        return result
+
+
+def _enter(unpacker: msgpack.Unpacker, least: int, most: int) -> int:
+    length = int(unpacker.read_array_header())
+    if not least <= length <= most:
+        raise ValueError(f"array of {length} items where {least} to {most} are due")
+    return length
+
+
+@dataclass(frozen=True, slots=True)
+class DictionaryRecord:
+    """One record of a key, as hivemind's ``DHTRecord`` has it."""
+
+    key: bytes
+    subkey: bytes
+    value: bytes
+    expiration_time: float
+
+
+class RecordGate:
+    """hivemind's record validator: asks ``check``, remembers its answer, refuses before it is set.
+
+    Every read brings the records of a shard again from each replica, so without the memory most
+    of a node's signature checks would be repetitions.
+    """
+
+    def __init__(
+        self,
+        serializer: StrictSerializer,
+        counters: Counters,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.check: RecordCheck | None = None
+        self._serializer = serializer
+        self._counters = counters
+        secret = token_bytes(32)
+        self._passed: Bounded[bytes, None] = Bounded(
+            REMEMBERED_CHECKS, lambda digest: lot(secret, digest) - now() // FRESH_SECONDS
+        )
+
+    def validate(self, record: Any) -> bool:
+        """Whether a record from a peer may be kept or read (hivemind's ``DHTRecord``)."""
+        head = repr((record.key, record.subkey, record.expiration_time)).encode()
+        digest = sha256(head + record.value).digest()
+        if digest in self._passed:
+            return True
+        try:
+            passed = self._examine(record)
+        except Exception:
+            logger.exception("checking a record failed")
+            passed = False
+        if not passed:
+            self._counters.add("records_refused")
+            return False
+        self._passed.put(digest, None)
+        return True
+
+    def prune(self, key: bytes, dictionary: Any) -> bool:
+        """Drop the records that do not pass and keep the others; always True.
+
+        hivemind's own check throws a replica's records away altogether for one that is bad, which
+        lets any author hide everybody else's at the replicas whose clocks are ahead.
+        """
+        with dictionary.freeze():
+            for subkey, (value, expiry) in list(dictionary.items()):
+                if not self.validate(
+                    DictionaryRecord(key, self._serializer.dumps(subkey), value, expiry)
+                ):
+                    del dictionary[subkey]
+        return True
+
+    def sign_value(self, record: Any) -> bytes:
+        """Records come signed by their author; nothing is added."""
+        return bytes(record.value)
+
+    def strip_value(self, record: Any) -> bytes:
+        """Nothing was added, nothing is taken off."""
+        return bytes(record.value)
+
+    def _examine(self, record: Any) -> bool:
+        if self.check is None or len(record.subkey) > SUBKEY_LIMIT:
+            return False
+        try:
+            subkey = self._serializer.loads(record.subkey)
+            value = self._serializer.loads(record.value)
+        except ValueError:
+            return False
+        if not isinstance(subkey, bytes) or not isinstance(value, bytes):
+            return False
+        return self.check(RecordView(record.key, subkey, value, record.expiration_time))

@@ -1,0 +1,253 @@
+"""Keeps one p2p daemon running and its peers connected, whatever happens to either."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
+from swarm.transport.guests import Guests
+from swarm.transport.hivemind.node import HivemindNode, NodeSettings
+from swarm.transport.machine import check_ports, sweep_sockets
+from swarm.transport.peer_cache import PeerCache
+from swarm.transport.redial import Redial
+from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
+
+logger = logging.getLogger(__name__)
+
+DIAL_SECONDS = 5.0
+WATCH_SECONDS = 1.0
+CACHE_EVERY = 60
+MAX_SKEW_SECONDS = 3.0
+FIRST_RESTART_PAUSE = 0.5
+LONGEST_RESTART_PAUSE = 30.0
+
+Prepare = Callable[[HivemindNode], Awaitable[None]]
+"""Makes a fresh node ready to serve, before it meets anybody."""
+
+
+class Supervisor:
+    """One daemon after another under one identity and port.
+
+    Attributes:
+        connected: full addresses of the peers connected, by peer id.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        peers: Sequence[str],
+        cache: PeerCache,
+        prepare: Prepare,
+        clock: Clock,
+        counters: Counters,
+        guests: Guests,
+    ) -> None:
+        self.connected: dict[str, tuple[str, ...]] = {}
+        self._settings = settings
+        self._cache = cache
+        self._redial = Redial(peers, cache.load(), clock)
+        self._prepare = prepare
+        self._clock = clock
+        self._counters = counters
+        self._guests = guests
+        guests.show_out = self._show_out
+        self._unreachable: set[str] = set()
+        self._leaving: set[str] = set()
+        self._node: HivemindNode | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def started(self) -> bool:
+        return self._node is not None
+
+    @property
+    def node(self) -> HivemindNode:
+        """The present node.
+
+        Raises:
+            PeerUnreachable: none was started, or it was closed.
+        """
+        if self._node is None:
+            raise PeerUnreachable("the transport is not started")
+        return self._node
+
+    async def start(self) -> None:
+        """Bring the daemon up and dial the peers known; without an answer, go on alone.
+
+        Raises:
+            PortTaken, DaemonFailed
+            ClockSkew: every peer that answered disagrees with this machine's clock.
+        """
+        check_ports(self._settings.listen)
+        sweep_sockets()
+        self._node = await self._start_node(None)
+        self._settings = self._node.at_same_port(self._settings)
+        try:
+            await self._prepare(self._node)
+            _raise_if_all_skewed(await self._dial(self._redial.due(())))
+            self.connected = await self._node.connected()
+        except BaseException:
+            await self.close()
+            raise
+        self.spawn(self._supervise())
+        self.spawn(self._watch())
+
+    async def close(self) -> None:
+        """Stop the daemon and everything that would restart it."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._node is not None:
+            node, self._node = self._node, None
+            self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
+            self.connected = {}
+            await node.stop()
+
+    async def connect(self, address: str) -> str:
+        """Dial a full multiaddress; the peer id.
+
+        Raises:
+            PeerUnreachable, ClockSkew
+        """
+        asked = self._clock.time()
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                peer, theirs = await self.node.connect(address)
+        except TimeoutError as error:
+            raise PeerUnreachable(
+                f"no peer answers at {address} within {DIAL_SECONDS:g} s"
+            ) from error
+        self.connected.setdefault(peer, (address,))
+        skew = max(asked - theirs, theirs - self._clock.time())
+        if skew > MAX_SKEW_SECONDS:
+            self._counters.add("clock_skew")
+            raise ClockSkew(
+                f"this machine's clock and that of peer {peer} are {skew:.1f} s apart, more than "
+                f"{MAX_SKEW_SECONDS:g} s; set the clock (for instance: timedatectl set-ntp true)"
+            )
+        return peer
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` in the background until it ends or the supervisor is closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    async def _dial(self, addresses: Sequence[str]) -> list[BaseException | str]:
+        """Dial all at once; for each the peer id or what went wrong."""
+        outcomes = await asyncio.gather(
+            *(self.connect(address) for address in addresses), return_exceptions=True
+        )
+        reached = any(isinstance(outcome, str) for outcome in outcomes)
+        for address, outcome in zip(addresses, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                self._counters.add("dials_failed")
+                if address not in self._unreachable:
+                    theirs = isinstance(outcome, ClockSkew) and reached
+                    level = logging.WARNING if theirs else logging.INFO
+                    logger.log(level, "%s; dialling goes on", outcome)
+                self._unreachable.add(address)
+            elif address in self._unreachable:
+                logger.info("peer %s answers again at %s", outcome, address)
+                self._unreachable.discard(address)
+        if reached:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DIAL_SECONDS):
+                    await self.node.find_neighbours()
+        return outcomes
+
+    async def _watch(self) -> None:
+        """Keep the list of connected peers, dial the missing ones, write the cache."""
+        turn, dialling = 0, None
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            turn += 1
+            try:
+                self.connected = await self.node.connected()
+                # Beside this, for a dead address takes seconds.
+                if dialling is None or dialling.done():
+                    dialling = self.spawn(self._dial_missing())
+            except (TransportError, OSError, EOFError) as error:
+                self._counters.add("watch_failed")
+                logger.info("the daemon does not tell its peers: %s", error)
+            if turn % CACHE_EVERY == 0:
+                self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
+                self._redial.remember(self._cache.addresses)
+
+    async def _dial_missing(self) -> None:
+        try:
+            await self._dial(self._redial.due(self.connected))
+        except (TransportError, OSError, EOFError) as error:
+            self._counters.add("watch_failed")
+            logger.info("dialling broke off: %s", error)
+
+    async def _supervise(self) -> None:
+        """Whenever the daemon dies, start it again as it was and dial whom it knew."""
+        while True:
+            dead = self.node
+            reason = await dead.wait_dead()
+            self._counters.add("daemon_restarts")
+            logger.error("%s; restarting it with the same identity and port", reason)
+            known = self._addresses_connected()
+            self.connected = {}
+            await dead.stop()
+            self._node = await self._restart(dead)
+            await self._prepare(self._node)
+            await self._dial(known)
+
+    async def _restart(self, dead: HivemindNode) -> HivemindNode:
+        pause = FIRST_RESTART_PAUSE
+        while True:
+            try:
+                return await self._start_node(dead)
+            except TransportError as error:
+                logger.error("%s; next attempt in %g s", error, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_RESTART_PAUSE)
+
+    async def _start_node(self, dead: HivemindNode | None) -> HivemindNode:
+        """A new node; when cancelled meanwhile, one that is stopped again rather than lost."""
+        starting = asyncio.ensure_future(
+            HivemindNode.start(self._settings, self._counters, dead, self._guests)
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with suppress(TransportError):
+                await (await starting).stop()
+            raise
+
+    def _show_out(self, peer: str) -> None:
+        if peer not in self._leaving:
+            self._leaving.add(peer)
+            self.spawn(self._disconnect(peer))
+
+    async def _disconnect(self, peer: str) -> None:
+        try:
+            await self.node.disconnect(peer)
+        except Exception as error:  # noqa: BLE001 - hivemind's and the daemon's
+            logger.info("peer %s was not disconnected: %s", peer, error)
+        finally:
+            self._leaving.discard(peer)
+
+    def _addresses_connected(self) -> tuple[str, ...]:
+        return tuple(address for addresses in self.connected.values() for address in addresses)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._counters.add("transport_failures")
+            logger.error("a task of the transport failed", exc_info=error)
+
+
+def _raise_if_all_skewed(outcomes: Sequence[BaseException | str]) -> None:
+    skewed = [outcome for outcome in outcomes if isinstance(outcome, ClockSkew)]
+    if skewed and not any(isinstance(outcome, str) for outcome in outcomes):
+        raise skewed[0]

@@ -1,0 +1,126 @@
+"""Request and answer on a byte stream, as ``docs/protocol.md`` lays them out.
+
+Each is a u32 big-endian length and that many bytes. A stream that closes where an answer was due
+is a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from struct import Struct
+
+from swarm.transport.service import Service
+from swarm.transport.transport import (
+    HEADER_SECONDS,
+    MINIMUM_RATE,
+    RATE_GRACE_SECONDS,
+    DeadlineExceeded,
+    PeerUnreachable,
+    Refused,
+    ResponseTooLarge,
+    TooSlow,
+)
+
+CHUNK = 1 << 16
+REQUEST_SECONDS = 1.5
+"""For a request to be complete: at most 64 bytes in this protocol, so a distant round trip."""
+
+_LENGTH = Struct(">I")
+
+
+async def ask(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    payload: bytes,
+    *,
+    peer: str,
+    limit: int,
+    minimum_rate: float = MINIMUM_RATE,
+) -> bytes:
+    """Send one request on a fresh stream and read its answer. The caller sets the deadline.
+
+    Raises:
+        PeerUnreachable, Refused, DeadlineExceeded, ResponseTooLarge, TooSlow
+    """
+    try:
+        async with asyncio.timeout(HEADER_SECONDS):
+            writer.write(_LENGTH.pack(len(payload)) + payload)
+            await writer.drain()
+            (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if size > limit:
+            raise ResponseTooLarge(f"peer {peer} declared {size} bytes, {limit} were agreed on")
+        return await _read_at_rate(reader, size, minimum_rate, peer)
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"peer {peer} did not begin to answer within {HEADER_SECONDS:g} s"
+        ) from error
+    except asyncio.IncompleteReadError as error:
+        if not error.partial and error.expected == _LENGTH.size:
+            raise Refused(f"peer {peer} gave no answer") from error
+        raise PeerUnreachable(f"the stream to peer {peer} broke: {error}") from error
+    except OSError as error:
+        raise PeerUnreachable(f"the stream to peer {peer} broke: {error}") from error
+
+
+async def serve(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, service: Service, peer: str
+) -> tuple[int, int]:
+    """Answer the one request of an incoming stream; payload bytes (received, sent).
+
+    A peer that is slow to send its request or to take its answer loses the stream.
+
+    Raises:
+        Refusal, PeerUnreachable, DeadlineExceeded: nothing more is to be sent.
+    """
+    try:
+        with service.admit(peer) as place:
+            async with asyncio.timeout(REQUEST_SECONDS) as patience:
+                place.give_way = _at_once(patience)
+                request = await _read_request(reader, service)
+            service.asked(place)
+            answer = await service.answer(peer, request)
+            # Drained means sent: the peer's place stays taken until the last byte has left.
+            writer.transport.set_write_buffer_limits(high=0)
+            writer.write(_LENGTH.pack(len(answer)) + answer)
+            service.answered(place, len(answer))
+            async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE) as patience:
+                place.give_way = _at_once(patience)
+                await writer.drain()
+            return len(request), len(answer)
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"peer {peer} was too slow") from error
+    except (asyncio.IncompleteReadError, OSError) as error:
+        raise PeerUnreachable(f"the stream from peer {peer} broke: {error}") from error
+
+
+def _at_once(patience: asyncio.Timeout) -> Callable[[], None]:
+    return lambda: None if patience.expired() else patience.reschedule(0.0)
+
+
+async def _read_request(reader: asyncio.StreamReader, service: Service) -> bytes:
+    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    service.check_size(size)
+    return await reader.readexactly(size)
+
+
+async def _read_at_rate(
+    reader: asyncio.StreamReader, size: int, minimum_rate: float, peer: str
+) -> bytes:
+    """``size`` bytes, each read due by the time the minimum rate would have brought one more."""
+    started = asyncio.get_running_loop().time()
+    received = bytearray()
+    while len(received) < size:
+        due = started + RATE_GRACE_SECONDS + (len(received) + 1) / minimum_rate
+        try:
+            async with asyncio.timeout_at(due):
+                chunk = await reader.read(min(CHUNK, size - len(received)))
+        except TimeoutError as error:
+            raise TooSlow(
+                f"peer {peer} sent {len(received)} of {size} bytes, "
+                f"below {minimum_rate:g} bytes a second"
+            ) from error
+        if not chunk:
+            raise asyncio.IncompleteReadError(bytes(received), size)
+        received += chunk
+    return bytes(received)

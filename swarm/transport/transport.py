@@ -1,0 +1,223 @@
+"""The network as the swarm sees it: small signed records to all, request and answer to one.
+
+Two implementations keep this contract: :mod:`swarm.transport.hivemind.transport` over real p2p
+daemons and :mod:`swarm.transport.memory` inside a process on a virtual clock.
+"""
+
+# The names say what happened and need no suffix.
+# ruff: noqa: N818
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.limits import MAX_RECORD_BYTES
+from swarm.common.known_peers import Standing
+
+RECORD_LIMIT = MAX_RECORD_BYTES
+"""Bytes of a record's value. Larger ones poison the hash table of whoever stores them."""
+
+MINIMUM_RATE = 4096.0
+"""Bytes a second below which an answer is given up."""
+
+RATE_GRACE_SECONDS = 2.0
+"""Time before the minimum rate is asked for: a distant peer's round trips and its disk."""
+
+HEADER_SECONDS = 3.0
+"""For an answer to begin, once the stream is open."""
+
+OPENING_SECONDS = 5.0
+"""For a stream to open, its peer dialled first where need be."""
+
+Handler = Callable[[str, bytes], Awaitable[bytes]]
+"""(peer id, request) -> answer; raises :class:`Refusal` to decline."""
+
+
+class TransportError(Exception):
+    """Something the network did not do. The message ends in what to do about it."""
+
+    code = "transport"
+
+
+class PeerUnreachable(TransportError):
+    """No connection to the peer, or it broke."""
+
+    code = "unreachable"
+
+
+class DeadlineExceeded(TransportError):
+    """The answer was not complete in time."""
+
+    code = "deadline"
+
+
+class TooSlow(TransportError):
+    """The answer came in below the minimum rate."""
+
+    code = "too_slow"
+
+
+class ResponseTooLarge(TransportError):
+    """The peer declared an answer over the caller's limit; none of it was read."""
+
+    code = "response_too_large"
+
+
+class Refused(TransportError):
+    """The peer closed the stream without an answer: it is busy, or will not."""
+
+    code = "refused"
+
+
+class ClockSkew(TransportError):
+    """This machine's clock and the swarm's disagree."""
+
+    code = "clock_skew"
+
+
+class RecordTooLarge(TransportError):
+    """A record over :data:`RECORD_LIMIT` was to be stored."""
+
+    code = "record_too_large"
+
+
+def check_size(value: bytes) -> None:
+    """Raises :class:`RecordTooLarge` for a record over :data:`RECORD_LIMIT`."""
+    if len(value) > RECORD_LIMIT:
+        raise RecordTooLarge(
+            f"record of {len(value)} bytes, limit {RECORD_LIMIT}; offer fewer frames"
+        )
+
+
+class Refusal(Exception):
+    """Raised by a handler to decline a request; ``reason`` (snake_case) is counted, not sent."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class RecordView:
+    """A record as a node of the hash table meets it.
+
+    Attributes:
+        key: the **hashed** record key (:func:`protocol.keys.dht_key_of`).
+        subkey: as stored; an author's public key in this protocol.
+        value: at most :data:`RECORD_LIMIT` bytes.
+        expiry: unix time, seconds.
+    """
+
+    key: bytes
+    subkey: bytes
+    value: bytes
+    expiry: float
+
+
+RecordCheck = Callable[[RecordView], bool]
+
+
+class Transport(Protocol):
+    """One peer's access to the network. Every coroutine runs on one event loop."""
+
+    @property
+    def peer_id(self) -> str:
+        """Base58 libp2p peer id."""
+        ...
+
+    @property
+    def bytes_in(self) -> int:
+        """Payload bytes received in requests and answers."""
+        ...
+
+    @property
+    def bytes_out(self) -> int:
+        """Payload bytes sent in requests and answers."""
+        ...
+
+    async def start(self) -> None:
+        """Join the network, alone when nobody answers.
+
+        Raises:
+            TransportError: cannot run at all (port taken, daemon missing, clock off).
+        """
+        ...
+
+    async def close(self) -> None:
+        """Leave; nothing of it remains on the machine. May be called twice."""
+        ...
+
+    def addresses(self) -> tuple[str, ...]:
+        """Full multiaddresses, ``/p2p/<peer id>`` included, that others can dial."""
+        ...
+
+    async def connect(self, address: str) -> str:
+        """Dial a full multiaddress; returns the peer id.
+
+        Raises:
+            PeerUnreachable, ClockSkew
+        """
+        ...
+
+    def peers(self) -> tuple[str, ...]:
+        """Connected peers' ids, sorted, self excluded."""
+        ...
+
+    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
+        """Put a record into the hash table; False when no replica took it.
+
+        A record gives way only to one with a strictly later ``expiry`` (unix seconds).
+
+        Raises:
+            RecordTooLarge
+        """
+        ...
+
+    async def read(self, key: str) -> dict[bytes, bytes]:
+        """Values by subkey, checked by the validator; empty when nothing is there."""
+        ...
+
+    async def request(
+        self,
+        peer: str,
+        protocol: str,
+        payload: bytes,
+        *,
+        limit: int,
+        deadline: float,
+        minimum_rate: float = MINIMUM_RATE,
+    ) -> bytes:
+        """Ask one peer and await its whole answer.
+
+        Args:
+            limit: bytes of answer accepted.
+            deadline: seconds from now. The stream has :data:`OPENING_SECONDS` of them, the
+                answer's beginning :data:`HEADER_SECONDS`.
+            minimum_rate: bytes a second, asked for after :data:`RATE_GRACE_SECONDS`.
+
+        Raises:
+            PeerUnreachable, DeadlineExceeded, TooSlow, ResponseTooLarge, Refused
+        """
+        ...
+
+    def handle(
+        self,
+        protocol: str,
+        handler: Handler,
+        *,
+        request_limit: int,
+        concurrent: int,
+        concurrent_per_peer: int,
+    ) -> None:
+        """Serve ``protocol``; requests over the limits are refused as ``busy`` or ``too_large``."""
+        ...
+
+    def use_validator(self, check: RecordCheck) -> None:
+        """Check every record stored with or read by this peer. Before it is set, none passes."""
+        ...
+
+    def use_standing(self, standing: Standing) -> None:
+        """Keep a share of what is bounded for authors of good standing; before, nobody is known."""
+        ...

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from node.cli.main import COMMANDS
+from node.config.config import Config
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+from tests.node.conftest import Terminal
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("command", [name for name, *_ in COMMANDS])
+def test_every_command_has_help_with_an_example(terminal: Terminal, command: str) -> None:
+    assert terminal(command, "--help") == 0
+    assert f"Example: swarm-node {command}" in terminal.out
+
+
+def test_help_answers_without_loading_torch_pydantic_or_the_network() -> None:
+    code = (
+        "import sys; sys.argv = ['swarm-node', '--help']\n"
+        "from node.cli.main import run\n"
+        "try: run()\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'transformers', 'hivemind', 'pydantic', 'numpy'} & set(sys.modules))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert shown.stdout.splitlines()[-1] == "set()"
+
+
+def test_an_unknown_command_is_a_usage_error(terminal: Terminal) -> None:
+    assert terminal("jion") == 2
+    assert "Traceback" not in terminal.err
+
+
+def test_init_writes_a_config_and_a_private_key(terminal: Terminal) -> None:
+    facts = terminal.json("init", "node")
+    written = tomllib.loads(Path(facts["config"]).read_text())
+    assert written["learner"]["lr"] == Config().learner.lr
+    assert Identity.load(facts["identity"]).peer_id == facts["peer_id"]
+    assert stat.S_IMODE(Path(facts["identity"]).stat().st_mode) == 0o600
+
+
+def test_init_overwrites_nothing(terminal: Terminal, node: RunFolder) -> None:
+    before = node.config.read_bytes(), node.identity.read_bytes()
+    assert terminal("init", "node") == 1
+    assert "Edit it, or choose another folder" in terminal.err
+    assert (node.config.read_bytes(), node.identity.read_bytes()) == before
+
+
+def test_identity_is_shown_and_copied(terminal: Terminal, node: RunFolder) -> None:
+    shown = terminal.json("identity", "show", "--config", "node")
+    assert shown["peer_id"] == Identity.load(node.identity).peer_id
+    assert terminal("identity", "export", "--config", "node", "--out", "copy.key") == 0
+    assert Path("copy.key").read_bytes() == node.identity.read_bytes()
+    assert stat.S_IMODE(Path("copy.key").stat().st_mode) == 0o600
+    assert terminal("identity", "export", "--config", "node", "--out", "copy.key") == 1
+    assert "File exists" in terminal.err
+
+
+def test_a_readable_key_is_refused_in_one_line_with_the_remedy(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    node.identity.chmod(0o644)
+    assert terminal("identity", "show", "--config", "node") == 1
+    assert "chmod 600" in terminal.err
+    assert len(terminal.err.splitlines()) == 1
+
+
+def test_an_error_shows_its_trace_only_with_debug(terminal: Terminal) -> None:
+    assert terminal("status") == 1
+    assert terminal.err.startswith("error: no node.toml here")
+    assert len(terminal.err.splitlines()) == 1
+    assert terminal("status", "--debug") == 1
+    assert "Traceback" in terminal.err
+    assert terminal.err.splitlines()[-1].startswith("error: no node.toml here")
+
+
+def test_an_unexpected_error_is_one_line_as_well(
+    terminal: Terminal, node: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: RunFolder) -> int:
+        raise ZeroDivisionError("odd\nstate")
+
+    monkeypatch.setattr(RunFolder, "holder", broken)
+    node.write_status({})
+    assert terminal("status", "--config", "node") == 1
+    assert terminal.err == (
+        "error: unexpected ZeroDivisionError: odd state. Add --debug to see where it comes from.\n"
+    )

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from node.cli.peers_option import spread
+from node.config.config import Config
+from node.storage.run_folder import RunFolder
+from tests.node.conftest import Terminal
+
+A = "/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+B = A.replace("4001", "4002")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch):
+    """What join and seed hand to the node, taken down in the node's place."""
+    calls: list[tuple[str, Config, RunFolder, object]] = []
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    for name in ("join", "seed"):
+        module = ModuleType(f"node.{name}")
+        module.run = lambda *args, name=name: calls.append((name, *args))
+        monkeypatch.setitem(sys.modules, f"node.{name}", module)
+    yield calls
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_peers_takes_every_address_up_to_the_next_option() -> None:
+    plain = ["--peers", A, "--peers", B, "--json"]
+    assert spread(["--peers", A, B, "--json"]) == plain
+    assert spread(plain) == plain
+    assert spread(["--config", "x", "--peers", A]) == ["--config", "x", "--peers", A]
+
+
+def test_join_without_a_config_makes_a_node_and_comes_back_to_it(
+    terminal: Terminal, started: list
+) -> None:
+    assert terminal("join", "--peers", A, B, "--mix", "2/6", "--rounds", "3") == 0
+    assert "made a node in ./swarm-run" in terminal.out
+    name, config, folder, options = started[0]
+    assert name == "join" and folder.root == Path("swarm-run").absolute()
+    assert config.network.peers == (A, B)
+    assert (config.mixture.local, config.mixture.external) == (2, 6)
+    assert config.schedule.rounds == 3
+    assert not options.json
+    key = folder.identity.read_bytes()
+
+    assert terminal("join") == 0
+    _, again, folder, _ = started[1]
+    assert again.network.peers == (A, B), "the way back is kept"
+    assert again.schedule.rounds == 0, "the other options were for one run"
+    assert folder.identity.read_bytes() == key
+    assert "made" not in terminal.out
+
+
+def test_join_prefers_the_config_it_is_given(terminal: Terminal, started: list) -> None:
+    terminal("init", ".")
+    terminal("init", "other")
+    assert terminal("join", "--config", "other/node.toml", "--set", "learner.lr=1e-5") == 0
+    assert started[0][1].learner.lr == 1e-5
+    assert started[0][2].root == Path("other").absolute()
+    assert terminal("join") == 0
+    assert started[1][2].root == Path().absolute()
+
+
+def test_join_makes_a_missing_identity_but_never_replaces_a_lost_one(
+    terminal: Terminal, node: RunFolder, started: list
+) -> None:
+    node.identity.unlink()
+    assert terminal("join", "--config", "node") == 0
+    assert "made an identity" in terminal.out
+    node.identity.unlink()
+    node.journal.touch()
+    assert terminal("join", "--config", "node") == 1
+    assert "Put the key back" in terminal.err
+
+
+def test_json_keeps_standard_output_for_records(terminal: Terminal, started: list) -> None:
+    assert terminal("join", "--json") == 0
+    assert terminal.out == ""
+    assert "made a node" in terminal.err
+    assert started[0][3].json
+
+
+def test_a_seed_takes_the_same_config(terminal: Terminal, node: RunFolder, started: list) -> None:
+    assert terminal("seed", "--config", "node", "--peers", A, B) == 0
+    assert started[0][0] == "seed"
+    assert started[0][1].network.peers == (A, B)
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["--mix", "4-4"], "as in 4/4"),
+        (["--mix", "0/0"], "no groups"),
+        (["--set", "learner.lr=-1"], "learner.lr: -1"),
+        (["--set", "learner.lrr=1"], "did you mean learner.lr"),
+        (["--set", "lr"], "section.key=value"),
+        (["--peers", "10.0.0.5:4001"], "network.peers"),
+    ],
+)
+def test_a_senseless_command_line_exits_with_2_and_the_remedy(
+    terminal: Terminal, started: list, args: list[str], complaint: str
+) -> None:
+    assert terminal("join", *args) == 2
+    assert complaint in terminal.err
+    assert len(terminal.err.splitlines()) == 1
+    assert not started
+
+
+def test_a_wrong_option_leaves_no_half_made_node_behind(terminal: Terminal, started: list) -> None:
+    assert terminal("join", "--peers", "nonsense") == 2
+    assert not Path("swarm-run").exists()

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.monitor.record import RoundRecord
+from node.network.founding import found_swarm
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+from protocol.manifest import open_manifest, swarm_id
+from tests.node.conftest import Terminal
+from tests.support import saved_policy
+
+
+def test_found_signs_a_manifest_into_the_run_folder_once(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    args = ("found", "--config", "node", "--name", "sums", "--epoch-seconds", "2")
+    facts = terminal.json(*args)
+    data = node.manifest.read_bytes()
+    manifest = open_manifest(data)
+    assert facts["swarm_id"] == swarm_id(data).hex()
+    assert (manifest.name, manifest.epoch_seconds) == ("sums", 2.0)
+    assert manifest.founder == Identity.load(node.identity).author
+    assert terminal(*args) == 1, "another manifest would be another swarm"
+    assert node.manifest.read_bytes() == data
+
+
+def test_found_takes_an_allow_list_and_proof_of_work(terminal: Terminal, node: RunFolder) -> None:
+    friend = Identity.generate()
+    Path("friends").write_text(f"# people\n{friend.peer_id}  # flo\n\n")
+    args = ("found", "--config", "node", "--name", "s")
+    assert terminal(*args, "--admission", "allow:friends", "--out", "a.swarm") == 0
+    assert open_manifest(Path("a.swarm").read_bytes()).admission.authors == (friend.author,)
+    assert terminal(*args, "--admission", "pow:12", "--out", "b.swarm") == 0
+    assert open_manifest(Path("b.swarm").read_bytes()).admission.bits == 12
+    Path("strangers").write_text("somebody\n")
+    for wrong in ("closed", "pow:lots", "pow:99", "allow:", "allow:nowhere", "allow:strangers"):
+        assert terminal(*args, "--admission", wrong, "--out", "c.swarm") == 2
+        assert "Write" in terminal.err or "Change" in terminal.err
+    assert not Path("c.swarm").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["--shards", "3"], "power of two"),
+        (["--epoch-seconds", "0"], "epoch_seconds"),
+        (["--catalogue", "nowhere"], "reasoning-gym"),
+        (["--catalogue", "nowhere.toml"], "nowhere.toml"),
+    ],
+)
+def test_found_refuses_impossible_values(
+    terminal: Terminal, node: RunFolder, args: list[str], complaint: str
+) -> None:
+    assert terminal("found", "--config", "node", "--name", "s", *args) == 1
+    assert complaint in terminal.err
+    assert len(terminal.err.splitlines()) == 1
+
+
+STATUS = {
+    "pid": 7,
+    "peer_id": "12D3KooWme",
+    "addresses": ["/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWme"],
+    "swarm_id": "ab" * 32,
+    "swarm_name": "sums",
+    "record": RoundRecord(round=9, policy_step=8, time=1.0, reward_own=0.5).to_dict(),
+    "peers": [
+        {
+            "peer_id": "12D3KooWlarry",
+            "bytes_in": 2048,
+            "bytes_out": 10,
+            "admitted": 3,
+            "refused": {"reward_mismatch": 2},
+            "strikes": 2.0,
+            "banned": True,
+        }
+    ],
+}
+
+
+def test_status_tells_a_running_node_from_one_that_was(terminal: Terminal, node: RunFolder) -> None:
+    node.write_status(STATUS)
+    assert terminal("status", "--config", "node") == 0
+    assert "not running" in terminal.out
+    assert "round 9 | reward 0.500" in terminal.out
+    with node.locked():
+        assert terminal.json("status", "--config", "node") == {**STATUS, "running": True}
+
+
+def test_status_before_the_first_round_is_not_an_error(terminal: Terminal, node: RunFolder) -> None:
+    node.write_status({**STATUS, "record": None, "peers": []})
+    assert terminal("status", "--config", "node") == 0
+    assert "none done yet" in terminal.out
+    assert terminal("peers", "--config", "node") == 0
+    assert "no peers met yet" in terminal.out
+
+
+def test_peers_shows_what_each_gave_and_what_was_refused(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    node.write_status(STATUS)
+    assert terminal("peers", "--config", "node") == 0
+    for expected in ("12D3KooWlarry", "2.0 kB", "banned", "reward_mismatch 2"):
+        assert expected in terminal.out
+    assert terminal.json("peers", "--config", "node") == STATUS["peers"]
+
+
+def test_export_writes_the_newest_checkpoint_for_other_programs(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    assert terminal("export", "--config", "node", "--out", "model") == 1
+    assert "no checkpoint yet" in terminal.err
+    checkpoints = Checkpoints(node.checkpoints)
+    for step in (1, 2):
+        checkpoints.save(
+            step, lambda folder, step=step: saved_policy(folder, seed=step), {"n": step}
+        )
+    (checkpoints.path(2) / "model.safetensors").write_bytes(b"")
+    facts = terminal.json("export", "--config", "node", "--out", "model")
+    assert facts["state"] == {"n": 1}
+    assert "step-00000002 is damaged" in terminal.err
+    exported = AutoModelForCausalLM.from_pretrained("model").state_dict()
+    saved = AutoModelForCausalLM.from_pretrained(checkpoints.path(1)).state_dict()
+    assert all((exported[name] == saved[name]).all() for name in saved)
+    assert not list(Path("model").glob("*.pt"))
+    assert terminal("export", "--config", "node", "--out", "model") == 1
+    assert "something already" in terminal.err
+
+
+def test_eval_scores_a_model_on_held_out_tasks(terminal: Terminal, node: RunFolder) -> None:
+    saved_policy(Path("model"))
+    args = ("eval", "--config", "node", "--model", "model", "--tasks", "20", "--samples", "2")
+    assert terminal(*args) == 1
+    assert "swarm-node found" in terminal.err
+    node.manifest.write_bytes(found_swarm(Identity.load(node.identity), name="sums"))
+    result = terminal.json(*args, "--set", "engine.max_new_tokens=4")
+    assert result["tasks"] == 20 == sum(row["tasks"] for row in result["families"].values())
+    assert set(result["pass_at"]) == {"1", "2"}
+    assert 0.0 <= result["pass_at"]["1"] <= result["pass_at"]["2"] <= 1.0
+    assert terminal(*args, "--k", "3") == 2
+    assert "--samples 3" in terminal.err
+
+
+def test_a_demo_with_vllm_needs_vllm_and_says_so_before_it_starts_anything(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.engines.vllm.version.PACKAGES", ("a-package-that-is-nowhere",))
+    assert terminal("demo", "--engine", "vllm", "--run-dir", "demo") == 2
+    assert "vLLM is not installed here" in terminal.err
+    assert "make vllm" in terminal.err
+    assert not Path("demo").exists()

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.config.config import Config, build, load, run_folder, write_config
+from node.config.reference import PAGE
+from node.config.toml import reference
+from node.config_overrides import parse_assignments
+from node.errors import ConfigError, NodeError
+
+PEER = "/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+
+
+def test_the_written_file_explains_every_key_and_reads_back_equal(tmp_path: Path) -> None:
+    config = Config.with_overrides(
+        {
+            "node.name": "bench 1",
+            "network.peers": [PEER],
+            "tasks.weights": {"chain_sum": 2.0, 'od"d': 0.5},
+            "learner.lr": 1e-5,
+            "monitor.live": False,
+        }
+    )
+    write_config(tmp_path / "node.toml", config)
+    assert load(tmp_path / "node.toml") == config
+    text = (tmp_path / "node.toml").read_text()
+    for name, section in Config.model_fields.items():
+        assert f"[{name}]" in text
+        for key, field in section.annotation.model_fields.items():
+            assert f"\n{key} = " in text
+            assert field.description
+
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8"), min_size=1), st.floats(0.1, 9)))
+def test_any_table_of_weights_survives_writing(tmp_path_factory, weights: dict) -> None:
+    path = tmp_path_factory.mktemp("config") / "node.toml"
+    config = build({"tasks": {"weights": weights}})
+    write_config(path, config)
+    assert load(path) == config
+
+
+def test_the_configuration_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == reference(Config()), (
+        "run: python -m node.config.reference"
+    )
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key", "remedy"),
+    [
+        ("learner.lrr=1", "learner.lrr", "did you mean learner.lr?"),
+        ("leaner.lr=1", "leaner", "did you mean learner?"),
+        ("learner.lr=-1", "learner.lr", "greater than 0"),
+        ("learner.lr=nan", "learner.lr", "finite"),
+        ("learner.betas=[1.0, 0.9]", "learner.betas", "less than 1"),
+        ("learner.lr=fast", "learner.lr", "number"),
+        ("learner.betas=[0.9]", "learner.betas", "2 items"),
+        ("node.seed=true", "node.seed", "integer"),
+        ("node.seed=1.5", "node.seed", "integer"),
+        ("node.name.first=a", "node.name", "string"),
+        ("monitor.live=1", "monitor.live", "boolean"),
+        ("network.transport=carrier-pigeon", "network.transport", "'hivemind'"),
+        ("network.swarm=abc", "network.swarm", "64 hex digits"),
+        ("network.listen=[]", "network.listen", "at least 1 item"),
+        ('network.listen=["0.0.0.0:4001"]', "network.listen", "/ip4/"),
+        ('network.peers=["/ip4/10.0.0.5/tcp/4001"]', "network.peers", "/p2p/"),
+        ("network.relay=true", "network.relay", "network.peers"),
+        ("engine.group_size=1", "engine.group_size", "greater than or equal to 2"),
+        ("engine.kind=sglang", "engine.kind", "'transformers' or 'vllm'"),
+        ("engine.tensor_parallel=2", "engine.tensor_parallel", "engine.kind = 'vllm'"),
+        ("engine.data_parallel=2", "engine.data_parallel", "engine.kind = 'vllm'"),
+        ("engine.gpu_memory=0", "engine.gpu_memory", "greater than 0"),
+        ("mixture.local=-2", "mixture.local", "greater than or equal to 0"),
+        ("mixture.pool_groups=2", "mixture.pool_groups", "mixture.external"),
+        ("schedule.mode=hurry", "schedule.mode", "'overlap'"),
+        ("schedule.max_staleness=-1", "schedule.max_staleness", "greater than or equal to 0"),
+        ("schedule.over_provision=1.5", "schedule.over_provision", "max_staleness to 2"),
+        ("schedule.over_provision=0.5", "schedule.over_provision", "schedule.mode = 'overlap'"),
+        ("policy.device=gpu", "policy.device", "cuda"),
+        ("tasks.weights={chain_sum = 0}", "tasks.weights", "positive weight"),
+        ("tasks.weights.chain_sum=-1", "tasks.weights.chain_sum", "greater than or equal"),
+        ("monitor.prometheus_port=70000", "monitor.prometheus_port", "65535"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key_and_the_remedy(
+    assignment: str, key: str, remedy: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build({}, parse_assignments([assignment]))
+    assert caught.value.key.startswith(key)
+    assert remedy in caught.value.remedy
+    assert "\n" not in str(caught.value)
+
+
+def test_an_update_without_any_group_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"mixture\.external = 0"):
+        Config.with_overrides({"mixture.local": 0, "mixture.external": 0})
+
+
+def test_several_mistakes_are_counted() -> None:
+    with pytest.raises(ConfigError, match="1 more to correct"):
+        Config.with_overrides({"learner.lr": -1, "node.sed": 3})
+
+
+def test_overrides_are_toml_values_or_plain_text() -> None:
+    pairs = ["learner.lr=1e-5", "policy.model=Qwen/Qwen3-0.6B", "tasks.weights.gcd=2.0"]
+    config = build({"tasks": {"weights": {"lcm": 1.0}}}, parse_assignments(pairs))
+    assert config.learner.lr == 1e-5
+    assert config.policy.model == "Qwen/Qwen3-0.6B"
+    assert config.tasks.weights == {"lcm": 1.0, "gcd": 2.0}
+
+
+@pytest.mark.parametrize("pair", ["learner.lr", "lr=1", "=1"])
+def test_an_override_that_is_no_assignment_is_refused(pair: str) -> None:
+    with pytest.raises(ConfigError, match=r"section\.key=value"):
+        parse_assignments([pair])
+
+
+def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match="swarm-node init"):
+        load(tmp_path / "node.toml")
+
+
+@pytest.mark.parametrize("content", [b"[node\n", b"\xff\xfe"])
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "node.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"node\.toml"):
+        load(tmp_path / "node.toml")
+
+
+def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / "model").mkdir(parents=True)
+    (home / "model" / "config.json").write_text("{}")
+    (home / "node.toml").write_text(
+        '[node]\nrun_dir = "run"\n[policy]\nmodel = "model"\n[tasks]\nfiles = {mine = "q.jsonl"}\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    config = load(Path("home/node.toml"))
+    assert config.policy.model == str(home / "model")
+    assert config.tasks.files == {"mine": str(home / "q.jsonl")}
+    assert run_folder(Path("home/node.toml"), config).root == home / "run"
+
+
+def defaults(component: type) -> dict[str, object]:
+    return {f.name: f.default for f in fields(component) if f.default is not MISSING}
+
+
+def test_a_section_and_the_component_it_sets_up_have_the_same_keys_and_defaults() -> None:
+    from node.learner.learner import LearnerConfig
+    from node.policy.policy import PolicyConfig
+    from swarm.mixture import MixtureConfig
+
+    config = Config()
+    # the file's rate is that of the model it names, the component's that of ordinary ones
+    rate = {"lr": config.learner.lr}
+    assert config.learner.model_dump() == {**defaults(LearnerConfig), **rate}
+    assert config.policy.model_dump() == defaults(PolicyConfig)
+    mixture = config.mixture.model_dump(include={"external", "select", "informative"})
+    assert mixture.items() <= defaults(MixtureConfig).items()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "overlaps"),
+    [
+        ("auto", "transformers", False),
+        ("auto", "vllm", True),
+        ("overlap", "transformers", True),
+        ("alternate", "vllm", False),
+    ],
+)
+def test_the_schedule_follows_the_engine_unless_it_is_named(mode, kind, overlaps):
+    config = Config.with_overrides({"schedule.mode": mode, "engine.kind": kind})
+    assert config.overlaps is overlaps

@@ -1,0 +1,194 @@
+"""What ``torchrun`` runs in test_ranks.py: learners over two ranks, and the same alone.
+
+Rank 0 leaves what it found in the folder it is given.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
+
+from node.distributed.ranks import Ranks
+from node.distributed.sharded_learner import Settings, follow, open_learner
+from node.distributed.torchrun import Launch
+from node.errors import NodeError
+from node.learner.learner import Learner, TrainingCompletion, TrainingGroup
+from node.policy.policy import Policy
+from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, spoil, weights
+from tests.support import random_policy
+
+FULL = "memory is full"
+
+
+def sharing_prompts() -> list[TrainingGroup]:
+    """Groups whose completions read their long prompt together."""
+    draw = random.Random(0)
+    groups = []
+    for number in range(3):
+        prompt = tuple(draw.randrange(95) for _ in range(60 + number))
+        lines = [tuple(draw.randrange(95) for _ in range(5)) for _ in range(4)]
+        done = tuple(TrainingCompletion(ids, (True,) * 5, (-1.0,) * 5) for ids in lines)
+        groups.append(TrainingGroup(prompt, done, (0.0, 1.0, 0.0, 0.5), own=number > 0))
+    return groups
+
+
+def one_row() -> list[TrainingGroup]:
+    """A group of which a single completion is trained on."""
+    each = group(4, (1.0, 0.0))
+    first, second = each.completions
+    second = dataclasses.replace(second, trained=(False,) * len(second.ids))
+    return [dataclasses.replace(each, completions=(first, second)), group(5, (1.0, 1.0))]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """Updates of one learner."""
+
+    groups: list[TrainingGroup]
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    policy: Callable[[], Policy] = random_policy
+    updates: int = 2
+
+
+def odd_policy() -> Policy:
+    """One whose embeddings cannot be halved, and whose head is not tied to them."""
+    policy = random_policy()
+    policy.model.config.tie_word_embeddings = False
+    policy.model.resize_token_embeddings(99)
+    policy.model.lm_head.weight = torch.nn.Parameter(policy.model.lm_head.weight.detach() * 0.5)
+    return policy
+
+
+def spoilt_policy() -> Policy:
+    policy = random_policy()
+    spoil(policy)
+    return policy
+
+
+STALE = dated(behaving(MIXED, 0.1), 0) + dated(behaving([group(7, (0.0, 1.0))], -0.3), -1)
+CASES = {
+    "one pass": Case(MIXED),
+    "clipped": Case(MIXED, {"max_grad_norm": 0.1, "lr": 3e-3}),
+    "epochs in small pieces": Case(
+        behaving(MIXED, 0.5), {"epochs": 3, "micro_batch_tokens": 24, "lr": 3e-3}
+    ),
+    "prompts shared": Case(sharing_prompts(), {"epochs": 2}, {"correction": "tapered"}),
+    "one group": Case(sharing_prompts()[:1], {"epochs": 2}),
+    "fewer rows than ranks": Case(one_row(), {"epochs": 2}),
+    "half precision": Case(
+        MIXED, {"epochs": 2}, policy=lambda: random_policy(dtype=torch.bfloat16)
+    ),
+    "stale, recomputed": Case(
+        STALE,
+        {"epochs": 2, "gradient_checkpointing": True, "prox": "versions", "loss": "gspo"},
+        {"decoupled": True, "temperature": 0.7},
+    ),
+    "odd and untied": Case(MIXED, {"loss": "dr_grpo"}, policy=odd_policy),
+    "refused": Case(MIXED, policy=spoilt_policy, updates=1),
+    "no signal": Case([group(5, (1.0, 1.0))], updates=1),
+}
+
+
+def learner_of(case: Case, policy: Policy, ranks: Ranks | None) -> Learner:
+    config = dataclasses.replace(CONFIG, **case.config)
+    settings = {"temperature": 1.0, "correction": "none", "decoupled": False, **case.settings}
+    return open_learner(policy, Settings(config, **settings), ranks)
+
+
+def both_ways(case: Case, ranks: Ranks) -> dict[str, Any]:
+    """Statistics, versions and weights after the case's updates, alone and over ranks."""
+    found: dict[str, Any] = {"start": weights(case.policy())}
+    for name, helpers in (("alone", None), ("ranks", ranks)):
+        policy = case.policy()
+        learner = learner_of(case, policy, helpers)
+        stats = [dataclasses.asdict(learner.update(case.groups)) for _ in range(case.updates)]
+        found[name] = {"stats": stats, "version": policy.version, "weights": weights(policy)}
+    return found
+
+
+def through_a_checkpoint(
+    case: Case, before: Ranks | None, after: Ranks | None, folder: Path
+) -> dict[str, Any]:
+    """The state after two updates, that of a learner which goes on from it, and what it ends with.
+
+    The learner goes on from weights that came into its policy after it was made.
+    """
+    policy, other = case.policy(), case.policy()
+    learner = learner_of(case, policy, before)
+    for _ in range(2):
+        learner.update(case.groups)
+    torch.save(learner.state_dict(), folder / "learner.pt")
+    saved = torch.load(folder / "learner.pt", map_location="cpu", weights_only=True)
+    restored = learner_of(case, other, after)
+    other.model.load_state_dict(policy.model.state_dict())
+    restored.load_state_dict(saved)
+    found = {
+        "saved": saved,
+        "restored": copy.deepcopy(restored.state_dict()),
+        "version": other.version,
+    }
+    restored.update(case.groups)
+    return found | {"weights": weights(other)}
+
+
+def end_of_memory(ranks: Ranks, folder: Path) -> str:
+    """What rank 0 says where rank 1 runs out of memory in the middle of its layers."""
+    learner = learner_of(CASES["one pass"], random_policy(), ranks)
+    (folder / FULL).touch()
+    try:
+        learner.update(MIXED)
+    except NodeError as error:
+        return str(error)
+    return "nothing"
+
+
+def lead(ranks: Ranks, folder: Path) -> None:
+    found: dict[Any, Any] = {name: both_ways(case, ranks) for name, case in CASES.items()}
+    for name in ("one pass", "half precision"):
+        for before, after in ((None, None), (None, ranks), (ranks, None), (ranks, ranks)):
+            ways = name, 1 if before is None else 2, 1 if after is None else 2
+            found[ways] = through_a_checkpoint(CASES[name], before, after, folder)
+    # torchrun stops all ranks as soon as one has ended.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    found["end of memory"] = end_of_memory(ranks, folder)
+    torch.save(found, folder / "found.pt")
+
+
+def cramp(folder: Path) -> None:
+    """Let attention run out of memory from the moment on when rank 0 says so."""
+    forward = Qwen3Attention.forward
+
+    def cramped(self, *args, **settings):
+        if (folder / FULL).exists():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, *args, **settings)
+
+    Qwen3Attention.forward = cramped
+
+
+def main(folder: Path) -> None:
+    logging.basicConfig()
+    launch = Launch.read()
+    assert launch is not None
+    with Ranks(launch) as ranks:
+        assert Launch.read() is None
+        if ranks.leads:
+            lead(ranks, folder)
+        else:
+            cramp(folder)
+            follow(ranks)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

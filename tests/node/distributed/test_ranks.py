@@ -1,0 +1,153 @@
+"""Two real ranks under torchrun, against one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._pytree import tree_flatten
+
+from node.config.config import Config
+from node.distributed.sharded_learner import dealt
+from node.distributed.torchrun import Launch, forget
+from node.errors import ConfigError
+from node.learner.batches import Row, TrainingCompletion
+from tests.node.distributed.ranks_work import CASES
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    """What rank 0 of :mod:`tests.node.distributed.ranks_work` has written down."""
+    folder = tmp_path_factory.mktemp("ranks")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    work = ("-m", "tests.node.distributed.ranks_work", str(folder))
+    run = subprocess.run(
+        [sys.executable, *launcher, *work], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert (folder / "found.pt").exists(), run.stderr
+    return dict(torch.load(folder / "found.pt", weights_only=True))
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"half precision"}))
+def test_two_ranks_report_and_learn_what_one_does(found: dict[Any, Any], name: str) -> None:
+    alone, ranks = found[name]["alone"], found[name]["ranks"]
+    assert alone["version"] == ranks["version"]
+    assert len(alone["stats"]) == len(ranks["stats"]) == CASES[name].updates
+    for one, two in zip(alone["stats"], ranks["stats"], strict=True):
+        for figure, value in one.items():
+            if isinstance(value, float | tuple):
+                value = pytest.approx(value, rel=1e-4, abs=1e-5, nan_ok=True)
+            assert two[figure] == value, figure
+    torch.testing.assert_close(
+        ranks["weights"], alone["weights"], atol=5e-5, rtol=1e-4, equal_nan=True
+    )
+
+
+def test_the_cases_do_what_they_are_there_for(found: dict[Any, Any]) -> None:
+    stats = {name: found[name]["ranks"]["stats"][0] for name in CASES}
+    for name in CASES.keys() - {"refused", "no signal"}:
+        moved = found[name]["ranks"]["weights"] - found[name]["start"]
+        assert moved.norm() > 1e-2, name
+    assert stats["clipped"]["grad_norm"] > 1
+    assert stats["epochs in small pieces"]["clip_fraction"] > 0
+    assert stats["stale, recomputed"]["staleness"]
+    assert stats["refused"]["refused"] == 1
+    assert stats["no signal"]["skipped"]
+
+
+def test_two_ranks_in_half_precision_step_as_one_does_but_for_rounding(
+    found: dict[Any, Any],
+) -> None:
+    """The rows of a micro-batch are others, and so is what bfloat16 rounds."""
+    alone, ranks = found["half precision"]["alone"], found["half precision"]["ranks"]
+    for one, two in zip(alone["stats"], ranks["stats"], strict=True):
+        for figure in ("loss", "grad_norm", "entropy"):
+            assert two[figure] == pytest.approx(one[figure], rel=0.02), figure
+    steps = [way["weights"] - found["half precision"]["start"] for way in (alone, ranks)]
+    assert torch.cosine_similarity(*steps, dim=0) > 0.98
+
+
+@pytest.mark.parametrize("name", ["one pass", "half precision"])
+@pytest.mark.parametrize("ways", [(1, 2), (2, 1), (2, 2)])
+def test_a_checkpoint_of_some_ranks_is_gone_on_with_by_others(
+    found: dict[Any, Any], name: str, ways: tuple[int, int]
+) -> None:
+    through, alone = found[name, *ways], found[name, 1, 1]
+    (saved, layout), (restored, again) = map(tree_flatten, (through["saved"], through["restored"]))
+    assert layout == again == tree_flatten(alone["saved"])[1]
+    for before, after in zip(saved, restored, strict=True):
+        if torch.is_tensor(before):
+            assert before.dtype == after.dtype == torch.float32
+            assert torch.equal(before, after)
+        else:
+            assert before == after
+    assert through["version"] == alone["version"]
+    if name == "one pass":
+        torch.testing.assert_close(through["weights"], alone["weights"], atol=5e-5, rtol=1e-4)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 5))
+def test_every_row_is_dealt_once_and_no_rank_has_much_more_than_another(
+    lengths: list[int], ranks: int
+) -> None:
+    done = TrainingCompletion((5,), (True,))
+    rows = [Row((7,) * n, (done,), (1.0,), True, first=i) for i, n in enumerate(lengths)]
+    hands = dealt(rows, ranks)
+    assert sorted(row.first for hand in hands for row in hand) == list(range(len(rows)))
+    tokens = [sum(row.length for row in hand) for hand in hands]
+    assert max(tokens) - min(tokens) <= max(lengths, default=0)
+
+
+def test_memory_that_runs_out_on_one_rank_ends_all_with_the_key_that_helps(
+    found: dict[Any, Any],
+) -> None:
+    told = found["end of memory"]
+    assert "rank 1: memory runs out" in told
+    assert "learner.micro_batch_tokens" in told
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("policy.lora_rank", 8),
+        ("learner.optimizer", "adamw8bit"),
+        ("learner.offload", True),
+        ("policy.device", "cuda:1"),
+        ("policy.device", "mps"),
+    ],
+)
+def test_what_several_ranks_cannot_do_is_refused_by_the_key(key: str, value: object) -> None:
+    launch = Launch(rank=0, local_rank=0, world=2)
+    launch.check(Config())
+    with pytest.raises(ConfigError, match="without torchrun") as refused:
+        launch.check(Config.with_overrides({key: value}))
+    assert refused.value.key == key
+
+
+def test_only_a_process_among_several_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert Launch.read() is None
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    launch = Launch.read()
+    assert launch == Launch(rank=3, local_rank=1, world=4)
+    forget()
+    assert not told.keys() & os.environ.keys()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert Launch.read() is None
+    assert "TORCHELASTIC_USE_AGENT_STORE" not in os.environ, "children take themselves for ranks"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE: '2'.*unset WORLD_SIZE"):
+        Launch.read()

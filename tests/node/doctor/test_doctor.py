@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+import shutil
+import socket
+import sys
+import time
+from collections import namedtuple
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from node.cli.main import run
+from node.concurrency.loop_thread import LoopThread
+from node.config.config import Config
+from node.doctor.machine import (
+    check_clock,
+    check_daemon,
+    check_device,
+    check_disk,
+    check_engine,
+    check_key,
+    check_packages,
+)
+from node.doctor.network import check_network, check_ports
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+
+NOBODY = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    Identity.create(tmp_path / "identity.key")
+    return RunFolder(tmp_path)
+
+
+@pytest.fixture
+def taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_missing_and_odd_packages_come_with_the_command_that_installs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = ["pydantic>=2", "rich>=99", "no-such-package>=1", "pytest>=1; extra == 'test'"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
+    old, missing = check_packages()
+    assert (old.level, missing.level) == ("warn", "fail")
+    assert old.remedy == "Install it with: pip install 'rich>=99'"
+    assert "no-such-package is missing" in missing.found
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["pydantic>=2"])
+    assert [f.level for f in check_packages()] == ["ok"]
+
+
+def test_the_daemon_runs_here_and_a_missing_one_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_daemon().level == "ok"
+    elsewhere = ModuleSpec("hivemind", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: elsewhere)
+    assert check_daemon().level == "fail"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "hivemind is not installed" in check_daemon().found
+
+
+def test_a_gpu_that_is_not_there_is_a_failure_and_no_gpu_is_none() -> None:
+    assert check_device("auto").level == "ok"
+    assert check_device("cuda:99").level == "fail"
+
+
+def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_engine("transformers").level == "ok"
+    monkeypatch.setattr("node.engines.vllm.version.PACKAGES", ("a-package-that-is-nowhere",))
+    finding = check_engine("vllm")
+    assert finding.level == "fail"
+    assert "make vllm" in finding.remedy
+
+
+def test_a_key_that_others_can_read_is_a_failure(folder: RunFolder) -> None:
+    assert check_key(folder).level == "ok"
+    folder.identity.chmod(0o644)
+    finding = check_key(folder)
+    assert finding.level == "fail" and "chmod 600" in finding.remedy
+    folder.identity.unlink()
+    assert check_key(folder).level == "warn"
+
+
+def test_little_space_is_a_warning_and_none_a_failure(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    for free, level in ((100 << 30, "ok"), (1 << 30, "warn"), (1 << 20, "fail")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(0, 0, free))
+        assert check_disk(folder).level == level
+    (folder.root / "file").touch()
+    assert "run_dir" in check_disk(RunFolder(folder.root / "file" / "run")).remedy
+
+
+def test_a_clock_that_jumps_or_shows_another_age_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    steps = itertools.count(2e9, 10.0)
+    monkeypatch.setattr(time, "time", lambda: next(steps))
+    assert check_clock().level == "warn"
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    assert check_clock().level == "fail"
+
+
+def test_a_taken_port_is_found_unless_this_node_holds_it(
+    folder: RunFolder, taken_port: int
+) -> None:
+    config = Config.with_overrides(
+        {
+            "network.listen": ["/ip4/127.0.0.1/tcp/0", f"/ip4/127.0.0.1/tcp/{taken_port}"],
+            "monitor.prometheus_port": taken_port,
+        }
+    )
+    findings = check_ports(config, folder)
+    assert [f.level for f in findings] == ["ok", "fail", "fail"]
+    assert str(taken_port) in findings[1].found and findings[1].remedy
+    with folder.locked():
+        assert [f.level for f in check_ports(config, folder)] == ["ok"]
+
+
+def test_a_node_without_peers_is_told_how_to_name_some(folder: RunFolder) -> None:
+    assert "--peers" in check_network(Config(), folder)[-1].remedy
+
+
+@pytest.mark.processes
+def test_peers_are_dialled_and_told_dead_from_alive(folder: RunFolder) -> None:
+    from swarm.transport.hivemind.transport import HivemindTransport
+
+    loop = LoopThread("peer")
+    transport = HivemindTransport(folder.identity, listen=("/ip4/127.0.0.1/tcp/0",))
+    try:
+        loop.call(transport.start(), timeout=60)
+        alive = transport.addresses()[0]
+        another = f"{alive.rpartition('/')[0]}/{NOBODY}"
+        dead = f"/ip4/127.0.0.1/tcp/1/p2p/{NOBODY}"
+        config = Config.with_overrides({"network.peers": [alive, another, dead]})
+        findings = check_network(config, folder)
+    finally:
+        loop.call(transport.close(), timeout=60)
+        loop.close()
+    levels = {check: [f.level for f in findings if f.check == check] for check in ("peers", "dial")}
+    assert levels == {"peers": ["ok", "ok", "fail"], "dial": ["ok", "fail", "fail"]}
+    assert all(f.remedy and "\n" not in f.remedy for f in findings if f.level == "fail")
+
+
+def test_doctor_exits_with_1_when_something_fails(
+    folder: RunFolder,
+    taken_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder.root)
+
+    def doctor(*args: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["swarm-node", "doctor", *args])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        return ended.value.code or 0
+
+    assert doctor("--json") == 0
+    assert {f["level"] for f in json.loads(capsys.readouterr().out)} <= {"ok", "warn"}
+    assert doctor("--set", f"monitor.prometheus_port={taken_port}") == 1
+    shown = capsys.readouterr().out
+    assert "fail" in shown and "Stop what holds it" in shown

@@ -1,0 +1,82 @@
+"""Engine processes that go wrong as their policy's device says: ``python -m strange_engine``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from node.engines.backend import BackendSettings, Job, Written
+from node.engines.process.worker import serve
+from node.errors import NodeError
+from protocol.rollout import Finish
+
+
+class Counting:
+    """Writes 1, 2, 3 … until a job's room is filled, a token a step and job."""
+
+    def __init__(self, settings: BackendSettings) -> None:
+        self._dies_at = settings.options.get("dies_at", 0)
+        self._hangs_at = settings.options.get("hangs_at", 0)
+        self._slow = settings.options.get("slow", 0.0)
+        self._jobs: dict[int, list[int]] = {}
+        self._steps = 0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._jobs)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._jobs.update({job.number: [len(job.ids), job.room] for job in jobs})
+
+    def step(self) -> list[Written]:
+        self._steps += 1
+        if self._steps == self._dies_at:
+            print("no more memory, sorry", file=sys.stderr, flush=True)
+            print("INFO 11-21 a step was made", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._steps == self._hangs_at:
+            threading.Event().wait()
+        time.sleep(self._slow)
+        written = []
+        for number, state in list(self._jobs.items()):
+            state[0] += 1
+            state[1] -= 1
+            finish = None if state[1] else Finish.LENGTH
+            written.append(Written(number, [state[0] % 90 + 1], [-1.0], 0, finish))
+            if not state[1]:
+                del self._jobs[number]
+        return written
+
+    def update(self) -> list[Written]:
+        raise ValueError("these weights are of no use")
+
+    def halt(self) -> list[Written]:
+        self._jobs.clear()
+        return []
+
+    def rest(self) -> None:
+        pass
+
+
+def unloadable(settings: BackendSettings) -> Counting:
+    raise NodeError("cannot load", settings.folder, "Choose another model.")
+
+
+def too_large(settings: BackendSettings) -> Counting:
+    print("Killed: out of memory", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def stuck(settings: BackendSettings) -> Counting:
+    threading.Event().wait()
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    kinds = {"unloadable": unloadable, "too large": too_large, "stuck": stuck}
+    serve({"counting": Counting, **kinds})

@@ -1,0 +1,453 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from node.engines.engine import Begun, Sample, Sampling, Trajectory
+from node.engines.process.engine import EngineProcess
+from node.engines.transformers.engine import TransformersEngine
+from node.engines.weight_snapshot import PREFIX, WEIGHTS
+from node.errors import NodeError
+from node.policy.policy import Policy
+from protocol.rollout import Finish
+from swarm.common.counters import Counters
+from tests.support import lone_logprobs, random_policy
+
+GREEDY = Sampling(max_new_tokens=24, greedy=True)
+PATIENCE = 240.0
+HASTY = 3.0
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory) -> Iterator[EngineProcess]:
+    engine = opened(random_policy(), tmp_path_factory.mktemp("engine"), kind="transformers")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def engine(shared: EngineProcess) -> EngineProcess:
+    shared.update(random_policy())
+    return shared
+
+
+@pytest.fixture
+def strange(tmp_path, monkeypatch) -> Iterator:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    engines = []
+
+    def start(kind: str, patience: float = PATIENCE, **options) -> EngineProcess:
+        settings = {"patience": patience, "options": options, "module": "strange_engine"}
+        engine = opened(random_policy(), tmp_path, kind=kind, **settings)
+        engines.append(engine)
+        return engine
+
+    yield start
+    for each in engines:
+        each.close()
+
+
+def opened(policy: Policy, place: Path, **settings) -> EngineProcess:
+    settings = {"seed": 0, "threads": 1, "counters": Counters(), "place": place, **settings}
+    settings.setdefault("patience", PATIENCE)
+    return EngineProcess(policy, **settings)
+
+
+def finished(engine: EngineProcess, count: int) -> dict[int, Sample]:
+    samples: dict[int, Sample] = {}
+    deadline = time.monotonic() + PATIENCE
+    while len(samples) < count and time.monotonic() < deadline:
+        for key, sample in engine.poll(1.0):
+            assert key not in samples
+            samples[key] = sample
+    return samples
+
+
+def under_way(
+    engine: EngineProcess, trajectories: list[Trajectory], sampling: Sampling, tokens: int
+) -> dict[int, Sample]:
+    """Submit and wait until about so many tokens of each were written; what has finished."""
+    short = Trajectory(99, (1, 2))
+    engine.submit([short], replace(sampling, max_new_tokens=tokens))
+    engine.submit(trajectories, sampling)
+    samples: dict[int, Sample] = {}
+    while short.key not in samples:
+        samples |= finished(engine, 1)
+    del samples[short.key]
+    return samples
+
+
+def generated(policy: Policy, prompt: tuple[int, ...], cap: int) -> tuple[int, ...]:
+    ids = torch.tensor([prompt])
+    output = policy.model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=cap
+    )
+    return tuple(output[0, len(prompt) :].tolist())
+
+
+def test_greedy_completions_equal_generate_prompt_by_prompt(engine):
+    prompts = [(5, 6, 7), (1,) * 30, (1, 2, 3, 4), (5, 6, 7)]
+    samples = engine.generate(prompts, 2, GREEDY)
+    policy = random_policy()
+    for prompt, (one, two) in zip(prompts, samples, strict=True):
+        assert one.ids == two.ids == generated(policy, prompt, 24)
+        assert one.text == policy.decode(one.ids)
+
+
+def test_draws_have_the_distribution_of_the_engine_inside(engine):
+    policy = random_policy(spread=0.1)
+    engine.update(policy)
+    (group,) = engine.generate([[3, 1, 4]], 4000, Sampling(0.7, max_new_tokens=1))
+    ids = torch.tensor([[3, 1, 4, 0]])
+    with torch.no_grad():
+        logits = policy.model(ids).logits[0, 2]
+    expected = (logits / 0.7).softmax(-1)
+    drawn = torch.tensor([s.ids[0] for s in group]).bincount(minlength=len(expected)) / 4000
+    torch.testing.assert_close(drawn, expected, atol=0.03, rtol=0)
+    inside = TransformersEngine(policy, seed=0)
+    (other,) = inside.generate([[3, 1, 4]], 64, Sampling(0.7, max_new_tokens=1))
+    known = {s.ids[0]: s.logprobs[0] for s in group}
+    for sample in other:
+        if sample.ids[0] in known:
+            assert sample.logprobs[0] == pytest.approx(known[sample.ids[0]], abs=1e-4)
+
+
+def test_trajectories_are_told_one_by_one_under_their_keys(engine):
+    engine.submit([Trajectory(7, (5, 6, 7)), Trajectory(3, (1, 2))], GREEDY)
+    engine.submit([Trajectory(11, (9, 9))], Sampling(max_new_tokens=3, greedy=True))
+    samples = finished(engine, 3)
+    policy = random_policy()
+    assert samples[7].ids == generated(policy, (5, 6, 7), 24)
+    assert samples[3].ids == generated(policy, (1, 2), 24)
+    assert samples[11].ids == generated(policy, (9, 9), 3)
+    assert samples[11].finish is Finish.LENGTH
+    assert engine.poll(0.0) == []
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["without a process", "with one"])
+def test_whoever_waits_for_it_can_be_called_back(engine, begun):
+    if begun:
+        engine.submit([Trajectory(0, (1, 2))], Sampling(max_new_tokens=1))
+        assert finished(engine, 1)
+    with ThreadPoolExecutor() as threads:
+        polled = threads.submit(engine.poll, 3600.0)
+        engine.nudge()
+        assert polled.result(PATIENCE) == []
+
+
+def test_what_was_begun_elsewhere_is_gone_on_with_and_part_of_the_sample(engine):
+    policy = random_policy()
+    whole = generated(policy, (5, 6, 7), 24)
+    begun = Begun(whole[:10], (-0.5,) * 10, (0,) * 10)
+    later = random_policy()
+    later.version = 4
+    engine.update(later)
+    engine.submit([Trajectory(1, (5, 6, 7), begun)], GREEDY)
+    sample = finished(engine, 1)[1]
+    assert sample.ids == whole
+    assert sample.versions == (0,) * 10 + (4,) * (len(whole) - 10)
+    assert sample.logprobs[:10] == begun.logprobs
+
+
+@pytest.mark.parametrize(("ids", "finish"), [((1,) * 24, Finish.LENGTH), ((1, 97), Finish.STOP)])
+def test_what_is_complete_already_is_finished_at_once(engine, ids, finish):
+    policy = random_policy()
+    policy.stop_ids = (97,)
+    engine.update(policy)
+    begun = Begun(ids, (-1.0,) * len(ids), (0,) * len(ids))
+    engine.submit([Trajectory(0, (1, 2), begun)], GREEDY)
+    ((key, sample),) = engine.poll(0.0)
+    assert (key, sample.ids, sample.finish) == (0, ids, finish)
+
+
+def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
+    first, second = random_policy(spread=0.1), random_policy(seed=1, spread=0.1)
+    second.version = 1
+    engine.update(first)
+    sampling = Sampling(max_new_tokens=450)
+    prompt = (5, 6, 7)
+    done = under_way(engine, [Trajectory(key, prompt) for key in range(6)], sampling, 40)
+    left = engine.halt()
+    done |= dict(engine.poll(0.0))
+    assert sorted([*(key for key, _ in left), *done]) == list(range(6))
+    assert [key for key, _ in left] == sorted(key for key, _ in left)
+    engine.update(second)
+    engine.submit([Trajectory(key, prompt, begun) for key, begun in left], sampling)
+    done |= finished(engine, len(left))
+    assert set(done) == set(range(6))
+    for sample in done.values():
+        assert len(sample.ids) == len(sample.logprobs) == len(sample.versions)
+        assert list(sample.versions) == sorted(sample.versions)
+        for policy in (first, second):
+            under = lone_logprobs(policy, prompt, sample.ids)
+            chosen = torch.tensor(sample.versions) == policy.version
+            torch.testing.assert_close(
+                torch.tensor(sample.logprobs)[chosen], under[chosen], atol=1e-4, rtol=0
+            )
+
+
+def test_generate_leaves_trajectories_on_their_way_alone(engine):
+    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    ((sample,),) = engine.generate([[5, 6, 7]], 1, GREEDY)
+    assert sample.ids == generated(random_policy(), (5, 6, 7), 24)
+    assert finished(engine, 1)[0].ids == generated(random_policy(), (1, 2), 24)
+
+
+@pytest.mark.parametrize("prompt", [(), (1,) * 512, (1,) * 600])
+def test_a_prompt_that_leaves_no_room_is_refused_and_the_others_go_on(engine, prompt):
+    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    with pytest.raises(ValueError, match=f"a prompt of {len(prompt)} tokens"):
+        engine.submit([Trajectory(1, prompt)], GREEDY)
+    with pytest.raises(ValueError, match=f"a prompt of {len(prompt)} tokens"):
+        engine.generate([prompt], 1, GREEDY)
+    assert list(finished(engine, 1)) == [0]
+
+
+def test_a_key_that_is_taken_is_refused_until_its_trajectory_has_finished(engine):
+    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    with pytest.raises(ValueError, match="key 0"):
+        engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    finished(engine, 1)
+    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    assert list(finished(engine, 1)) == [0]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_killed_or_hung_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(
+    tmp_path, how
+):
+    counters = Counters()
+    policy = random_policy()
+    policy.stop_ids = (-1,)
+    engine = opened(policy, tmp_path, kind="transformers", counters=counters, patience=5.0)
+    sampling = Sampling(max_new_tokens=480, greedy=True)
+    under_way(engine, [Trajectory(key, (5, 6, key)) for key in range(3)], sampling, 20)
+    os.kill(engine.pid, how)
+    samples = finished(engine, 3)
+    policy.model.generation_config.eos_token_id = None
+    for key in range(3):
+        assert samples[key].ids == generated(policy, (5, 6, key), 480)
+        assert len(samples[key].logprobs) == len(samples[key].versions) == 480
+    assert counters.snapshot() == {"engine_restarts": 1}
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_second_death_ends_the_run_with_the_last_words(strange, caplog):
+    engine = strange("counting", dies_at=5)
+    engine.submit([Trajectory(key, (5, 6, 7)) for key in range(3)], GREEDY)
+    with pytest.raises(NodeError, match=r"died twice.*SIGKILL: no more memory, sorry"):
+        finished(engine, 3)
+    assert "another one goes on" in caplog.text
+    left = dict(engine.halt())
+    assert {key: begun.ids for key, begun in left.items()} == {
+        key: tuple(range(5, 13)) for key in range(3)
+    }
+    with pytest.raises(NodeError, match="the engine died twice"):
+        engine.submit([Trajectory(0, (5, 6, 7))], GREEDY)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
+    engine = strange("counting", HASTY, slow=0.05)
+    under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
+    os.kill(engine.pid, how)
+    ((key, begun),) = engine.halt()
+    assert key == 0
+    assert begun.ids == tuple(range(5, 5 + len(begun.ids)))
+    assert engine.poll(0.0) == []
+    assert engine.pid is None, "there is nothing to go on with"
+
+
+def test_the_second_death_loses_nothing_where_it_meets_a_halt(strange, caplog):
+    engine = strange("counting", slow=0.05)
+    under_way(engine, [Trajectory(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
+    os.kill(engine.pid, signal.SIGKILL)
+    under_way(engine, [Trajectory(1, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
+    assert engine._counters.snapshot() == {"engine_restarts": 1}
+    os.kill(engine.pid, signal.SIGKILL)
+    left = dict(engine.halt())
+    assert sorted(left) == [0, 1] and all(begun.ids for begun in left.values())
+    assert "the engine died twice" in caplog.text
+    with pytest.raises(NodeError, match="the engine died twice"):
+        engine.submit([Trajectory(2, (5, 6, 7))], GREEDY)
+
+
+def test_a_stop_that_reaches_the_process_too_is_left_to_its_owner(strange):
+    engine = strange("counting", slow=0.05)
+    under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
+    os.kill(engine.pid, signal.SIGTERM)
+    assert len(finished(engine, 1)[0].ids) == GREEDY.max_new_tokens
+    assert engine._counters.snapshot() == {}
+
+
+def test_without_another_process_it_is_said_which_limit_and_nothing_is_forgotten(
+    strange, monkeypatch
+):
+    engine = strange("counting", slow=0.01)
+    under_way(engine, [Trajectory(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
+
+    def spawn(*arguments):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("node.engines.process.child.spawn", spawn)
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(NodeError, match=r"temporarily unavailable.*ulimit -u"):
+            finished(engine, 1)
+    engine.submit([Trajectory(1, (1, 2))], GREEDY)
+    assert {key: len(sample.ids) for key, sample in finished(engine, 2).items()} == {0: 400, 1: 24}
+
+
+def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked(engine):
+    policy = random_policy(spread=0.2)
+    for _ in range(2):
+        engine.rest()
+    engine.update(policy)
+    ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
+    assert sample.ids == generated(policy, (5, 6, 7), 24)
+
+
+def test_there_is_no_process_whose_rest_must_be_waited_for(strange):
+    engine = strange("counting")
+    engine.rest()
+    assert engine.pid is None
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced_when_there_is_work(
+    strange, how, caplog
+):
+    engine = strange("counting", HASTY)
+    engine.generate([(1, 2)], 1, GREEDY)
+    os.kill(engine.pid, how)
+    engine.rest()
+    assert engine.poll(0.1) == []
+    assert engine._counters.snapshot() == {"engine_restarts": 1}
+    assert engine.pid is None, "another one would take memory that is the learner's now"
+    assert "another one starts when there is something to write" in caplog.text
+    ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
+    assert len(sample.ids) == GREEDY.max_new_tokens
+
+
+def test_the_second_time_that_it_hangs_ends_the_run_with_how_long_it_was_silent(strange, caplog):
+    engine = strange("counting", HASTY, hangs_at=5)
+    with pytest.raises(NodeError, match=r"died twice.*hung, silent for 3 s.*engine\.patience"):
+        engine.generate([(5, 6, 7)], 1, GREEDY)
+    assert "SIGKILL: it hung, silent for 3 seconds): another one goes on" in caplog.text
+
+
+def test_a_hung_process_takes_no_message_and_holds_nobody_up(strange):
+    engine = strange("counting", HASTY)
+    engine.generate([(1, 2)], 1, GREEDY)
+    os.kill(engine.pid, signal.SIGSTOP)
+    groups = engine.generate([(1,) * 500] * 1000, 1, Sampling(max_new_tokens=1))
+    assert [sample.ids for (sample,) in groups] == [((500 + 1) % 90 + 1,)] * 1000
+    assert engine._counters.snapshot() == {"engine_restarts": 1}
+
+
+def test_a_slow_process_is_left_alone(strange):
+    engine = strange("counting", HASTY, slow=0.25 * HASTY)
+    engine.generate([(1, 2)], 1, Sampling(max_new_tokens=6))
+    assert engine._counters.snapshot() == {}
+
+
+def test_a_process_that_hangs_in_its_start_is_not_tried_again(strange, monkeypatch):
+    monkeypatch.setattr("node.engines.process.watchdog.START_SECONDS", HASTY)
+    engine = strange("stuck", HASTY)
+    with pytest.raises(NodeError, match=r"does not start: .*it hung, silent for 3 seconds"):
+        engine.generate([(1, 2)], 1, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("unloadable", r"exit status 1: cannot load: \S*\. Choose another model\. All that"),
+        ("too large", "SIGKILL: Killed: out of memory. If memory ran out"),
+        ("unknown", "KeyError: 'unknown'"),
+    ],
+)
+def test_a_process_that_does_not_start_says_why_and_is_not_tried_again(strange, kind, words):
+    engine = strange(kind)
+    with pytest.raises(NodeError, match=f"(?s)does not start: .*{words}"):
+        engine.generate([[1, 2]], 1, GREEDY)
+
+
+def test_weights_that_the_engine_cannot_use_are_told(strange):
+    engine = strange("counting")
+    engine.generate([[1, 2]], 1, GREEDY)
+    engine.update(random_policy())
+    engine.generate([[1, 2]], 1, GREEDY)
+    engine.update(random_policy())
+    with pytest.raises(NodeError, match="ValueError: these weights are of no use"):
+        engine.generate([[1, 2]], 1, GREEDY)
+
+
+def test_a_snapshot_that_was_damaged_stops_the_engine_with_its_name(tmp_path):
+    policy = random_policy()
+    engine = opened(policy, tmp_path, kind="transformers")
+    engine._start()
+    (folder,) = tmp_path.glob(f"{PREFIX}*")
+    (folder / WEIGHTS).write_bytes(b"half")
+    with pytest.raises(NodeError, match=f"missing or damaged.*{WEIGHTS}"):
+        engine.generate([[1, 2]], 1, GREEDY)
+    engine.close()
+
+
+def test_an_update_that_meets_the_shutdown_is_left_and_what_comes_later_is_refused(strange):
+    engine = strange("counting", slow=0.1)
+    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    engine.update(random_policy())
+    engine.close()
+    engine.update(random_policy())
+    engine.close()
+    with pytest.raises(NodeError, match="the engine is closed"):
+        engine.generate([[1, 2]], 1, GREEDY)
+
+
+def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path):
+    code = (
+        "import sys, pathlib, time; sys.path[:0] = sys.argv[2:];"
+        "from tests.support import random_policy;"
+        "from node.engines.engine import Sampling, Trajectory;"
+        "from node.engines.process.engine import EngineProcess;"
+        "from swarm.common.counters import Counters;"
+        "engine = EngineProcess(random_policy(), kind='counting', seed=0, threads=1,"
+        " counters=Counters(), patience=60.0, place=pathlib.Path(sys.argv[1]),"
+        " module='strange_engine',"
+        " options={'slow': 0.05});"
+        "engine.submit([Trajectory(0, (1, 2))], Sampling(max_new_tokens=400));"
+        "print(engine.pid, flush=True); time.sleep(60)"
+    )
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1])]
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), *paths], stdout=subprocess.PIPE
+    )
+    with owner:
+        pid = int(owner.stdout.readline())
+        owner.kill()
+    gone = psutil.Process(pid) if psutil.pid_exists(pid) else None
+    if gone:
+        psutil.wait_procs([gone], timeout=PATIENCE)
+    assert not psutil.pid_exists(pid)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_fits_into_a_message_arrives_in_several(strange, monkeypatch):
+    monkeypatch.setattr("node.engines.process.engine.MESSAGE_TOKENS", 100)
+    prompts = [(1,) * length for length in (1, 60, 60, 200, 30, 30, 50)]
+    groups = strange("counting").generate(prompts, 2, Sampling(max_new_tokens=1))
+    expected = [((len(prompt) + 1) % 90 + 1,) for prompt in prompts]
+    assert [sample.ids for (sample, _) in groups] == expected

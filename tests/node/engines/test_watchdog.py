@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from node.engines.process import watchdog
+from node.engines.process.watchdog import Silence
+
+
+@pytest.fixture
+def started() -> Silence:
+    made = Silence(3.0)
+    made.send()
+    made.hear({"ready": True})
+    made.hear({"idle": 1})
+    return made
+
+
+def watched(silence: Silence, ticks: int) -> float:
+    for _ in range(ticks):
+        silence.tick(1.0)
+    return silence.seconds
+
+
+def test_it_grows_from_a_message_that_is_owed_an_answer_until_something_is_said(started):
+    assert watched(started, 9) == 0
+    started.send()
+    assert watched(started, 2) == 2
+    started.hear({"alive": True})
+    assert watched(started, 3) == 2, "the tick in which a word falls is not silent"
+    assert not started.too_long
+    assert watched(started, 1) == 3
+    assert started.too_long
+
+
+def test_nothing_is_owed_once_every_message_is_handled(started):
+    started.send()
+    started.send()
+    started.hear({"idle": 2})
+    assert watched(started, 3) > 0
+    started.hear({"idle": 3})
+    assert watched(started, 9) == 0
+
+
+def test_a_start_may_take_longer_than_patience_and_never_less():
+    slow = Silence(3.0)
+    slow.send()
+    assert watched(slow, int(watchdog.START_SECONDS) - 1) > 3.0
+    assert not slow.too_long
+    assert watched(slow, 1)
+    assert slow.too_long
+    assert Silence(9999.0).bound == 9999.0

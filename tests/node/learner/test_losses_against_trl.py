@@ -1,0 +1,127 @@
+"""GRPO's loss and gradient against those of TRL's own trainer, on the same tensors."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from node.learner.advantages import group_advantages
+from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
+from node.learner.logprobs import distributions, token_logprobs
+from node.learner.losses import Clip, Counts, Loss, Terms, cispo, dr_grpo, grpo, gspo, share
+from node.policy.policy import Policy
+from tests.support import random_policy
+
+CLIP = Clip(0.2, 0.28)
+CAP = 10
+REWARDS = ((0.0, 1.0, 0.0, 0.5), (1.0, 1.0, 0.0, 0.0))
+
+
+def rows() -> list[Row]:
+    """Groups of equally many tokens, where a mean over groups is one over tokens."""
+    draw = random.Random(3)
+    made, lengths = [], [1, 4, 6, CAP - 1]
+    for rewards in REWARDS:
+        prompt = tuple(draw.randrange(95) for _ in range(draw.randint(3, 8)))
+        completions = []
+        draw.shuffle(lengths)
+        for length in lengths:
+            ids = (*(draw.randrange(95) for _ in range(length)), 96)
+            completions.append(TrainingCompletion(ids, (True,) * len(ids)))
+        advantages = group_advantages(rewards, normalise_std=True)
+        made.append(Row(prompt, tuple(completions), advantages, own=True))
+    return made
+
+
+def trl_inputs(made: list[Row], old: list[torch.Tensor], pad_id: int) -> dict[str, torch.Tensor]:
+    """TRL's layout: prompts padded on the left, completions on the right."""
+    prompts = [row.prompt_ids for row in made for _ in row.completions]
+    completions = [done.ids for row in made for done in row.completions]
+    before, after = max(map(len, prompts)), max(map(len, completions))
+
+    def padded(values, width: int, left: bool, fill: float = 0) -> torch.Tensor:
+        lines = [[fill] * (width - len(v)) * left + [*v] for v in values]
+        return torch.tensor([line + [fill] * (width - len(line)) for line in lines])
+
+    return {
+        "prompt_ids": padded(prompts, before, True, pad_id),
+        "prompt_mask": padded([[1] * len(p) for p in prompts], before, True),
+        "completion_ids": padded(completions, after, False, pad_id),
+        "completion_mask": padded([[1] * len(c) for c in completions], after, False),
+        "old_per_token_logps": padded([o.tolist() for o in old], after, False, 0.0),
+        "advantages": torch.tensor([a for row in made for a in row.advantages]),
+        "num_items_in_batch": torch.tensor(sum(len(c) for c in completions)),
+    }
+
+
+def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torch.Tensor, list]:
+    model = copy.deepcopy(policy.model)
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        processing_class=policy.tokenizer,
+        train_dataset=Dataset.from_dict({"prompt": ["1", "2"]}),
+        args=GRPOConfig(
+            output_dir=str(folder),
+            use_cpu=True,
+            bf16=False,
+            beta=0.0,
+            epsilon=CLIP.low,
+            max_completion_length=CAP,
+            per_device_train_batch_size=8,
+            num_generations=4,
+            report_to=[],
+            **{"epsilon_high": CLIP.high, **settings},
+        ),
+    )
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    loss = trainer._compute_loss(trainer.model, inputs)
+    loss.backward()
+    return loss.detach(), [p.grad for p in trainer.model.parameters()]
+
+
+def ours(policy: Policy, loss: Loss, batch: MicroBatch, prox: torch.Tensor, shares):
+    cur = token_logprobs(distributions(policy.model, batch, 1.0), batch)
+    terms = Terms(cur, prox, batch.advantages, batch.mask, torch.ones_like(cur), shares)
+    value = loss(terms, CLIP)
+    return value.detach(), torch.autograd.grad(value, list(policy.model.parameters()))
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.4])
+@pytest.mark.parametrize(
+    ("loss", "settings"),
+    [
+        (grpo, {"loss_type": "dapo"}),
+        (grpo, {"loss_type": "bnpo"}),
+        (dr_grpo, {"loss_type": "dr_grpo"}),
+        (gspo, {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
+        (cispo, {"loss_type": "cispo", "epsilon_high": 1 + CLIP.high}),
+    ],
+)
+def test_loss_and_gradient_equal_those_of_trl(loss, settings, drift, tmp_path):
+    policy = random_policy()
+    made = sorted(rows(), key=lambda row: row.length)
+    (batch,) = micro_batches(made, 10_000, policy.pad_id, torch.device("cpu"))
+    with torch.no_grad():
+        cur = token_logprobs(distributions(policy.model, batch, 1.0), batch)
+    noise = torch.Generator().manual_seed(0)
+    prox = cur + drift * torch.randn(cur.shape, generator=noise)
+    counts = Counts(int(batch.mask.sum()) // len(made), len(batch.mask) // len(made), CAP)
+    shares = torch.full((len(batch.mask),), share(loss.__name__, counts, len(made)))
+
+    value, gradient = ours(policy, loss, batch, prox, shares)
+    old = [line[mask] for line, mask in zip(prox, batch.mask, strict=True)]
+    inputs = trl_inputs(made, old, policy.pad_id)
+    expected, expected_gradient = theirs(policy, tmp_path, inputs, **settings)
+
+    torch.testing.assert_close(value, expected, atol=1e-5, rtol=1e-5)
+    assert any(g.abs().max() > 1e-3 for g in gradient)
+    for mine, their in zip(gradient, expected_gradient, strict=True):
+        torch.testing.assert_close(mine, their, atol=1e-5, rtol=1e-4)

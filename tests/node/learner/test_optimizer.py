@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+import torch
+
+from node.errors import ConfigError
+from node.learner.learner import Learner
+from tests.node.learner.test_learner import CONFIG, MIXED, weights
+from tests.support import random_policy
+
+EIGHT_BIT = dataclasses.replace(CONFIG, optimizer="adamw8bit")
+
+OFFLOADED = dataclasses.replace(CONFIG, offload=True)
+
+
+def moments(learner: Learner) -> list[torch.Tensor]:
+    states = learner.state_dict()["optimizer"]["adam"]["state"].values()
+    return [t for state in states for t in state.values() if torch.is_tensor(t) and t.numel() > 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_moments_of_eight_bits_take_nearly_the_same_steps(dtype):
+    pytest.importorskip("bitsandbytes")
+    start = weights(random_policy(dtype=dtype))
+    steps, sizes = [], []
+    for config in (CONFIG, EIGHT_BIT):
+        policy = random_policy(dtype=dtype)
+        learner = Learner(policy, config)
+        for _ in range(4):
+            learner.update(MIXED)
+        steps.append(weights(policy) - start)
+        sizes.append(sum(t.nbytes for t in moments(learner)))
+    assert torch.cosine_similarity(*steps, dim=0) > 0.9
+    assert sizes[1] < sizes[0] / 3
+
+
+def test_moments_of_eight_bits_go_on_from_a_checkpoint(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    policy, other = random_policy(), random_policy()
+    learner = Learner(policy, EIGHT_BIT)
+    learner.update(MIXED)
+    torch.save(learner.state_dict(), tmp_path / "learner.pt")
+    other.model.load_state_dict(policy.model.state_dict())
+    restored = Learner(other, EIGHT_BIT)
+    restored.load_state_dict(torch.load(tmp_path / "learner.pt", weights_only=True))
+    learner.update(MIXED)
+    restored.update(MIXED)
+    assert torch.equal(weights(policy), weights(other))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_steps_made_in_main_memory_are_the_same_steps(dtype):
+    steps = []
+    for config in (CONFIG, OFFLOADED):
+        policy = random_policy(dtype=dtype)
+        learner = Learner(policy, config)
+        for _ in range(3):
+            learner.update(MIXED)
+        assert all(p.grad is None for p in policy.model.parameters())
+        steps.append(weights(policy))
+    assert torch.equal(*steps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("before", [CONFIG, OFFLOADED], ids=["to main memory", "from main memory"])
+def test_a_run_goes_on_when_its_steps_move(dtype, before):
+    policy, other = random_policy(dtype=dtype), random_policy(seed=9, dtype=dtype)
+    learner = Learner(policy, before)
+    learner.update(MIXED)
+    other.model.load_state_dict(policy.model.state_dict())
+    restored = Learner(other, CONFIG if before is OFFLOADED else OFFLOADED)
+    restored.load_state_dict(learner.state_dict())
+    learner.update(MIXED)
+    restored.update(MIXED)
+    assert torch.equal(weights(policy), weights(other))
+
+
+def test_a_run_goes_on_with_the_settings_of_its_file_and_not_of_its_checkpoint():
+    learner = Learner(random_policy(), CONFIG)
+    learner.update(MIXED)
+    config = dataclasses.replace(CONFIG, betas=(0.5, 0.6), weight_decay=0.1)
+    again = Learner(random_policy(), config)
+    again.load_state_dict(learner.state_dict())
+    (group,) = again.state_dict()["optimizer"]["adam"]["param_groups"]
+    assert (group["betas"], group["weight_decay"]) == ((0.5, 0.6), 0.1)
+    assert not again.update(MIXED).skipped
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_by_the_key():
+    state = Learner(random_policy(), CONFIG).state_dict()
+    state["optimizer"]["kind"] = "adamw8bit"
+    with pytest.raises(ConfigError, match=r"learner.optimizer: 'adamw'.*'adamw8bit'"):
+        Learner(random_policy(), CONFIG).load_state_dict(state)
+
+
+def test_without_the_library_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
+    with pytest.raises(ConfigError, match=r"learner.optimizer: 'adamw8bit'.*swarm-node\[adamw8bit"):
+        Learner(random_policy(), EIGHT_BIT)

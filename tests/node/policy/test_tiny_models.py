@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+
+from node.policy.policy import SHIPPED, Policy, PolicyConfig
+from node.recipe.corpus import training_questions
+from node.recipe.make import CONTEXT, RECIPES
+from node.recipe.measure import measure
+from node.recipe.vocabulary import make_tokenizer
+from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.task import Split, Task, TaskSource, split_of
+
+MODELS = Path(str(resources.files("node") / "models"))
+SEEDS = 300
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, TaskSource]:
+    return open_catalogue(load_catalogue("tiny"), {})
+
+
+@pytest.fixture(scope="module")
+def tasks(sources: dict[str, TaskSource]) -> list[Task]:
+    return [
+        source.build(level, seed, split)
+        for source in sources.values()
+        for level in range(source.levels)
+        for split in Split
+        for seed in range(SEEDS)
+    ]
+
+
+@pytest.fixture(scope="module", params=SHIPPED)
+def policy(request: pytest.FixtureRequest) -> Policy:
+    return Policy.load(PolicyConfig(model=request.param, device="cpu"))
+
+
+def test_the_shape_suits_engines_that_are_made_for_large_models(policy: Policy):
+    config = policy.model.config
+    assert config.head_dim >= 32
+    assert config.head_dim % 8 == 0
+    assert config.vocab_size % 8 == 0
+    assert config.vocab_size >= len(policy.tokenizer)
+    assert config.architectures[0] in {"Qwen3ForCausalLM", "LlamaForCausalLM"}
+
+
+def test_a_completion_ends_with_a_token_that_is_no_padding(policy: Policy):
+    assert policy.eos_id != policy.pad_id
+    assert policy.stop_ids == (policy.eos_id,)
+    assert policy.tokenizer.chat_template is None
+
+
+def test_two_architectures_two_widths_and_two_vocabularies_meet_in_a_swarm():
+    tiny, wide = (Policy.load(PolicyConfig(model=name, device="cpu")) for name in SHIPPED)
+    assert tiny.model.config.model_type != wide.model.config.model_type
+    assert tiny.model.config.hidden_size != wide.model.config.hidden_size
+    assert tiny.encoding != wide.encoding
+
+
+def test_prompts_and_answers_come_back_from_their_tokens(policy: Policy, tasks: list[Task]):
+    for task in tasks:
+        for text in (task.prompt, str(task.entry["answer"])):
+            ids = policy.encode_completion(text, stopped=False)
+            assert policy.decode(ids) == text
+
+
+def test_prompts_and_answers_are_short_enough_for_a_quick_round(policy: Policy, tasks: list[Task]):
+    assert max(len(policy.encode_prompt(task.prompt)) for task in tasks) <= 32
+    answers = (policy.encode_completion(str(task.entry["answer"]), stopped=True) for task in tasks)
+    assert max(map(len, answers)) <= 8
+
+
+def test_text_that_spells_a_special_token_stays_text(policy: Policy):
+    ids = policy.encode_completion("12<eos><pad>", stopped=False)
+    assert policy.eos_id not in ids
+    assert policy.decode(ids) == "12<eos><pad>"
+
+
+def test_a_character_it_does_not_know_leaves_a_visible_mark(policy: Policy):
+    ids = policy.encode_completion("1\u00e92", stopped=False)
+    assert policy.decode(ids) == "1\ufffd2"
+
+
+def test_a_right_answer_is_rewarded_and_no_answer_is_evaluated(
+    sources: dict[str, TaskSource], tasks: list[Task]
+):
+    assert not any(source.evaluates_text for source in sources.values())
+    assert all(sources[task.env].score(task, str(task.entry["answer"])) == 1.0 for task in tasks)
+
+
+def test_both_models_together_stay_under_three_megabytes():
+    assert sum(file.stat().st_size for file in MODELS.rglob("*") if file.is_file()) < 3_000_000
+
+
+def test_the_recipe_never_sees_a_question_that_is_held_out(tasks: list[Task]):
+    seen = {question.prompt for level in training_questions(SEEDS).values() for question in level}
+    held_out = {task.prompt for task in tasks if split_of(task.entry["question"]) is Split.HELDOUT}
+    assert seen
+    assert held_out
+    assert seen.isdisjoint(held_out)
+
+
+@pytest.mark.parametrize("split", Split)
+def test_the_base_is_seldom_right_but_not_never(policy: Policy, split: Split):
+    torch.manual_seed(0)
+    success = measure(policy.model, policy.tokenizer, split, tasks=32)
+    assert 0.015 < success.rate < 0.08
+    assert 0.08 < success.informative < 0.30
+
+
+def test_the_recipe_makes_the_tokenizers_that_are_shipped(policy: Policy):
+    made = make_tokenizer(RECIPES[policy.name].phrases, CONTEXT)
+    assert made.get_vocab() == policy.tokenizer.get_vocab()

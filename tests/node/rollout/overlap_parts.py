@@ -1,0 +1,238 @@
+"""An engine of scripted lengths that runs on calls instead of time, and a node's parts over it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from node.engines.engine import Begun, Sample, Sampling, Trajectory
+from node.evaluation.evaluator import Evaluator
+from node.evaluation.forgetting import ForgettingAlarm
+from node.learner.learner import Learner, LearnerConfig
+from node.policy.policy import Policy
+from node.rollout.generator import Generator
+from node.rollout.intake import Intake, Limits
+from node.rollout.overlapping_generator import OverlappingGenerator
+from node.rollout.staleness_window import Window
+from node.rollout.task_indexes import Draws
+from node.rollout.unfinished_groups import Shelf
+from node.run.rounds import Outcome, Rounds, RoundSettings
+from node.tasks.sampler import TaskSampler
+from node.tasks.scorer import Scorer
+from node.tasks.task import Split
+from protocol.rollout import Finish
+from swarm.accounts import Accounts
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
+from swarm.journal import Journal
+from swarm.judge import Verdict
+from swarm.mixture import Mixture, MixtureConfig
+from swarm.pool import Pool
+from tests.support import random_policy
+
+GROUP = 2
+CAP = 40
+LETTERS = b"abcdefgh"
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class VirtualEngine:
+    """Writes one token of every trajectory each time it is looked at.
+
+    A completion follows from its prompt, from how often that prompt was asked for before, and
+    from the policy's version at each token. Lengths are log-normal.
+
+    Args:
+        before: called with the name of every call.
+    """
+
+    def __init__(
+        self, policy: Policy, before: Callable[[str], None] = lambda call: None, *, seed: int = 0
+    ) -> None:
+        self.version = policy.version
+        self.running: dict[int, tuple[Trajectory, int]] = {}
+        self.submitted: list[Trajectory] = []
+        self._before = before
+        self._policy = policy
+        self._seed = seed
+        self._times: dict[tuple[int, ...], int] = {}
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+    ) -> list[list[Sample]]:
+        return [
+            [self._written(Trajectory(0, tuple(prompt)), self._length(prompt)) for _ in range(n)]
+            for prompt in prompts
+        ]
+
+    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+        self._before("submit")
+        for trajectory in trajectories:
+            assert trajectory.key not in self.running
+            begun = trajectory.begun
+            length = max(self._length(trajectory.prompt), len(begun.ids) + 1)
+            self.running[trajectory.key] = trajectory, length
+        self.submitted += trajectories
+
+    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
+        self._before("poll")
+        done = []
+        for key, (trajectory, length) in list(self.running.items()):
+            grown = replace(trajectory, begun=self._grown(trajectory))
+            self.running[key] = grown, length
+            if len(grown.begun.ids) == length:
+                del self.running[key]
+                done.append((key, self._written(grown, length)))
+        return done
+
+    def nudge(self) -> None:
+        """It never waits."""
+
+    def halt(self) -> list[tuple[int, Begun]]:
+        self._before("halt")
+        left = [(key, trajectory.begun) for key, (trajectory, _) in self.running.items()]
+        self.running.clear()
+        return left
+
+    def update(self, policy: Policy) -> None:
+        self._before("update")
+        self.version = policy.version
+
+    def rest(self) -> None:
+        assert not self.running
+        self._before("rest")
+
+    def close(self) -> None:
+        pass
+
+    def _length(self, prompt: Sequence[int]) -> int:
+        nth = self._times[tuple(prompt)] = self._times.get(tuple(prompt), 0) + 1
+        draw = random.Random(f"{self._seed}/{tuple(prompt)}/{nth}")
+        return min(CAP, max(1, int(draw.lognormvariate(1.5, 1.0))))
+
+    def _written(self, trajectory: Trajectory, length: int) -> Sample:
+        while len(trajectory.begun.ids) < length:
+            trajectory = replace(trajectory, begun=self._grown(trajectory))
+        begun, finish = trajectory.begun, Finish.LENGTH if length == CAP else Finish.STOP
+        text = self._policy.decode(begun.ids)
+        return Sample(begun.ids, begun.logprobs, begun.versions, finish, text)
+
+    def _grown(self, trajectory: Trajectory) -> Begun:
+        begun = trajectory.begun
+        told = repr((trajectory.prompt, len(begun.ids), self.version, self._seed))
+        token = sha256(told.encode()).digest()[0] % len(LETTERS)
+        return Begun(
+            (*begun.ids, self._policy.encode_prompt(chr(LETTERS[token]))[-1]),
+            (*begun.logprobs, -2.0 - token / 8),
+            (*begun.versions, self.version),
+        )
+
+
+class Teacher(Scorer):
+    """Asks a question that tells its seed, and likes one answer in two."""
+
+    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+        return [f"{seed % 10**9}?" for _, _, seed, _ in tasks]
+
+    def judge(
+        self, env: str, level: int, seed: int, texts: Sequence[str], split: Split = Split.TRAIN
+    ) -> Verdict:
+        return Verdict("?", tuple(float(number % 2) for number in range(len(texts))))
+
+
+class AtOnce(Executor):
+    """Does what it is given before it returns, so that a run does not depend on time."""
+
+    def submit(self, work, *arguments) -> Future:
+        future: Future = Future()
+        try:
+            future.set_result(work(*arguments))
+        except Exception as error:  # noqa: BLE001 - raised again where it is asked for
+            future.set_exception(error)
+        return future
+
+
+@dataclass
+class Parts:
+    """A node without network around a virtual or real engine."""
+
+    policy: Policy
+    engine: VirtualEngine
+    journal: Journal
+    tasks: Generator
+    counters: Counters
+    sampling: Sampling
+
+    def overlapping(
+        self,
+        staleness: int,
+        *,
+        share: float = 0.0,
+        version: int = 0,
+        threads: Executor | None = None,
+    ) -> OverlappingGenerator:
+        self.shelf = Shelf(self.journal)
+        self.window = Window(staleness, over_provision=share, version=version)
+        return OverlappingGenerator(
+            self.tasks,
+            policy=self.policy,
+            engine=self.engine,
+            sampling=self.sampling,
+            group_size=GROUP,
+            window=self.window,
+            shelf=self.shelf,
+            yields=share > 0,
+            threads=threads or AtOnce(),
+            counters=self.counters,
+        )
+
+    def rounds(self, source, *, size: int = 3, done: int = 0, yields: bool = False) -> Rounds:
+        clock = VirtualClock(0.0)
+        self.outcomes: list[Outcome] = []
+        self.published: list[tuple[int, int]] = []
+        return Rounds(
+            source=source,
+            accounts=Accounts(self.journal, clock),
+            pool=Pool(self.journal, 8, 60.0, clock, self.counters),
+            mixture=Mixture(MixtureConfig(external=0), 0),
+            intake=Intake(self.policy, Limits(1, 1), {}, b"", self.counters),
+            policy=self.policy,
+            learner=Learner(self.policy, LearnerConfig(lr=1e-3)),
+            engine=self.engine,
+            evaluator=Evaluator(
+                self.policy, self.engine, Teacher(), (), self.sampling, self.counters
+            ),
+            alarm=ForgettingAlarm(self.counters, ()),
+            publish=lambda groups: self.published.extend((g.epoch, g.index) for g in groups),
+            save=lambda number: None,
+            report=self.outcomes.append,
+            counters=self.counters,
+            settings=RoundSettings(size, 0, 0, 1 << 30, yields=yields),
+            round=done,
+        )
+
+
+def parts(journal: Journal, engine=VirtualEngine, teacher=None, *, version: int = 0) -> Parts:
+    """Fresh parts over what the journal remembers."""
+    policy = random_policy(hidden=32, layers=1)
+    policy.version = version
+    made, counters = engine(policy), Counters()
+    sampling = Sampling(max_new_tokens=CAP)
+    tasks = Generator(
+        author=bytes(32),
+        policy=policy,
+        engine=made,
+        verifier=teacher or Teacher(),
+        sampler=TaskSampler([("sums", 0), ("sums", 1)], {}, random.Random(0)),
+        draws=Draws(journal, VirtualClock(0.0), 60.0, 1 << 20, random.Random(0)),
+        sampling=sampling,
+        group_size=GROUP,
+        counters=counters,
+    )
+    return Parts(policy, made, journal, tasks, counters, sampling)

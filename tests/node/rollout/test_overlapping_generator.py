@@ -1,0 +1,413 @@
+"""Rounds whose groups are written beside them: age, order, conservation, crashes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.engines.engine import Sample, Sampling, Trajectory
+from node.engines.transformers.engine import TransformersEngine
+from node.errors import NodeError
+from node.monitor.stopwatch import Stopwatch
+from node.rollout.unfinished_groups import Shelf
+from node.run.rounds import Outcome, Rounds
+from node.tasks.task import Split
+from swarm.common.clock import VirtualClock
+from swarm.journal import MEMORY, Journal
+from swarm.judge import CRASHED, JudgeRefused, Verdict
+from tests.node.rollout.overlap_parts import GROUP, Crash, Parts, Teacher, VirtualEngine, parts
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal(MEMORY, VirtualClock(0.0))
+
+
+class Deferred(TransformersEngine):
+    """The real engine: what is submitted is written when it is looked at."""
+
+    def __init__(self, policy) -> None:
+        super().__init__(policy, seed=3)
+        self._submitted: list[Trajectory] = []
+
+    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+        self._submitted += trajectories
+        self._sampling = sampling
+
+    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
+        if not self._submitted:
+            return []
+        asked, self._submitted = self._submitted, []
+        prompts = [t.prompt for t in asked[::GROUP]]
+        samples = self.generate(prompts, GROUP, self._sampling)
+        return list(zip([t.key for t in asked], chain(*samples), strict=True))
+
+    def nudge(self) -> None:
+        """It never waits."""
+
+    def halt(self) -> list:
+        return []
+
+
+def trace(outcomes: Sequence[Outcome]) -> list[object]:
+    return [(o.round, o.policy_step, o.own, o.update) for o in outcomes]
+
+
+@pytest.mark.parametrize("engine", [VirtualEngine, Deferred])
+def test_without_staleness_the_rounds_are_those_of_the_alternate_schedule(engine) -> None:
+    traces = []
+    for overlapping in (False, True):
+        made = parts(Journal(MEMORY, VirtualClock(0.0)), engine)
+        source = made.overlapping(0) if overlapping else made.tasks
+        rounds = made.rounds(source)
+        for _ in range(4):
+            rounds.step()
+        traces.append((trace(made.outcomes), made.published))
+    assert traces[0] == traces[1]
+
+
+@pytest.mark.parametrize(("engine", "wide"), [(VirtualEngine, True), (Deferred, False)])
+def test_an_engine_whose_log_probs_are_not_the_learners_is_noticed(engine, wide, caplog) -> None:
+    made = parts(Journal(MEMORY, VirtualClock(0.0)), engine)
+    made.rounds(made.tasks).step()
+    assert ("engine_gaps" in made.counters.snapshot()) == wide
+    assert ("nat off the learner's" in caplog.text) == wide
+
+
+def own_versions(outcome: Outcome) -> list[tuple[int, ...]]:
+    return [
+        segment.tokens.versions
+        for group in outcome.own
+        for completion in group.group.completions
+        for segment in completion.segments
+    ]
+
+
+@pytest.mark.parametrize(("staleness", "share"), [(1, 0.0), (3, 0.0), (1, 1.0), (2, 0.5)])
+def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, share) -> None:
+    made = parts(journal)
+    rounds = made.rounds(made.overlapping(staleness, share=share))
+    for _ in range(12):
+        rounds.step()
+    ages, mixed = set(), 0
+    for outcome in made.outcomes:
+        assert len(outcome.own) == 3
+        for versions in own_versions(outcome):
+            assert list(versions) == sorted(versions)
+            ages.add(outcome.policy_step - 1 - versions[0])
+            mixed += versions[0] != versions[-1]
+    assert max(ages) <= staleness
+    if share:  # else it depends on how long an update takes
+        assert max(ages) == staleness
+        assert mixed, "some completions were gone on with by a later policy"
+
+
+def watched(journal, calls: list[str], **settings) -> tuple[Parts, Rounds]:
+    """A node that alternates, and the calls of its engine and learner in their order."""
+    made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
+    rounds = made.rounds(made.tasks, **settings)
+    learn = rounds._learner.update
+
+    def update(groups):
+        calls.append("learn")
+        return learn(groups)
+
+    rounds._learner.update = update
+    return made, rounds
+
+
+@pytest.mark.parametrize("yields", [False, True])
+def test_an_engine_that_yields_rests_while_the_policy_learns(journal, yields) -> None:
+    calls: list[str] = []
+    _, rounds = watched(journal, calls, yields=yields)
+    rounds.step()
+    assert calls == [*(["rest"] if yields else []), "learn", "update"]
+
+
+def test_an_update_that_fails_after_its_first_step_leaves_the_engine_no_earlier_weights(
+    journal,
+) -> None:
+    made, rounds = watched(journal, [])
+    learn = rounds._learner.update
+
+    def update(groups):
+        learn(groups)
+        raise ZeroDivisionError
+
+    rounds._learner.update = update
+    with pytest.raises(ZeroDivisionError):
+        rounds.step()
+    assert made.engine.version == made.policy.version > 0
+
+
+def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(journal):
+    made = parts(journal)
+    source = made.overlapping(2, share=1.0)
+    for _ in range(6):
+        before = len(made.engine.submitted)
+        source.generate(3, Stopwatch())
+        kept = {
+            (group.ticket, number): written.begun
+            for group in made.shelf.groups()
+            for number, written in group.written.items()
+            if written.finish is None
+        }
+        assert not made.engine.running
+        resumed = len(made.engine.submitted)
+        source.beside(lambda: None)
+        assert len(made.engine.submitted) == resumed, "the engine stands still beside the work"
+    assert kept
+    before = len(made.engine.submitted)
+    source.generate(3, Stopwatch())
+    again = made.engine.submitted[before:]
+    expected = {ticket * GROUP + number: begun for (ticket, number), begun in kept.items()}
+    assert {t.key: t.begun for t in again if t.begun.ids} == {
+        key: begun for key, begun in expected.items() if begun.ids
+    }
+    assert [t.key for t in again] == sorted(t.key for t in again), "the oldest groups first"
+
+
+def test_generation_and_scoring_go_on_beside_the_update(journal) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    source.generate(3, Stopwatch())
+    left = [ticket for ticket in range(6) if ticket in made.window.running]
+    quiet = threading.Event()
+    look = made.engine.poll
+
+    def poll(seconds: float) -> list[tuple[int, Sample]]:
+        done = look(seconds)
+        if not made.window.running:
+            quiet.set()
+        return done
+
+    made.engine.poll = poll
+    assert left
+    assert source.beside(lambda: quiet.wait(20)), "all were scored before the update was over"
+
+
+class SlowTeacher(Teacher):
+    """Thinks about its first answers until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.slow: int | None = None
+
+    def judge(self, env, level, seed, texts, split=Split.TRAIN) -> Verdict:
+        if self.slow is None:
+            self.slow = seed
+            assert self.go_on.wait(20)
+        return super().judge(env, level, seed, texts, split)
+
+
+def test_a_task_that_is_slow_to_score_delays_no_other(journal) -> None:
+    teacher = SlowTeacher()
+    made = parts(journal, teacher=teacher)
+    source = made.overlapping(2, threads=ThreadPoolExecutor(2))
+    taken = [source.generate(3, Stopwatch()) for _ in range(2)]
+    assert [len(groups) for groups in taken] == [3, 3]
+    (slow,) = [g.ticket for g in made.shelf.groups() if g.draw.seed == teacher.slow]
+    assert slow in made.window.running
+    teacher.go_on.set()
+    late = source.generate(3, Stopwatch())
+    assert slow in {group.group.index for group in late}, "it is due, and waited for"
+
+
+class Moody(Teacher):
+    """Cannot build or score what it is asked, every other time."""
+
+    calls = 0
+
+    def judge(self, *args, **kwargs) -> Verdict:
+        self.calls += 1
+        if self.calls % 2:
+            raise JudgeRefused(CRASHED, "in a bad mood")
+        return super().judge(*args, **kwargs)
+
+
+def test_groups_that_cannot_be_scored_leave_their_place_empty(journal) -> None:
+    made = parts(journal, teacher=Moody())
+    source = made.overlapping(0)
+    groups = [source.generate(4, Stopwatch()) for _ in range(3)]
+    assert [len(each) for each in groups] == [2, 2, 2]
+    assert made.counters.snapshot()["own_groups_unscored{reason=crashed}"] == 6
+    assert not made.shelf.groups()
+
+
+def test_a_failed_update_is_raised_and_the_next_round_goes_on(journal) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    source.generate(3, Stopwatch())
+    with pytest.raises(ZeroDivisionError):
+        source.beside(lambda: 1 // 0)
+    assert len(source.generate(3, Stopwatch())) == 3
+
+
+def test_an_update_counts_when_generation_fails_beside_it(journal, caplog) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    source.generate(3, Stopwatch())
+    failed = threading.Event()
+    whole = made.engine.poll
+
+    def poll(seconds: float) -> list:
+        failed.set()
+        raise OSError("no more files")
+
+    made.engine.poll = poll
+    assert source.beside(lambda: failed.wait(20) and "learned") == "learned"
+    assert made.counters.snapshot() == {"generation_errors": 1}
+    assert "generation failed beside an update: no more files" in caplog.text
+    with pytest.raises(OSError, match="no more files"):
+        source.generate(3, Stopwatch())
+    made.engine.poll = whole
+    assert len(source.generate(3, Stopwatch())) == 3
+
+
+class Poisoned(Teacher):
+    """One of its tasks cannot be built, today as tomorrow."""
+
+    def __init__(self) -> None:
+        self.asked: dict[int, None] = {}
+
+    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+        self.asked.update(dict.fromkeys(seed for _, _, seed, _ in tasks))
+        if list(self.asked)[1] in [seed for _, _, seed, _ in tasks]:
+            raise JudgeRefused(CRASHED, "this one cannot be built")
+        return super().prompts(tasks)
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_task_that_cannot_be_built_is_left_out_and_takes_no_other_with_it(
+    journal, overlapping
+) -> None:
+    made = parts(journal, teacher=Poisoned())
+    source = made.overlapping(1) if overlapping else made.tasks
+    assert [len(source.generate(3, Stopwatch())) for _ in range(3)] == [2, 3, 3]
+    assert made.counters.snapshot() == {"own_groups_unscored{reason=crashed}": 1}
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_verifier_that_can_build_nothing_ends_the_run(journal, overlapping) -> None:
+    class Gone(Teacher):
+        def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+            raise JudgeRefused(CRASHED, "the file is gone")
+
+    made = parts(journal, teacher=Gone())
+    rounds = made.rounds(made.overlapping(1) if overlapping else made.tasks)
+    told = "no task can be built" if overlapping else r"3 rounds failed.*none of 3 tasks"
+    with pytest.raises(NodeError, match=told):
+        rounds.run(200, threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("engine", "update", "raised"),
+    [
+        (OSError("engine"), ValueError("update"), "engine"),
+        (NodeError("engine", None, ""), ValueError("update"), "engine"),
+        (OSError("engine"), NodeError("update", None, ""), "update"),
+    ],
+)
+def test_when_generation_and_the_update_both_fail_both_are_told(
+    journal, engine, update, raised, caplog
+) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    failed = threading.Event()
+
+    def poll(seconds: float) -> None:
+        failed.set()
+        raise engine
+
+    def work() -> None:
+        assert failed.wait(20)
+        raise update
+
+    made.engine.poll = poll
+    with pytest.raises((OSError, NodeError), match=raised) as caught:
+        source.beside(work)
+    told = {"engine": (engine, update), "update": (update, engine)}[raised]
+    assert (caught.value, caught.value.__cause__) == told
+    assert f"both generation and the update failed: {told[1]}" in caplog.text
+
+
+def test_a_stopped_node_goes_on_with_what_it_had_begun(journal) -> None:
+    made = parts(journal)
+    source = made.overlapping(1)
+    source.generate(3, Stopwatch())
+    source.close()
+    kept = {group.ticket: group for group in made.shelf.groups()}
+    assert any(w.finish is None for group in kept.values() for w in group.written.values())
+
+    again = parts(journal)
+    source = again.overlapping(1, version=1)
+    groups = source.generate(3, Stopwatch())
+    assert {g.group.index for g in groups} <= kept.keys()
+    for trajectory in again.engine.submitted:
+        ticket, number = divmod(trajectory.key, GROUP)
+        if ticket in kept and number in kept[ticket].written:
+            assert trajectory.begun == kept[ticket].written[number].begun
+
+
+def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(journal) -> None:
+    made = parts(journal)
+    made.overlapping(1).generate(3, Stopwatch())
+    left = [group.draw.level for group in made.shelf.groups()]
+    again = parts(journal)
+    again.tasks._sampler.levels = (("sums", 0),)
+    again.overlapping(1, version=1)
+    assert again.counters.snapshot()["own_groups_filtered{reason=task_gone}"] == left.count(1)
+
+
+def run_until_crash(made: Parts, staleness: int, share: float, done: int) -> int:
+    """Rounds done when the process died."""
+    rounds = made.rounds(made.overlapping(staleness, share=share, version=done), done=done)
+    try:
+        while rounds.round < done + 3:
+            rounds.step()
+    except Crash:
+        pass
+    return rounds.round
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    st.sampled_from([(0, 0.0), (1, 0.0), (1, 1.0), (2, 0.5)]),
+    st.integers(0, 3),
+)
+def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
+    tmp_path_factory, points: list[int], schedule: tuple[int, float], back: int
+) -> None:
+    """Restored checkpoints lie up to three updates back."""
+    path: Path = tmp_path_factory.mktemp("crash") / "journal.sqlite"
+    done, started, trained, filtered = 0, 0, [], 0
+    for point in [*points, 1 << 30]:
+        journal = Journal(path, VirtualClock(0.0))
+        calls = iter(range(point))
+
+        def die(call: str, calls=calls) -> None:
+            if next(calls, None) is None:
+                raise Crash
+
+        made = parts(journal, lambda policy, die=die: VirtualEngine(policy, die), version=done)
+        shelf = Shelf(journal)
+        shelf.rewind(done, done)
+        done = run_until_crash(made, *schedule, done)
+        trained += [g.key for o in made.outcomes for g in o.own]
+        filtered += sum(n for name, n in made.counters.snapshot().items() if "filtered" in name)
+        buffered = {(g.draw.epoch, g.draw.index) for g in shelf.groups()}
+        ((started,),) = journal.read("SELECT coalesce(max(next), 0) FROM draws")
+        used = journal.read("SELECT epoch, number FROM used WHERE author=x''")
+        journal.close()
+        done = max(0, done - back)
+        assert len(trained) == len(set(trained))
+        assert set(trained) <= set(used) and not buffered & set(used)
+        assert started == len(used) + len(buffered) + filtered

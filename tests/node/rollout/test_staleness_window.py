@@ -1,0 +1,179 @@
+"""Admission of own groups: their age is bounded and none is lost, whatever finishes when."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from node.rollout.staleness_window import Window
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Groups are begun, settled, taken and carried over a restart in any order."""
+
+    @initialize(staleness=st.integers(0, 3), share=st.sampled_from([0.0, 0.25, 1.0]))
+    def open(self, staleness: int, share: float) -> None:
+        self.staleness, self.share = staleness, min(share, float(staleness))
+        self.window = Window(staleness, over_provision=self.share)
+        self.begun: dict[int, int] = {}
+        self.settled: set[int] = set()
+        self.started = self.trained = self.filtered = 0
+        self.restarted = False
+        self.sizes: list[int] = []
+
+    @rule(size=st.integers(0, 4))
+    def plan(self, size: int) -> None:
+        self.window.plan(size)
+        missing = self.window.version + self.staleness + 1 - len(self.sizes)
+        self.sizes += [size] * missing
+
+    @precondition(lambda self: self.window.capacity)
+    @rule(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        for _ in range(data.draw(st.integers(1, self.window.capacity))):
+            ticket = self.window.begin()
+            assert ticket not in self.begun
+            self.begun[ticket] = self.window.version
+            self.started += 1
+
+    @precondition(lambda self: self.running())
+    @rule(data=st.data())
+    def settle_any(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from(sorted(self.running())))
+        self.window.settle(ticket)
+        self.settled.add(ticket)
+
+    @precondition(lambda self: len(self.sizes) > self.window.version and self.window.complete)
+    @rule()
+    def take(self) -> None:
+        version = self.window.version
+        tickets = self.window.take()
+        assert len(tickets) == self.sizes[version]
+        assert set(tickets) <= self.settled
+        assert all(version - self.begun.pop(ticket) <= self.staleness for ticket in tickets)
+        self.settled -= set(tickets)
+        self.trained += len(tickets)
+        self.expire()
+
+    @rule()
+    def restart(self) -> None:
+        """Every group that was not taken is gone on with; verdicts are given again."""
+        version = self.window.version
+        self.window = Window(self.staleness, over_provision=self.share, version=version)
+        self.restarted = True
+        self.settled.clear()
+        self.sizes = self.sizes[:version]
+        for ticket, begun in self.begun.items():
+            self.window.resume(ticket, begun)
+        self.expire()
+
+    def expire(self) -> None:
+        stale = self.window.expire()
+        assert self.restarted or not stale
+        for ticket in stale:
+            assert self.window.version - self.begun.pop(ticket) > self.staleness
+            self.settled.discard(ticket)
+            self.filtered += 1
+
+    def running(self) -> set[int]:
+        return self.begun.keys() - self.settled
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert self.started == self.trained + len(self.begun) + self.filtered
+
+    @invariant()
+    def admission_is_the_published_rule(self) -> None:
+        window, running = self.window, len(self.running())
+        planned = self.sizes[window.version :]
+        if not planned:
+            assert window.capacity == 0
+            return
+        allowed = sum(planned) - len(self.begun)
+        if self.share:
+            allowed = min(allowed, math.ceil((1 + self.share) * planned[0]) - running)
+        assert window.capacity == max(0, allowed)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@given(
+    st.randoms(use_true_random=False),
+    st.integers(0, 4),
+    st.sampled_from([0.0, 0.25, 1.0]),
+    st.integers(1, 8),
+)
+def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size) -> None:
+    window = Window(staleness, over_provision=min(share, staleness))
+    for _ in range(12):
+        window.plan(draw.randint(1, size))
+        assert not window.expire()
+        for _ in range(window.capacity):
+            window.begin()
+        while not window.complete:
+            running = window.running
+            for ticket in draw.sample(running, draw.randint(1, len(running))):
+                window.settle(ticket)
+            for _ in range(window.capacity):
+                window.begin()
+        window.take()
+
+
+def filled(staleness: int, size: int = 2, *, share: float = 0.0) -> Window:
+    window = Window(staleness, over_provision=share)
+    window.plan(size)
+    for _ in range(window.capacity):
+        window.begin()
+    return window
+
+
+def test_no_staleness_begins_one_update_at_a_time_and_waits_for_all_of_it() -> None:
+    window = filled(0)
+    assert window.capacity == 0
+    window.settle(1)
+    assert not window.complete
+    window.settle(0)
+    assert window.complete and window.take() == [0, 1]
+    window.plan(3)
+    assert window.capacity == 3
+
+
+def test_an_update_takes_what_is_complete_and_waits_for_what_would_be_too_old() -> None:
+    window = filled(1)
+    for ticket in (1, 2, 3):
+        window.settle(ticket)
+    assert window.complete and window.take() == [1, 2]
+    window.plan(2)
+    for _ in range(window.capacity):
+        window.settle(window.begin())
+    assert not window.complete, "group 0 is due"
+    window.settle(0)
+    assert window.complete and window.take() == [0, 3]
+
+
+def test_over_provision_bounds_the_groups_that_run_at_a_time() -> None:
+    window = filled(2, 4, share=0.5)
+    assert window.capacity == 0
+    window.settle(0)
+    assert window.capacity == 1
+
+
+def test_groups_of_a_run_with_a_looser_bound_expire() -> None:
+    window = Window(1, version=5)
+    for ticket, version in enumerate((3, 4, 5)):
+        window.resume(ticket, version)
+    window.plan(2)
+    assert window.expire() == [0]
+    assert window.capacity == 2
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_an_update_of_no_own_groups_is_complete_at_once(staleness: int) -> None:
+    window = filled(staleness, 0)
+    assert window.complete and window.take() == []

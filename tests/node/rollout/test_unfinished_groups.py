@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.engines.engine import Begun
+from node.rollout.generator import Draw
+from node.rollout.unfinished_groups import Place, Shelf, Written
+from protocol.rollout import Finish
+from swarm.common.clock import VirtualClock
+from swarm.journal import MEMORY, Journal
+
+DRAWS = [Draw("sums", level, 7, level, (1 << 63) - 1 - level) for level in range(3)]
+
+begun_texts = st.lists(
+    st.tuples(
+        st.integers(0, 2**32 - 1),
+        st.floats(-1e4, 0, width=32),
+        st.integers(0, 2**31),
+    ),
+    max_size=20,
+).map(lambda tokens: Begun(*(tuple(column) for column in zip(*tokens, strict=True))))
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    shelf = Shelf(Journal(MEMORY, VirtualClock(0.0)))
+    shelf.begin(enumerate(DRAWS), 5)
+    return shelf
+
+
+@given(begun_texts, st.sampled_from([None, *Finish]))
+def test_what_is_written_comes_back_to_the_last_bit(begun: Begun, finish: Finish | None) -> None:
+    shelf = Shelf(Journal(MEMORY, VirtualClock(0.0)))
+    shelf.begin(enumerate(DRAWS), 5)
+    shelf.write([(Place(1, 3), Written(begun, finish))])
+    kept = shelf.groups()
+    assert [(k.ticket, k.draw, k.version) for k in kept] == [(t, DRAWS[t], 5) for t in range(3)]
+    assert [k.written for k in kept] == [{}, {3: Written(begun, finish)}, {}]
+
+
+def test_taken_groups_are_used_and_dropped_ones_are_gone(shelf: Shelf) -> None:
+    shelf.write([(Place(t, 0), Written(Begun((1,), (-1.0,), (5,)))) for t in range(3)])
+    shelf.take([0, 2], 9)
+    shelf.drop([1])
+    assert shelf.groups() == []
+    journal = shelf._journal
+    assert journal.read("SELECT author, epoch, number, step, trained FROM used") == [
+        (b"", 7, 0, 9, 0),
+        (b"", 7, 2, 9, 0),
+    ]
+    assert journal.read("SELECT * FROM written") == []
+
+
+def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote(shelf: Shelf) -> None:
+    shelf.write(
+        [
+            (Place(0, 0), Written(Begun((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
+            (Place(0, 1), Written(Begun((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
+            (Place(1, 0), Written(Begun((5,), (-1.0,), (4,)))),
+        ]
+    )
+    assert shelf.rewind(2, 3) == 2
+    first, second, _ = shelf.groups()
+    assert first.written[0].finish is Finish.STOP
+    assert first.written[1] == Written(Begun((3,), (-1.0,), (3,)))
+    assert second.written[0] == Written(Begun())
+    assert [kept.version for kept in shelf.groups()] == [2, 2, 2]

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from node.errors import CheckpointError, DiskFullError
+from node.storage.checkpoints import Checkpoints
+
+
+def writer(text: str):
+    def write(folder: Path) -> None:
+        (folder / "model").mkdir()
+        (folder / "model" / "weights.bin").write_text(text)
+        (folder / "optimizer.bin").write_text(f"optimizer of {text}")
+
+    return write
+
+
+def full_disk(folder: Path) -> None:
+    (folder / "weights.bin").write_text("half")
+    with Path("/dev/full").open("wb") as device:
+        device.write(b"the other half")
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def three_saved(checkpoints: Checkpoints) -> Checkpoints:
+    for step in (1, 2, 3):
+        checkpoints.save(step, writer(f"weights {step}"), {"step": step, "round": 10 * step})
+    return checkpoints
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
+
+
+def test_a_run_without_checkpoints_has_nothing_to_load(checkpoints: Checkpoints) -> None:
+    assert checkpoints.load_latest() is None
+
+
+def test_the_newest_checkpoint_comes_back_as_it_was_written(three_saved: Checkpoints) -> None:
+    loaded = three_saved.load_latest()
+    assert loaded is not None
+    assert (loaded.path / "model" / "weights.bin").read_text() == "weights 3"
+    assert loaded.state == {"step": 3, "round": 30}
+    assert loaded.notes == ()
+
+
+def test_only_the_last_two_are_kept(three_saved: Checkpoints) -> None:
+    assert three_saved.steps() == [2, 3]
+    assert sorted(p.name for p in three_saved.folder.iterdir()) == [
+        "step-00000002",
+        "step-00000003",
+    ]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda f: (f / "model/weights.bin").write_text("weights X"),
+        lambda f: os.truncate(f / "optimizer.bin", 4),
+        lambda f: os.truncate(f / "digests.json", 9),
+        lambda f: (f / "digests.json").write_text("[]"),
+        lambda f: (f / "state.json").unlink(),
+        lambda f: (f / "digests.json").unlink(),
+        lambda f: (f / "model/extra.bin").write_text("not ours"),
+    ],
+    ids=["changed", "truncated", "digests cut", "digests odd", "no state", "no digests", "added"],
+)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_says_so(
+    three_saved: Checkpoints, damage
+) -> None:
+    damage(three_saved.path(3))
+    loaded = three_saved.load_latest()
+    assert loaded is not None
+    assert loaded.state["step"] == 2
+    assert "step-00000003 is damaged" in loaded.notes[0]
+    assert "step-00000002" in loaded.notes[-1]
+
+
+def test_when_every_checkpoint_is_damaged_the_run_does_not_silently_start_over(
+    three_saved: Checkpoints,
+) -> None:
+    for step in three_saved.steps():
+        (three_saved.path(step) / "optimizer.bin").write_text("")
+    with pytest.raises(CheckpointError, match="Restore that folder from a backup"):
+        three_saved.load_latest()
+
+
+def test_going_on_from_an_earlier_checkpoint_replaces_the_damaged_later_ones(
+    three_saved: Checkpoints,
+) -> None:
+    (three_saved.path(3) / "optimizer.bin").write_text("")
+    three_saved.save(3, writer("weights 3 again"), {"step": 3})
+    loaded = three_saved.load_latest()
+    assert loaded is not None and not loaded.notes
+    assert (loaded.path / "model" / "weights.bin").read_text() == "weights 3 again"
+
+    (three_saved.path(3) / "optimizer.bin").write_text("")
+    three_saved.save(2, writer("weights 2 again"), {"step": 2})
+    assert three_saved.steps() == [2]
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoints_untouched(three_saved: Checkpoints) -> None:
+    before = contents(three_saved.folder)
+    with pytest.raises(DiskFullError, match="Free some space"):
+        three_saved.save(4, full_disk, {"step": 4})
+    assert contents(three_saved.folder) == before
+    assert not [p for p in three_saved.folder.iterdir() if p.name.startswith(".")]
+
+
+def test_any_other_failure_of_the_writer_is_passed_on_and_leaves_nothing(
+    three_saved: Checkpoints,
+) -> None:
+    def broken(folder: Path) -> None:
+        (folder / "weights.bin").write_text("half")
+        raise RuntimeError("tensor on the wrong device")
+
+    before = contents(three_saved.folder)
+    with pytest.raises(RuntimeError, match="wrong device"):
+        three_saved.save(4, broken, {})
+    assert contents(three_saved.folder) == before
+
+
+def test_what_a_killed_process_left_is_swept_by_the_next_save(three_saved: Checkpoints) -> None:
+    left = three_saved.folder / ".draft-99999"
+    left.mkdir()
+    (left / "weights.bin").write_text("half")
+    assert three_saved.load_latest().state["step"] == 3
+    three_saved.save(4, writer("weights 4"), {"step": 4})
+    assert not left.exists()

@@ -1,0 +1,50 @@
+"""Builds and scores tasks of every family; prints a digest of each. Run twice, they must agree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+
+import numpy
+
+from node.tasks.sources.reasoning_gym import ReasoningGym, import_library
+from node.tasks.task import Split, TaskSource
+from protocol.manifest import EnvSpec
+
+TASKS = 8
+MORE = {"codeio": 240, "list_functions": 60}
+"""Where few of the questions differ."""
+
+
+def digest(family: str, noise: random.Random) -> str:
+    spec = EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
+    random.seed(noise.random())
+    source = TaskSource(family, spec.template, "text", ReasoningGym.open(spec, [{}]))
+    found = hashlib.sha256()
+    seeds = list(range(MORE.get(family, TASKS)))
+    # What was asked before must not matter either.
+    noise.shuffle(seeds)
+    said = {}
+    for seed in seeds:
+        random.seed(noise.random())
+        numpy.random.seed(noise.randrange(1 << 32))
+        task = source.build(0, seed, Split.TRAIN)
+        texts = (str(task.entry.get("answer")), "1", "no idea")
+        said[seed] = [task.prompt, texts[0], [scored(source, task, text) for text in texts]]
+    found.update(json.dumps([said[seed] for seed in sorted(said)]).encode())
+    return found.hexdigest()
+
+
+def scored(source: TaskSource, task, text: str) -> object:
+    try:
+        return source.score(task, text)
+    except Exception as error:  # noqa: BLE001 - a verifier that trips must trip everywhere
+        return type(error).__name__
+
+
+if __name__ == "__main__":
+    noise = random.Random(sys.argv[1])
+    families = sorted(set(import_library().DATASETS) - {"composite"})
+    print("\n" + json.dumps({family: digest(family, noise) for family in families}))

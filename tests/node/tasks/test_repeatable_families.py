@@ -1,0 +1,70 @@
+"""A task is a function of its coordinates: in every process, whatever happened there before."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+from node.tasks.catalogue import open_catalogue
+from node.tasks.chance import seeded
+from node.tasks.sources.unsafe_families import UNREPEATABLE
+from node.tasks.verifier.worker_process import _environment
+from protocol.manifest import EnvSpec
+
+PROBE = Path(__file__).with_name("repeat_probe.py")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> list[dict[str, str]]:
+    """Digests of all families in two processes, away from the tree: some questions write files."""
+    folder = tmp_path_factory.mktemp("families")
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(PROBE), noise],
+            env={**_environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for noise in ("one", "other")
+    ]
+    outputs = [process.communicate(timeout=600)[0] for process in started]
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
+def test_the_whole_library_is_tried(found):
+    assert len(found[0]) == 105
+
+
+def test_every_family_that_differs_between_processes_is_listed_and_no_other(found):
+    one, other = found
+    assert {family for family in one if one[family] != other[family]} == UNREPEATABLE
+
+
+@pytest.mark.parametrize("family", sorted(UNREPEATABLE))
+def test_a_family_that_nobody_could_check_is_not_opened(family):
+    spec = EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
+    assert open_catalogue([spec], {}, evaluating=[family]) == {}
+
+
+def test_the_generators_of_the_process_are_left_as_they_were():
+    random.seed(1)
+    numpy.random.seed(1)
+    wanted = random.random(), numpy.random.random()
+    random.seed(1)
+    numpy.random.seed(1)
+    with seeded("gcd", 0, 7):
+        inside = random.random(), numpy.random.random()
+    assert (random.random(), numpy.random.random()) == wanted
+    with seeded("gcd", 0, 7):
+        assert (random.random(), numpy.random.random()) == inside
+    with seeded("gcd", 0, 8):
+        assert (random.random(), numpy.random.random()) != inside

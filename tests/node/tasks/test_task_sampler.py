@@ -1,0 +1,107 @@
+"""Which task comes next: by weight, then any level."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from node.errors import ConfigError
+from node.tasks.errors import CatalogueError
+from node.tasks.sampler import TaskSampler, served_levels
+from protocol.manifest import EnvSpec
+
+LEVELS = (("gcd", 0), ("gcd", 1), ("lcm", 0))
+
+
+def drawn(weights: dict[str, float], count: int = 4000) -> Counter[tuple[str, int]]:
+    sampler = TaskSampler(LEVELS, weights, random.Random(1))
+    return Counter(sampler.next() for _ in range(count))
+
+
+def test_without_weights_every_env_is_as_likely_and_every_level_of_it():
+    seen = drawn({})
+    assert seen["lcm", 0] == pytest.approx(2000, abs=150)
+    assert seen["gcd", 0] == pytest.approx(1000, abs=150)
+    assert seen["gcd", 1] == pytest.approx(1000, abs=150)
+
+
+def test_weights_are_relative_and_an_env_left_out_is_never_drawn():
+    assert drawn({"gcd": 3.0, "lcm": 1.0})["lcm", 0] == pytest.approx(1000, abs=150)
+    assert drawn({"gcd": 0.5})["lcm", 0] == 0
+
+
+def test_a_sampler_goes_on_from_its_state_as_json_keeps_it():
+    sampler = TaskSampler(LEVELS, {}, random.Random(3))
+    state = json.loads(json.dumps(sampler.state_dict()))
+    first = [sampler.next() for _ in range(50)]
+    other = TaskSampler(LEVELS, {}, random.Random(4))
+    other.load_state_dict(state)
+    assert [other.next() for _ in range(50)] == first
+
+
+def practised(curriculum: int, draws: int = 400) -> list[tuple[str, int]]:
+    """What is drawn while gcd 0 is always solved, gcd 1 never and lcm 0 half of the time."""
+    rates = {("gcd", 0): 1.0, ("gcd", 1): 0.0, ("lcm", 0): 0.5}
+    sampler, rng = TaskSampler(LEVELS, {}, random.Random(1), curriculum), random.Random(2)
+    seen = []
+    for _ in range(draws):
+        seen.append(sampler.next())
+        sampler.observe(seen[-1], [float(rng.random() < rates[seen[-1]]) for _ in range(8)])
+    return seen
+
+
+def test_a_curriculum_practises_what_is_solved_sometimes():
+    assert practised(0).count(("lcm", 0)) < 240
+    assert practised(8).count(("lcm", 0)) > 320
+
+
+def test_a_curriculum_never_gives_a_level_up():
+    assert set(practised(8)[-100:]) == set(LEVELS)
+
+
+def test_a_curriculum_keeps_to_weights():
+    sampler = TaskSampler(LEVELS, {"gcd": 1.0}, random.Random(1), 8)
+    assert {env for env, _ in (sampler.next() for _ in range(200))} == {"gcd"}
+
+
+def test_a_curriculum_goes_on_from_its_state_as_json_keeps_it():
+    sampler = TaskSampler(LEVELS, {}, random.Random(3), 8)
+    for _ in range(20):
+        sampler.observe(sampler.next(), [1.0, 0.0, 0.0])
+    state = json.loads(json.dumps(sampler.state_dict()))
+    other = TaskSampler(LEVELS, {}, random.Random(4), 8)
+    other.load_state_dict(state)
+    assert [other.next() for _ in range(50)] == [sampler.next() for _ in range(50)]
+
+
+def test_only_levels_with_a_weight_are_left_to_evaluate():
+    assert TaskSampler(LEVELS, {"lcm": 1.0}, random.Random(1)).levels == (("lcm", 0),)
+
+
+def test_the_levels_of_served_envs_are_in_the_catalogues_order():
+    spec = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}", "{}"), "{question}", "text")
+    specs = [spec, replace(spec, name="gone"), replace(spec, name="lcm", levels=("{}",))]
+    assert served_levels(specs, ("lcm", "gcd")) == LEVELS
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"gdc": 1.0}, "tasks.weights: 'gdc'.*use gcd, lcm"),
+        ({"gcd": -1.0}, "tasks.weights.gcd: -1"),
+        ({"gcd": float("nan")}, "tasks.weights.gcd: nan"),
+        ({"gcd": 0.0}, "weight above 0"),
+    ],
+)
+def test_impossible_weights_are_refused_with_a_remedy(weights, message):
+    with pytest.raises(ConfigError, match=message):
+        TaskSampler(LEVELS, weights, random.Random(1))
+
+
+def test_a_catalogue_of_which_nothing_is_served_says_what_to_do():
+    with pytest.raises(CatalogueError, match="none of the swarm's envs is served here: name"):
+        TaskSampler([], {}, random.Random(0))

@@ -1,0 +1,199 @@
+"""Bounded stores, pauses and counts of floods: what a crowd of new keys can do to each."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.common.backoff import MAX_REMEMBERED, Backoff
+from swarm.common.bounded import Bounded, lot, rank_of
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
+from swarm.pull_allowance import TRIES, PullAllowance
+from swarm.transport.flood import FADE_SECONDS, MOST_REFUSALS, Flood
+from swarm.transport.guests import FLOOD_PAUSE, Guests
+from swarm.transport.peer_cache import MAX_ADDRESSES, PeerCache
+from tests.swarm.experience_parts import wait
+
+
+def by_lot(limit: int, known: frozenset[str] = frozenset()) -> Bounded[str, int]:
+    return Bounded(limit, lambda k: rank_of(lot(b"secret", k.encode()), 0.5 * (k in known)))
+
+
+@given(st.permutations([f"key {n}" for n in range(40)]), st.integers(1, 20))
+def test_who_stays_is_no_matter_of_who_came_first_or_how_often(order: list[str], n: int) -> None:
+    once, again = by_lot(n), by_lot(n)
+    for key in order:
+        once.put(key, 1)
+    for key in sorted(order) * 3:
+        again.put(key, 1)
+    assert set(once) == set(again)
+    assert len(once) == n
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=300),
+    st.integers(1, 16),
+)
+def test_the_best_ranks_of_all_that_were_not_taken_out_are_held(
+    steps: list[tuple[int, bool]], limit: int
+) -> None:
+    held, all_put = by_lot(limit), set()
+    for number, put in steps:
+        key = str(number)
+        if put:
+            loser = held.put(key, number)
+            assert loser is None or loser not in held
+        else:
+            held.pop(key)
+        all_put.add(key)
+        assert len(held) <= limit
+        assert held.worst() is None or held.rank(held.worst()) == max(map(held.rank, held))
+
+
+def test_sybil_keys_never_push_out_one_of_standing_whenever_it_comes() -> None:
+    for position in (0, 2_000, 4_000):
+        held = by_lot(64, frozenset({"ben"}))
+        keys = [f"sybil {n}" for n in range(4_000)]
+        keys.insert(position, "ben")
+        for key in keys:
+            held.put(key, 0)
+        assert "ben" in held
+
+
+def test_a_stranger_among_sybils_has_the_same_chance_as_each_of_them() -> None:
+    kept = 0
+    for trial in range(200):
+        held: Bounded[bytes, None] = Bounded(50, lambda k, t=trial: lot(bytes([t]), k))
+        held.put(b"ben", None)
+        for n in range(99):
+            held.put(b"sybil %d" % n, None)
+        kept += b"ben" in held
+    assert 70 < kept < 130
+
+
+def test_a_few_keys_take_little_memory_however_often_their_ranks_change() -> None:
+    ranks = iter(range(8000))
+    tracemalloc.start()
+    try:
+        held: Bounded[int, None] = Bounded(4096, lambda key: float(next(ranks)))
+        for number in range(8000):
+            held.put(number % 4, None)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held.worst() == 3
+    assert taken < 64 << 10
+
+
+def test_pauses_double_up_to_the_longest_and_one_success_ends_them() -> None:
+    clock = VirtualClock()
+    backoff: Backoff[str] = Backoff(clock, first=1.0, longest=10.0, free=1)
+    assert [backoff.failed("sid") for _ in range(6)] == [0, 1, 2, 4, 8, 10]
+    assert backoff.waits("sid")
+    wait(clock, 10)
+    assert not backoff.waits("sid")
+    assert backoff.failed("sid") == 10
+    backoff.succeeded("sid")
+    assert not backoff.waits("sid")
+    assert backoff.failed("sid") == 0
+    wait(clock, 20)
+    assert backoff.failed("sid") == 0, "failures fade"
+
+
+def test_a_backoff_remembers_a_bounded_number_of_keys() -> None:
+    backoff: Backoff[int] = Backoff(VirtualClock(), first=1.0, longest=10.0)
+    for key in range(MAX_REMEMBERED + 100):
+        backoff.failed(key)
+    assert len(backoff) == MAX_REMEMBERED
+
+
+def test_a_peer_is_shown_out_for_a_flood_of_refusals_and_not_for_as_many_in_hours() -> None:
+    clock = VirtualClock()
+    flood = Flood(clock)
+    assert not any(flood.refused("ben") or wait(clock, FADE_SECONDS) for _ in range(300))
+    assert [flood.refused("flo") for _ in range(int(MOST_REFUSALS))].count(True) == 1
+
+
+def test_a_peer_that_floods_is_kept_out_for_a_while_and_longer_each_time() -> None:
+    clock, out = VirtualClock(), []
+    guests = Guests(clock, Counters())
+    guests.show_out = out.append
+
+    def flood() -> None:
+        while not guests.shown_out("flo"):
+            guests.refused("flo")
+
+    guests.refused("ben")
+    assert guests.welcome("ben")
+    for pause in (FLOOD_PAUSE, 2 * FLOOD_PAUSE, 4 * FLOOD_PAUSE):
+        flood()
+        assert out.pop() == "flo" and not out and not guests.welcome("flo")
+        wait(clock, 0.9 * pause)
+        guests.refused("flo")
+        assert out.pop() == "flo", "at the first request, as it came back too early"
+        wait(clock, 0.2 * pause)
+        assert guests.welcome("flo")
+        guests.refused("flo")
+        assert not out
+    assert guests.welcome("ben")
+
+
+def test_strangers_leave_a_quarter_of_pulls_and_places_to_useful_authors() -> None:
+    allowance = PullAllowance(16, 8)
+    allowance.begin()
+    useful = {b"ben", b"cleo", b"dora", b"eli"}
+    assert sum(allowance.take(b"sid %d" % n, useful) for n in range(60)) == 6
+    assert sum(allowance.take(author, useful) for author in useful) == 2
+    alone = PullAllowance(16, 8)
+    alone.begin()
+    assert sum(alone.take(b"sid %d" % n, set()) for n in range(60)) == 8
+
+
+def test_pulls_that_bring_nothing_are_given_back_and_still_bounded() -> None:
+    allowance = PullAllowance(16, 8)
+    allowance.begin()
+    begun = 0
+    for n in range(1000):
+        if allowance.take(b"sid %d" % n, set()):
+            begun += 1
+            allowance.end(b"sid %d" % n, delivered=False)
+    assert begun == TRIES * 16
+    assert allowance.take(b"ben", {b"ben"})
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=200))
+def test_no_more_than_an_epochs_pulls_are_delivered(steps: list[tuple[int, bool]]) -> None:
+    allowance, running, delivered = PullAllowance(5, 3), set(), 0
+    useful = {bytes([n]) for n in range(5)}
+    allowance.begin()
+    for number, good in steps:
+        author = bytes([number])
+        if author in running:
+            running.remove(author)
+            allowance.end(author, delivered=good)
+            delivered += good
+        elif allowance.take(author, useful):
+            running.add(author)
+        assert len(running) <= 3
+        assert delivered + len(running) <= 5
+
+
+def test_a_crowd_of_strangers_does_not_push_met_peers_out_of_the_cache() -> None:
+    cache = PeerCache(None)
+    met = [f"/ip4/10.0.0.{n}/p2p/met{n}" for n in range(64)]
+    cache.remember(met, lambda peer: float(peer == "met63"))
+    for crowd in range(20):
+        sybils = [f"/ip4/10.1.{crowd}.{n}/p2p/sybil{crowd}x{n}" for n in range(500)]
+        cache.remember(sybils, lambda peer: float(peer == "met63"))
+        if crowd == 0:
+            assert len(set(cache.addresses) & set(met)) >= MAX_ADDRESSES // 2
+    assert cache.addresses[0] == met[63]
+
+
+def test_one_peer_of_many_addresses_takes_few_places_in_the_cache() -> None:
+    cache = PeerCache(None)
+    cache.remember(f"/ip4/10.0.0.{n}/p2p/flo" for n in range(200))
+    assert len(cache.addresses) == 4

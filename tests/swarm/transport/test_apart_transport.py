@@ -1,0 +1,276 @@
+"""A node's network in a process of its own: what crosses over, and how either side ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from protocol.identity import Identity
+from swarm.common.counters import Counters
+from swarm.transport.apart.link import Link, LinkLost
+from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.machine import PortTaken
+from swarm.transport.transport import (
+    PeerUnreachable,
+    RecordTooLarge,
+    Refusal,
+    Refused,
+    ResponseTooLarge,
+    TransportError,
+)
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+ECHO = "swarm-node/test/echo"
+
+Scenario = Callable[[Link, Link], Awaitable[None]]
+
+
+class Methods:
+    """What one side lets the other call."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+        self.given_up = 0
+
+    def add(self, a: int, b: int) -> int:
+        return a + b
+
+    async def refuse(self, reason: str) -> None:
+        raise Refusal(reason)
+
+    async def taken(self) -> None:
+        raise PortTaken("port 1: choose another")
+
+    async def broken(self) -> None:
+        raise ZeroDivisionError("by zero")
+
+    async def never(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.given_up += 1
+
+    def note(self, value: object) -> None:
+        self.told.append(value)
+
+    def table(self) -> dict[str, Callable[..., object]]:
+        named = (self.add, self.refuse, self.taken, self.broken, self.never, self.note)
+        return {method.__name__: method for method in named}
+
+
+def over_a_link(scenario: Callable[[Link, Link, Methods], Awaitable[None]]) -> None:
+    """Run ``scenario`` with both ends of a link and what the second one lets the first call."""
+
+    async def whole() -> None:
+        methods = Methods()
+        ends = socket.socketpair()
+        links = [
+            Link(*(await asyncio.open_unix_connection(sock=end)), methods.table()) for end in ends
+        ]
+        running = [asyncio.ensure_future(link.run()) for link in links]
+        try:
+            await scenario(links[0], links[1], methods)
+        finally:
+            for link in links:
+                link.close()
+            await asyncio.gather(*running)
+
+    asyncio.run(whole())
+
+
+def test_both_sides_call_each_other_at_the_same_time() -> None:
+    async def scenario(one: Link, other: Link, methods: Methods) -> None:
+        calls = [link.call("add", n, 1) for n in range(50) for link in (one, other)]
+        assert await asyncio.gather(*calls) == [n + 1 for n in range(50) for _ in range(2)]
+        assert one.tell("note", "first") and one.tell("note", b"second")
+        await one.call("add", 0, 0)
+        assert methods.told == ["first", b"second"]
+
+    over_a_link(scenario)
+
+
+def test_an_error_is_raised_again_on_the_other_side(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(one: Link, other: Link, methods: Methods) -> None:
+        with pytest.raises(Refusal, match="busy"):
+            await one.call("refuse", "busy")
+        with pytest.raises(PortTaken, match="choose another"):
+            await one.call("taken")
+        with pytest.raises(TransportError, match="ZeroDivisionError: by zero"):
+            await one.call("broken")
+
+    over_a_link(scenario)
+    assert "by zero" in caplog.text
+
+
+def test_a_call_that_is_given_up_is_given_up_on_the_other_side() -> None:
+    async def scenario(one: Link, other: Link, methods: Methods) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await one.call("never")
+        await one.call("add", 1, 1)
+        assert methods.given_up == 1
+
+    over_a_link(scenario)
+
+
+def test_a_call_to_a_side_that_goes_away_fails() -> None:
+    async def scenario(one: Link, other: Link, methods: Methods) -> None:
+        call = asyncio.ensure_future(one.call("never"))
+        await one.call("add", 1, 1)
+        other.close()
+        with pytest.raises(LinkLost):
+            await call
+        with pytest.raises(LinkLost):
+            await one.call("add", 1, 1)
+        assert not one.tell("note", "lost")
+        assert methods.given_up == 1
+
+    over_a_link(scenario)
+
+
+def test_notes_to_a_side_that_does_not_listen_are_dropped_and_said_to_be() -> None:
+    async def whole() -> None:
+        ours, deaf = socket.socketpair()
+        with deaf:
+            link = Link(*(await asyncio.open_unix_connection(sock=ours)), {})
+            told = [link.tell("note", bytes(1 << 16)) for _ in range(100)]
+            assert told[0] and not told[-1]
+            link.close()
+
+    asyncio.run(whole())
+
+
+def identity(folder: Path, name: str) -> Path:
+    key = folder / f"{name}.key"
+    Identity.create(key)
+    return key
+
+
+def network_processes() -> list[psutil.Process]:
+    below = psutil.Process().children(recursive=True)
+    return [p for p in below if p.name() == "p2pd" or "swarm.transport.apart.child" in p.cmdline()]
+
+
+@pytest.mark.processes
+def test_requests_and_errors_cross_to_the_network_process_and_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def echo(peer: str, request: bytes) -> bytes:
+        if request == b"no":
+            raise Refusal("not_today")
+        if request == b"odd":
+            raise ZeroDivisionError("by zero")
+        return peer.encode() + b":" + request
+
+    async def scenario() -> None:
+        counters = Counters()
+        anna = ApartTransport(identity(tmp_path, "anna"), listen=LOOPBACK, counters=counters)
+        with pytest.raises(PeerUnreachable, match="not started"):
+            _ = anna.peer_id
+        with pytest.raises(PeerUnreachable, match="not started"):
+            await anna.connect("/ip4/127.0.0.1/tcp/1/p2p/x")
+        nobody = Identity.load(identity(tmp_path, "nobody")).peer_id
+        limits = {"request_limit": 100_000, "concurrent": 8, "concurrent_per_peer": 4}
+        anna.handle(ECHO, echo, **limits)
+        await anna.start()
+        ben = HivemindTransport(identity(tmp_path, "ben"), listen=LOOPBACK)
+        ben.handle(ECHO, echo, **limits)
+        await ben.start()
+        try:
+            assert await anna.connect(ben.addresses()[0]) == ben.peer_id
+            assert ben.peer_id in anna.peers()
+            blob = bytes(90_000)
+            answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+            assert answer == ben.peer_id.encode() + b":" + blob
+            answer = await anna.request(ben.peer_id, ECHO, b"you", limit=1 << 20, deadline=10)
+            assert answer == anna.peer_id.encode() + b":you"
+            assert anna.bytes_in == len(blob) + len(answer)
+            for refused in (b"no", b"odd"):
+                with pytest.raises(Refused):
+                    await ben.request(anna.peer_id, ECHO, refused, limit=100, deadline=10)
+            with pytest.raises(Refused):
+                await anna.request(ben.peer_id, ECHO, b"no", limit=100, deadline=10)
+            with pytest.raises(ResponseTooLarge):
+                await anna.request(ben.peer_id, ECHO, blob, limit=100, deadline=10)
+            with pytest.raises(PeerUnreachable, match="no stream"):
+                await anna.request(ben.peer_id, "swarm-node/test/none", b"", limit=9, deadline=10)
+            with pytest.raises(PeerUnreachable, match="no peer answers"):
+                await anna.connect(f"/ip4/127.0.0.1/tcp/1/p2p/{nobody}")
+            with pytest.raises(RecordTooLarge):
+                await anna.store("k", b"anna", bytes(1025), 2.0**31)
+            with pytest.raises(TypeError, match="RecordRule"):
+                anna.use_validator(lambda record: True)
+            with pytest.raises(TypeError, match="OwnFirst"):
+                anna.use_standing(lambda author: 1.0)
+            taken = anna.addresses()[0].split("/p2p/")[0]
+            other = ApartTransport(identity(tmp_path, "other"), listen=(taken,))
+            with pytest.raises(PortTaken, match="choose another port"):
+                await other.start()
+            async with asyncio.timeout(10):
+                while not counters.snapshot().get(REFUSED):
+                    await asyncio.sleep(0.05)
+        finally:
+            await ben.close()
+            await anna.close()
+            await anna.close()
+        with pytest.raises(PeerUnreachable, match="not started"):
+            await anna.connect("/ip4/127.0.0.1/tcp/1/p2p/x")
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    assert "by zero" in caplog.text
+    assert not network_processes()
+
+
+REFUSED = "requests_refused{protocol=swarm-node/test/echo,reason=not_today}"
+
+
+@pytest.mark.processes
+def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        anna = ApartTransport(identity(tmp_path, "anna"), listen=LOOPBACK)
+        starting = asyncio.ensure_future(anna.start())
+        async with asyncio.timeout(60):
+            while not any(p.name() == "p2pd" for p in network_processes()):
+                await asyncio.sleep(0.02)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not network_processes()
+
+    asyncio.run(scenario())
+
+
+WAITING = """
+import asyncio, sys
+from pathlib import Path
+from swarm.transport.apart.transport import ApartTransport
+
+async def main():
+    await ApartTransport(Path(sys.argv[1]), listen=("/ip4/127.0.0.1/tcp/0",)).start()
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.processes
+def test_a_node_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WAITING, str(identity(tmp_path, "anna"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None and node.stdout.readline() == "up\n"
+        left = network_processes()
+        assert len(left) == 2
+        node.send_signal(signal.SIGKILL)
+    assert not psutil.wait_procs(left, timeout=20)[1]

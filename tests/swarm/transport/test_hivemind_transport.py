@@ -1,0 +1,264 @@
+"""The transport over real p2p daemons, each test on its own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from protocol.identity import Identity
+from swarm.common.counters import Counters
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.machine import PortTaken
+from swarm.transport.transport import (
+    ClockSkew,
+    PeerUnreachable,
+    RecordTooLarge,
+    RecordView,
+    Refusal,
+    Refused,
+    ResponseTooLarge,
+    Transport,
+)
+
+pytestmark = pytest.mark.processes
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+ECHO = "swarm-node/test/echo"
+
+
+class WrongClock:
+    """A machine whose clock is ten seconds off."""
+
+    def time(self) -> float:
+        return time.time() - 10
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def daemons() -> set[int]:
+    return {p.pid for p in psutil.Process().children(recursive=True) if p.name() == "p2pd"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of sockets only this process's own are looked for: other swarms may run beside it."""
+    named: list[str] = []
+
+    def token(size: int) -> str:
+        named.append(os.urandom(size).hex())
+        return named[-1]
+
+    monkeypatch.setattr("hivemind.p2p.p2p_daemon.secrets.token_urlsafe", token)
+    yield
+    assert not daemons()
+    left = [path for name in named for path in Path("/tmp").glob(f"hivemind-p2p*{name}.sock")]
+    assert not [path for path in left if nobody_listens(path)]
+
+
+def nobody_listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except FileNotFoundError:
+            return False
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+class Swarm:
+    """Makes transports with identities in one folder and closes them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.open: list[HivemindTransport] = []
+
+    async def member(self, name: str, check: Callable[[RecordView], bool] | None = None, **options):
+        key = self.folder / f"{name}.key"
+        if not key.exists():
+            Identity.create(key)
+        transport = HivemindTransport(key, **{"listen": LOOPBACK, **options})
+        transport.use_validator(check or (lambda record: True))
+        await transport.start()
+        self.open.append(transport)
+        return transport
+
+    async def close(self) -> None:
+        await asyncio.gather(*(transport.close() for transport in self.open))
+
+
+@pytest.fixture
+def in_swarm(tmp_path: Path):
+    """Runs ``scenario(swarm)`` on a fresh loop."""
+
+    def run(scenario) -> None:
+        async def whole() -> None:
+            swarm = Swarm(tmp_path)
+            try:
+                await scenario(swarm)
+            finally:
+                await swarm.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+def echo_on(transport: Transport) -> None:
+    async def echo(peer: str, request: bytes) -> bytes:
+        if request == b"no":
+            raise Refusal("not_today")
+        return peer.encode() + b":" + request
+
+    transport.handle(ECHO, echo, request_limit=1 << 20, concurrent=8, concurrent_per_peer=4)
+
+
+def test_two_nodes_exchange_records_and_streams(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        echo_on(anna)
+        bert = await swarm.member("bert", peers=anna.addresses())
+        assert anna.peer_id in bert.peers()
+        assert anna.peer_id == Identity.load(swarm.folder / "anna.key").peer_id
+
+        now = time.time()
+        assert await bert.read("a key") == {}
+        assert await anna.store("a key", b"anna", b"first", now + 60)
+        assert await bert.store("a key", b"bert", b"other", now + 60)
+        assert await anna.store("a key", b"anna", b"second", now + 61)
+        assert not await anna.store("a key", b"anna", b"too late", now + 61)
+        expected = {b"anna": b"second", b"bert": b"other"}
+        assert await bert.read("a key") == expected
+        assert await anna.read("a key") == expected
+
+        blob = os.urandom(300_000)
+        answer = await bert.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+        assert answer == bert.peer_id.encode() + b":" + blob
+        assert (bert.bytes_out, bert.bytes_in) == (len(blob), len(answer))
+        assert (anna.bytes_in, anna.bytes_out) == (len(blob), len(answer))
+        with pytest.raises(Refused):
+            await bert.request(anna.peer_id, ECHO, b"no", limit=100, deadline=10)
+        with pytest.raises(ResponseTooLarge):
+            await bert.request(anna.peer_id, ECHO, b"x" * 200, limit=100, deadline=10)
+        with pytest.raises(PeerUnreachable):
+            await bert.request(anna.peer_id, "swarm-node/test/none", b"", limit=9, deadline=10)
+
+    in_swarm(scenario)
+
+
+def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(in_swarm) -> None:
+    def only_good(record: RecordView) -> bool:
+        return record.value.startswith(b"good") and len(record.key) == 20
+
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna", only_good)
+        mallory = await swarm.member("mallory", peers=anna.addresses())
+        expiry = time.time() + 60
+        await mallory.store("k", b"mallory", b"bad", expiry)
+        await anna.store("k", b"anna", b"good", expiry)
+        assert b"mallory" in await mallory.read("k")
+        assert b"mallory" not in await anna.read("k")
+        with pytest.raises(RecordTooLarge):
+            await mallory.store("k", b"mallory", bytes(1025), expiry)
+
+    in_swarm(scenario)
+
+
+def test_a_killed_daemon_comes_back_with_the_same_identity_port_and_handlers(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        counters = Counters()
+        anna = await swarm.member("anna", counters=counters)
+        before = daemons()
+        bert = await swarm.member("bert", peers=anna.addresses())
+        echo_on(anna)
+        addresses, peer = anna.addresses(), anna.peer_id
+        await anna.store("k", b"anna", b"kept", time.time() + 60)
+
+        os.kill(next(iter(before)), signal.SIGKILL)
+        await until(lambda: counters.snapshot().get("daemon_restarts"))
+        await until(lambda: anna.peers() == (bert.peer_id,))
+
+        assert (anna.peer_id, anna.addresses()) == (peer, addresses)
+        assert before.isdisjoint(daemons())
+        answer = await bert.request(peer, ECHO, b"again", limit=100, deadline=10)
+        assert answer.endswith(b"again")
+        assert await anna.read("k") == {b"anna": b"kept"}
+
+    in_swarm(scenario)
+
+
+def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        late = await swarm.member("late")
+        address = late.addresses()
+        await late.close()
+
+        early = await swarm.member("early", peers=address)
+        assert early.peers() == ()
+        assert await early.store("k", b"early", b"alone", time.time() + 60)
+
+        port = address[0].split("/p2p/")[0]
+        late = await swarm.member("late", listen=(port,))
+        await until(lambda: early.peers() == (late.peer_id,))
+        await until(lambda: late.peers() == (early.peer_id,))
+        assert await late.read("k") == {b"early": b"alone"}
+
+    in_swarm(scenario)
+
+
+def test_a_node_finds_the_swarm_again_by_its_peer_cache(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        cache = swarm.folder / "peers"
+        anna = await swarm.member("anna")
+        bert = await swarm.member("bert", peers=anna.addresses(), peer_cache=cache)
+        await bert.close()
+        bert = await swarm.member("bert", peer_cache=cache)
+        assert bert.peers() == (anna.peer_id,)
+
+    in_swarm(scenario)
+
+
+def test_a_taken_port_is_said_before_a_daemon_starts(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        taken = anna.addresses()[0].split("/p2p/")[0]
+        with pytest.raises(PortTaken, match="choose another port"):
+            await swarm.member("bert", listen=(taken,))
+
+    in_swarm(scenario)
+
+
+def test_a_clock_ten_seconds_off_is_said_at_the_start(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        with pytest.raises(ClockSkew, match="set the clock"):
+            await swarm.member("bert", peers=anna.addresses(), clock=WrongClock())
+
+    in_swarm(scenario)
+
+
+def test_a_start_that_is_given_up_leaves_no_daemon(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        starting = asyncio.ensure_future(swarm.member("anna"))
+        await until(daemons)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not daemons()
+
+    in_swarm(scenario)

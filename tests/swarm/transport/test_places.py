@@ -1,0 +1,157 @@
+"""Who holds a service's places when more ask than there are."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from swarm.common.clock import VirtualClock
+from swarm.common.known_peers import KEPT, KNOWN, Standings
+from swarm.transport.places import TAKING_SECONDS, YOUNG_SECONDS, Place, Places
+from tests.swarm.experience_parts import wait
+from tests.swarm.network_parts import identity
+
+FRIEND = identity("friend")
+TOTAL, EACH = 8, 4
+
+
+def places(clock: VirtualClock) -> Places:
+    standings = Standings(clock)
+    standings.use(lambda author: float(author == FRIEND.author))
+    return Places(TOTAL, EACH, clock, standings)
+
+
+def sams(count: int) -> list[str]:
+    return [identity(f"slow sam {n}").peer_id for n in range(count)]
+
+
+def filled(clock: VirtualClock, keys: int) -> tuple[Places, list[Place]]:
+    """Places of which ``keys`` strangers hold as many as they get."""
+    held = places(clock)
+    taken = [held.take(sam) for sam in sams(keys) for _ in range(EACH)]
+    return held, [place for place in taken if place]
+
+
+def test_the_longest_waited_for_of_whoever_holds_most_gives_way_to_a_newcomer() -> None:
+    clock = VirtualClock()
+    held, taken = filled(clock, 2)
+    assert len(held) == TOTAL - TOTAL * KEPT
+    alive = [place for place in taken if not place.lost]
+    assert held.take(identity("ben").peer_id)
+    assert [place for place in alive if place.lost] == alive[:1]
+
+
+def test_who_is_worked_for_never_gives_way() -> None:
+    clock = VirtualClock()
+    held, taken = filled(clock, 8)
+    for place in taken:
+        held.work(place)
+    wait(clock, 100)
+    assert held.take(identity("ben").peer_id) is None
+
+
+def test_among_equals_only_a_request_waited_for_long_gives_way() -> None:
+    clock = VirtualClock()
+    held = places(clock)
+    for sam in sams(TOTAL):
+        held.take(sam)
+    ben = identity("ben").peer_id
+    assert held.take(ben) is None
+    wait(clock, YOUNG_SECONDS)
+    assert held.take(ben)
+    assert held.take(ben) is None, "he would have more than they"
+
+
+def test_an_answer_not_taken_gives_way_after_its_time_and_not_before() -> None:
+    clock = VirtualClock()
+    held, taken = filled(clock, 2)
+    for place in taken:
+        held.work(place)
+        held.hand_over(place, 65_536)
+    ben = identity("ben").peer_id
+    wait(clock, TAKING_SECONDS)
+    assert held.take(ben) is None
+    wait(clock, 1.0)
+    assert held.take(ben)
+
+
+def test_no_number_of_strangers_holds_the_places_kept_for_known_peers() -> None:
+    clock = VirtualClock()
+    held, taken = filled(clock, 20)
+    for place in taken:
+        held.work(place)
+    granted = [held.take(FRIEND.peer_id) for _ in range(int(TOTAL * KEPT))]
+    assert all(granted)
+
+
+@given(st.lists(st.integers(0, 30), max_size=200))
+def test_a_newcomer_among_few_greedy_peers_always_gets_a_place(arrivals: list[int]) -> None:
+    clock = VirtualClock()
+    held = places(clock)
+    for number in arrivals:
+        held.take(sams(3)[number % 3])
+        wait(clock, 0.01 * (number % 5))
+    assert held.take(identity("ben").peer_id)
+
+
+class Service(RuleBasedStateMachine):
+    """Whatever peers do, nobody holds more than allowed and known peers have room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = VirtualClock()
+        self.held = places(self.clock)
+        self.open: list[Place] = []
+
+    @rule(who=st.integers(0, 5))
+    def arrive(self, who: int) -> None:
+        peer = FRIEND.peer_id if who == 0 else sams(5)[who - 1]
+        place = self.held.take(peer)
+        if place:
+            self.open.append(place)
+
+    @rule(number=st.integers(0, 100), size=st.integers(0, 1 << 20))
+    def advance(self, number: int, size: int) -> None:
+        self.open = [place for place in self.open if not place.lost]
+        if self.open:
+            place = self.open[number % len(self.open)]
+            if place.waiting and not place.firm:
+                self.held.work(place)
+            elif not place.waiting:
+                self.held.hand_over(place, size)
+            else:
+                self.held.release(place)
+                self.open.remove(place)
+
+    @rule(seconds=st.floats(0, 5))
+    def pass_time(self, seconds: float) -> None:
+        wait(self.clock, seconds)
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        alive = [place for place in self.open if not place.lost]
+        assert len(self.held) == len(alive) <= TOTAL
+        strangers = [place for place in alive if not place.known]
+        assert len(strangers) <= TOTAL - TOTAL * KEPT
+        for place in alive:
+            assert self.held.held_by(place.peer) <= EACH
+        assert all(place.waiting for place in self.open if place.lost)
+
+
+TestService = Service.TestCase
+
+
+def test_standing_counts_from_a_threshold_on_and_is_asked_now_and_then() -> None:
+    clock, asked = VirtualClock(), []
+
+    def standing(author: bytes) -> float:
+        asked.append(author)
+        return KNOWN
+
+    standings = Standings(clock)
+    assert not standings.knows(FRIEND.peer_id)
+    standings.use(standing)
+    assert all(standings.knows(FRIEND.peer_id) for _ in range(9))
+    assert len(asked) == 1
+    assert not standings.knows("no peer id")

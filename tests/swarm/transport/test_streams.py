@@ -1,0 +1,245 @@
+"""Request and answer over plain sockets: framing, refusals, slow and lying ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from struct import pack
+
+import pytest
+
+import swarm.transport.streams as streams
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.transport.guests import Guests
+from swarm.transport.service import Service
+from swarm.transport.transport import (
+    DeadlineExceeded,
+    PeerUnreachable,
+    Refusal,
+    Refused,
+    ResponseTooLarge,
+    TooSlow,
+)
+
+End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def pair() -> tuple[End, End]:
+    """Two connected ends."""
+    left, right = socket.socketpair()
+    return await asyncio.open_connection(sock=left), await asyncio.open_connection(sock=right)
+
+
+async def echo(peer: str, request: bytes) -> bytes:
+    return peer.encode() + request
+
+
+def service(handler=echo, counters: Counters | None = None, places: int = 4) -> Service:
+    return Service(
+        "echo",
+        handler,
+        counters or Counters(),
+        Guests(SystemClock(), counters or Counters()),
+        request_limit=100_000,
+        concurrent=places,
+        concurrent_per_peer=places,
+    )
+
+
+async def asked(
+    server: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]],
+    request: bytes = b"hello",
+    **options,
+) -> bytes:
+    """What :func:`streams.ask` makes of a server."""
+    near, far = await pair()
+
+    async def serve() -> None:
+        try:
+            await server(*far)
+        except (Refusal, PeerUnreachable):
+            return
+        finally:
+            far[1].close()
+
+    serving = asyncio.ensure_future(serve())
+    try:
+        return await streams.ask(*near, request, peer="p", **{"limit": 1 << 20, **options})
+    finally:
+        near[1].close()
+        await serving
+
+
+def served_by(at: Service):
+    return lambda reader, writer: streams.serve(reader, writer, at, "flo")
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 100_000])
+def test_a_request_comes_back_as_its_answer(size: int) -> None:
+    request = os.urandom(size)
+    assert asyncio.run(asked(served_by(service()), request)) == b"flo" + request
+
+
+def test_a_request_over_the_limit_is_refused_before_it_is_read() -> None:
+    counters = Counters()
+    with pytest.raises((Refused, PeerUnreachable)):
+        asyncio.run(asked(served_by(service(counters=counters)), bytes(100_001)))
+    assert counters.snapshot() == {"requests_refused{protocol=echo,reason=too_large}": 1.0}
+
+
+def test_no_free_place_is_a_refusal() -> None:
+    with pytest.raises((Refused, PeerUnreachable)):
+        asyncio.run(asked(served_by(service(places=0))))
+
+
+def test_a_handler_that_fails_is_a_refusal_and_frees_its_place() -> None:
+    async def fail(peer: str, request: bytes) -> bytes:
+        raise RuntimeError("a bug")
+
+    at = service(fail, places=1)
+    for _ in range(3):
+        with pytest.raises(Refused):
+            asyncio.run(asked(served_by(at)))
+
+
+def answers(data: bytes):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(9)
+        writer.write(data)
+        await writer.drain()
+
+    return serve
+
+
+def test_an_answer_over_the_agreed_size_is_left_unread() -> None:
+    with pytest.raises(ResponseTooLarge):
+        asyncio.run(asked(answers(pack(">I", 2**32 - 1)), limit=1000))
+
+
+@pytest.mark.parametrize("data", [pack(">I", 10), pack(">I", 10) + b"short", b"\x00\x00"])
+def test_an_answer_that_breaks_off_is_a_broken_stream(data: bytes) -> None:
+    with pytest.raises(PeerUnreachable):
+        asyncio.run(asked(answers(data)))
+
+
+def test_mallory_drips_below_the_minimum_rate(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "RATE_GRACE_SECONDS", 0.05)
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(pack(">I", 1000) + b"first")
+        await reader.read()
+
+    with pytest.raises(TooSlow, match="5 of 1000 bytes"):
+        asyncio.run(asked(drip, minimum_rate=1e4))
+
+
+def test_flo_opens_a_stream_and_never_sends_her_request(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        near, far = await pair()
+        at = service(places=1)
+        with pytest.raises(DeadlineExceeded):
+            await streams.serve(*far, at, "flo")
+        with at.admit("flo"):
+            pass
+        near[1].close()
+        far[1].close()
+
+    asyncio.run(scenario())
+
+
+def test_slow_sam_is_refused_for_a_while_after_a_few_requests_that_never_come(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.02)
+
+    async def scenario() -> list[str]:
+        at, outcomes = service(), []
+        for _ in range(6):
+            near, far = await pair()
+            try:
+                await streams.serve(*far, at, "slow sam")
+            except (DeadlineExceeded, Refusal) as error:
+                outcomes.append(getattr(error, "reason", "late"))
+            near[1].close()
+            far[1].close()
+        with at.admit("ben"):
+            pass
+        return outcomes
+
+    assert asyncio.run(scenario()) == ["late"] * 4 + ["backed_off"] * 2
+
+
+def test_slow_sam_gains_nothing_by_hanging_up_before_his_time_is_over() -> None:
+    async def scenario() -> None:
+        at = service()
+        for _ in range(4):
+            near, far = await pair()
+            near[1].close()
+            with pytest.raises(PeerUnreachable):
+                await streams.serve(*far, at, "slow sam")
+            far[1].close()
+        with pytest.raises(Refusal, match="backed_off"), at.admit("slow sam"):
+            pass
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_gives_way_is_a_refusal_and_no_fault() -> None:
+    async def scenario() -> None:
+        counters = Counters()
+        at = service(places=4, counters=counters)
+        opened = [await pair() for _ in range(3)]
+        waiting = [asyncio.ensure_future(streams.serve(*far, at, "slow sam")) for _, far in opened]
+        await asyncio.sleep(0)
+        with at.admit("ben"):
+            outcomes = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        (lost,) = outcomes[0]
+        assert isinstance(lost.exception(), Refusal)
+        assert counters.snapshot() == {"requests_refused{protocol=echo,reason=gave_way}": 1.0}
+        for near, far in opened:
+            near[1].close()
+            far[1].close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_sid_never_begins_to_answer_and_is_given_up_long_before_the_deadline(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "HEADER_SECONDS", 0.05)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        await reader.read(1)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(30):
+            with pytest.raises(DeadlineExceeded, match="begin to answer"):
+                await asked(silent)
+
+    asyncio.run(scenario())
+
+
+def test_flo_never_reads_her_answer(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "RATE_GRACE_SECONDS", 0.05)
+
+    async def large(peer: str, request: bytes) -> bytes:
+        return bytes(8 << 20)
+
+    monkeypatch.setattr(streams, "MINIMUM_RATE", 1e9)
+
+    async def scenario() -> None:
+        left, right = socket.socketpair()
+        far = await asyncio.open_connection(sock=right)
+        left.setblocking(False)
+        left.sendall(pack(">I", 0))
+        with pytest.raises(DeadlineExceeded):
+            await streams.serve(*far, service(large), "flo")
+        far[1].transport.abort()
+        left.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,103 @@
+"""The network keeps within its share of the processor, and is left alone while it does."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.common.counters import Counters
+from swarm.transport.apart import thrift
+from swarm.transport.apart.thrift import LONGEST_PAUSE, SAVED_SECONDS, Allowance, Meter, be_thrifty
+
+RATE = 0.1
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 2.0), st.floats(0.0, 2.0)), max_size=200))
+def test_whoever_stands_still_as_told_uses_no_more_than_the_allowance(
+    turns: list[tuple[float, float]],
+) -> None:
+    allowance, now, used = Allowance(RATE, 0.0), 0.0, 0.0
+    for seconds, cores in turns:
+        now, used = now + seconds, used + seconds * cores
+        for _ in range(1000):
+            pause = allowance.pause(used, now)
+            assert 0.0 <= pause <= LONGEST_PAUSE
+            if not pause:
+                break
+            now += pause
+        assert used <= SAVED_SECONDS + RATE * now + 1e-6 or pause
+
+
+@given(st.lists(st.floats(0.001, 100.0), max_size=50))
+def test_whoever_uses_less_than_its_rate_never_stands_still(turns: list[float]) -> None:
+    allowance, now, used = Allowance(RATE, 0.0), 0.0, 0.0
+    for seconds in turns:
+        now, used = now + seconds, used + 0.99 * RATE * seconds
+        assert allowance.pause(used, now) == 0.0
+
+
+def test_what_is_saved_up_is_bounded() -> None:
+    allowance = Allowance(RATE, 0.0)
+    assert allowance.pause(0.0, 1e6) == 0.0
+    assert allowance.pause(SAVED_SECONDS + 1.0, 1e6 + 1.0) > 0.0
+
+
+BUSY = "while True: pass"
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="stands still on Linux only")
+def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(monkeypatch) -> None:
+    # So little that it wants more on the busiest machine.
+    monkeypatch.setattr(thrift, "SAVED_SECONDS", 0.01)
+    monkeypatch.setattr(thrift, "SHARE", 0.0)
+    monkeypatch.setattr(thrift, "LEAST", 0.01)
+    counters = Counters()
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
+        try:
+
+            async def work() -> None:
+                async with asyncio.timeout(4.0):
+                    await be_thrifty(lambda: busy.pid, counters)
+
+            began = time.monotonic()
+            with pytest.raises(TimeoutError):
+                asyncio.run(work())
+            took = time.monotonic() - began
+            process = psutil.Process(busy.pid)
+            # Its share, and what it gets while this process waits for a turn of its own.
+            assert sum(process.cpu_times()[:2]) < 0.6 * took
+            assert counters.snapshot()["network_paused_seconds"] > 0.2 * took
+            assert process.status() != psutil.STATUS_STOPPED
+        finally:
+            busy.kill()
+
+
+def test_the_time_of_a_daemon_that_is_replaced_still_counts() -> None:
+    idle = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with (
+        subprocess.Popen([sys.executable, "-c", BUSY]) as first,
+        subprocess.Popen(idle) as second,
+    ):
+        try:
+            pids = [first.pid]
+            meter = Meter(lambda: pids[-1])
+            while meter.read() < 1.0:
+                time.sleep(0.01)
+            before = meter.read()
+            first.kill()
+            first.wait()
+            pids.append(second.pid)
+            assert meter.read() >= before
+            assert meter.daemon and meter.daemon.pid == second.pid
+            assert meter.read() < before + 1.0
+        finally:
+            first.kill()
+            second.kill()
