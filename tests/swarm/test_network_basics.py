@@ -114,11 +114,11 @@ def test_greedy_peers_always_leave_room_for_a_newcomer(peers: int, size: int) ->
     clock = VirtualClock()
     budget = ByteBudget(1 << 20, 1 << 20, clock, Standings(clock))
     for _ in range(40):
+        wait(clock, 0.5)
         for n in range(peers):
             for _ in range(40):
                 if not budget.take(f"flo {n}", size):
                     break
-        wait(clock, 0.5)
     assert all(budget.take("ben", 1024) for _ in range(20))
 
 
