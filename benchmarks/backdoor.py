@@ -112,11 +112,12 @@ def sampled(policy: Any) -> int:
 def learn(policy: Any, options: argparse.Namespace, *, weighed: bool, bounded: bool) -> None:
     """Train it on own and poisoned groups."""
     import node.learner.influence
-    from node.learner.learner import Learner, LearnerConfig
+    from node.config.learning import LearnerSection
+    from node.learner.learner import Learner
 
     node.influence.MOST_SHARES = 2.0 if bounded else float(GROUPS**2)
     correction = "tapered" if weighed else "none"
-    learner = Learner(policy, LearnerConfig(lr=options.lr), correction=correction)
+    learner = Learner(policy, LearnerSection(lr=options.lr), correction=correction)
     draw = random.Random(0)
     for _ in range(options.updates):
         groups = [group(policy, draw, own=True) for _ in range(GROUPS - options.poisoned)]

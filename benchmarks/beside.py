@@ -14,14 +14,16 @@ from typing import Any
 from node_step import NEVER, SignalVerifier
 
 from node.config.config import Config
+from node.config.learning import LearnerSection, PolicySection
 from node.engines.engine import Sampling
 from node.engines.process.engine import EngineProcess
 from node.evaluation.evaluator import Evaluator
 from node.evaluation.forgetting import ForgettingAlarm
-from node.learner.learner import Learner, LearnerConfig, TrainingGroup
+from node.learner.batches import TrainingGroup
+from node.learner.learner import Learner
 from node.lifecycle import Opened
 from node.monitor.stopwatch import Stopwatch
-from node.policy.policy import Policy, PolicyConfig
+from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
 from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
@@ -97,7 +99,7 @@ class Beside(Opened):
 
     def _open(self, stack: ExitStack) -> None:
         options, counters, clock = self._options, Counters(), SystemClock()
-        policy = Policy.load(PolicyConfig(options.model, device="cpu"))
+        policy = Policy.load(PolicySection(model=options.model, device="cpu"))
         policy.stop_ids = ()
         policy.context_length = max(policy.context_length, 2 * options.tokens)
         policy.model.config.max_position_embeddings = policy.context_length
@@ -144,7 +146,7 @@ class Beside(Opened):
             counters=counters,
         )
         stack.callback(self._source.close)
-        self._learner = Recorded(policy, LearnerConfig(), self)
+        self._learner = Recorded(policy, LearnerSection(), self)
         self._rounds = Rounds(
             source=self._source,
             accounts=Accounts(journal, clock),
@@ -167,7 +169,7 @@ class Beside(Opened):
 class Recorded(Learner):
     """Remembers what it was last given."""
 
-    def __init__(self, policy: Policy, config: LearnerConfig, node: Beside) -> None:
+    def __init__(self, policy: Policy, config: LearnerSection, node: Beside) -> None:
         super().__init__(policy, config, decoupled=True)
         self._node = node
 

@@ -29,11 +29,12 @@ def contenders(options: argparse.Namespace) -> tuple[Callable[[], Any], Callable
     """``transformers.generate`` and the engine, on one policy that never stops by itself."""
     import torch
 
+    from node.config.learning import PolicySection
     from node.engines.engine import Sampling
     from node.engines.transformers.engine import TransformersEngine
-    from node.policy.policy import Policy, PolicyConfig
+    from node.policy.policy import Policy
 
-    policy = Policy.load(PolicyConfig(options.model, device="cpu"))
+    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
     policy.stop_ids = (-1,)
     settings = policy.model.generation_config
     settings.eos_token_id, settings.pad_token_id = None, policy.pad_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.learner.advantages import group_advantages
+from node.learner.advantages.grpo import Standardised
 from node.learner.batches import MicroBatch, Row, TrainingGroup, micro_batches
 from node.policy.policy import Policy
 
@@ -13,10 +13,7 @@ UNBOUNDED = 1 << 40
 
 def rows_of(groups: Sequence[TrainingGroup]) -> list[Row]:
     """A row for each group, its completions behind one prompt."""
-    return [
-        Row(g.prompt_ids, g.completions, group_advantages(g.rewards, True), own=g.own)
-        for g in groups
-    ]
+    return [Row(g.prompt_ids, g.completions, Standardised()(g.rewards), own=g.own) for g in groups]
 
 
 def packed(rows: Sequence[Row], policy: Policy, budget: int = UNBOUNDED) -> list[MicroBatch]:

@@ -61,15 +61,16 @@ def contenders(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]
     from bare import BareTrainer
     from layouts import packed, padded, rows_of
 
-    from node.learner.learner import Learner, LearnerConfig
-    from node.policy.policy import Policy, PolicyConfig
+    from node.config.learning import LearnerSection, PolicySection
+    from node.learner.learner import Learner
+    from node.policy.policy import Policy
 
-    policy = Policy.load(PolicyConfig(options.model, device="cpu"))
+    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
     policy.stop_ids = (-1,)
     policy.context_length = max(policy.context_length, options.prompt_tokens + options.tokens)
     policy.model.config.max_position_embeddings = policy.context_length
     groups = groups_of(policy, options)
-    config = LearnerConfig(lr=RATE)
+    config = LearnerSection(lr=RATE)
     learner = Learner(policy, config, correction="tapered", decoupled=True)
     rows, budget, bare = rows_of(groups), config.micro_batch_tokens, BareTrainer(policy.model)
     layouts = {

@@ -12,12 +12,13 @@ from typing import Any
 from bare import BareTrainer, bare_generate, seconds
 from layouts import padded, rows_of
 
+from node.config.learning import LearnerSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.evaluation.evaluator import Evaluator
 from node.evaluation.forgetting import ForgettingAlarm
-from node.learner.batches import MicroBatch
-from node.learner.learner import Learner, LearnerConfig, TrainingGroup
+from node.learner.batches import MicroBatch, TrainingGroup
+from node.learner.learner import Learner
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
@@ -77,7 +78,7 @@ class NodeStep:
         self._counters, self._clock = Counters(), SystemClock()
         self._sampling = Sampling(max_new_tokens=tokens)
         self._engine = TransformersEngine(policy, seed=0)
-        self._learner = Learner(policy, LearnerConfig())
+        self._learner = Learner(policy, LearnerSection())
         self._bare = BareTrainer(policy.model)
         self._groups: Sequence[TrainingGroup] = ()
         self._rounds = self._assemble(folder, prompts)

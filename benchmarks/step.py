@@ -33,9 +33,10 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]
     from node_step import NodeStep
     from transformers import TrainerCallback
 
-    from node.policy.policy import Policy, PolicyConfig
+    from node.config.learning import PolicySection
+    from node.policy.policy import Policy
 
-    policy = Policy.load(PolicyConfig(options.model, device="cpu"))
+    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
     policy.stop_ids = (-1,)
     policy.model.generation_config.eos_token_id = None
     model = copy.deepcopy(policy.model)

@@ -141,10 +141,11 @@ def main() -> None:
     from node.concurrency import cpu_threads
 
     cpu_threads.choose(options.threads)
+    from node.config.learning import PolicySection
     from node.engines.engine import Sampling
-    from node.policy.policy import Policy, PolicyConfig
+    from node.policy.policy import Policy
 
-    policy = Policy.load(PolicyConfig(options.model, device="cpu"))
+    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
     policy.stop_ids = ()
     prompts = [policy.encode_prompt(f"{n} + {n + 1} = ")[:16] for n in range(options.prompts)]
     sampling = Sampling(max_new_tokens=options.tokens)

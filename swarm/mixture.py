@@ -1,19 +1,8 @@
 """Which outside groups an update takes beside the own ones.
 
 An author is drawn first, all alike, and then one of its groups; nobody gives a second one before
-everybody else who has any gave one. Groups without advantage are dropped first. Two rules say how
-many are taken.
-
-``uniform`` takes J at most, as SAPO does (arXiv 2509.08721, section 3 and the set-up of its
-experiments).
-
-``auto`` lets the number follow from what it is for. A group whose rewards are
-all equal teaches nothing, and most own groups of a weak policy are of that kind; what sharing adds
-is groups that are not. So an update is filled up to a fixed number of informative groups, own ones
-first, as dynamic sampling does by generating more (DAPO, arXiv 2503.14476, section 3.2). Where
-peers do worse on what they share than this policy would, both what is taken and what it spares the
-node are scaled down, until the node lives on its own experience. Where the pool holds far more than
-there is room for, the draw is among the newest: what peers wrote long ago is no measure of them.
+everybody else who has any gave one. Groups without advantage are dropped first. How many are taken
+is up to a rule (:mod:`swarm.selection`).
 
 What anybody can get. Let an update be of n groups, own ones included, or of as many as the rule
 fills it up to where those are fewer, and let both shares be a quarter, the default:
@@ -38,14 +27,14 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from types import MappingProxyType
-from typing import Literal
+from typing import Any
 
 from swarm.lead import PeersLead
 from swarm.pooled_group import Candidate
+from swarm.selection import Selection, Sizes
+from swarm.selections.auto import Auto
 from swarm.standing import PROMISING
 
-NEWEST = 4
-"""Groups that ``auto`` draws each one from, so that no author's last frame fills an update."""
 NOBODY: Mapping[bytes, float] = MappingProxyType({})
 _ROUNDING = 1e-9
 
@@ -55,28 +44,20 @@ class MixtureConfig:
     """What is taken from outside.
 
     Attributes:
-        external: J, own groups that outside ones spare. ``uniform`` takes so many at most;
-            ``auto`` takes nothing where it is zero.
-        select: how many are taken, as this module explains.
-        informative: groups with advantage, own and outside, to which ``auto`` fills an update.
+        external: see :class:`swarm.selection.Sizes`.
+        informative: likewise.
         discard: groups without advantage are dropped first.
-        local: I, own groups that an update has in any case.
+        local: likewise.
         author_share: of an update's groups, most that one author's may be.
         newcomer_share: most that those of all authors without standing may be.
     """
 
     external: int = 6
-    select: Literal["uniform", "auto"] = "auto"
     informative: int = 12
     discard: bool = True
     local: int = 2
     author_share: float = 0.25
     newcomer_share: float = 0.25
-
-    @property
-    def slots(self) -> int:
-        """Groups that an update is made for, and that shares are shares of at most."""
-        return self.informative if self.select == "auto" else self.local + self.external
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +73,26 @@ class Mixture:
     the same groups.
 
     Args:
-        config: how many are taken.
+        config: sizes and bounds of what is taken.
         seed: of this node; other nodes' choices should differ.
         lead: of peers, as far as it is known.
+        rule: says how many are taken, and which of an author's first.
+        options: of the rule.
     """
 
-    def __init__(self, config: MixtureConfig, seed: int, lead: PeersLead | None = None) -> None:
+    def __init__(
+        self,
+        config: MixtureConfig,
+        seed: int,
+        lead: PeersLead | None = None,
+        rule: type[Selection] = Auto,
+        options: Any = None,
+    ) -> None:
         self._config = config
         self._seed = seed
         self._lead = lead or PeersLead()
+        sizes = Sizes(config.local, config.external, config.informative)
+        self._rule = rule(sizes, self._lead, options)
 
     def observe(self, lead: float, groups: int) -> None:
         """Take in how far peers were ahead on the outside groups of an update."""
@@ -124,12 +116,12 @@ class Mixture:
         )
         cap = self.caps(config.local + config.external).author
         takeable = sum(min(count, cap) for count in held.values())
-        return min(takeable, round(self._worth * config.external))
+        return min(takeable, round(self._rule.worth * config.external))
 
     def caps(self, size: int) -> Caps:
         """What is allowed in an update of ``size`` groups."""
         config = self._config
-        counted = min(size, config.slots)
+        counted = min(size, self._rule.slots)
         return Caps(
             max(1, int(config.author_share * counted + _ROUNDING)),
             max(1, int(config.newcomer_share * counted + _ROUNDING)),
@@ -141,16 +133,7 @@ class Mixture:
         Args:
             informative: own groups in the update that have an advantage.
         """
-        config = self._config
-        if config.select == "uniform" or config.external == 0:
-            return config.external
-        room = max(0, config.informative - informative)
-        # One is always taken: without any, peers could never be seen to catch up.
-        return max(min(1, room), round(self._worth * room))
-
-    @property
-    def _worth(self) -> float:
-        return 1.0 if self._config.select == "uniform" else self._lead.worth
+        return self._rule.room(informative)
 
     def choose(
         self,
@@ -224,16 +207,16 @@ class Mixture:
             taken = Counter(c.key.author for c in chosen)
             stacks = self._stacks(equals)
             known = _in_turns([s for a, s in stacks.items() if a in proven])
-            if self._config.select == "auto":
-                known = known[: NEWEST * left]
+            if self._rule.newest:
+                known = known[: self._rule.newest * left]
             lines = [
                 line[: caps.author - taken[author]]
-                for author, line in _shuffled(_by_author(known), draw).items()
+                for author, line in self._drawn(_by_author(known), draw).items()
             ]
             strangers = {a: s for a, s in stacks.items() if a not in proven}
             met = sum(count for author, count in taken.items() if author not in proven)
             tiers: defaultdict[int, list[Sequence[Candidate]]] = defaultdict(list)
-            for author, line in _shuffled(strangers, draw).items():
+            for author, line in self._drawn(strangers, draw).items():
                 tiers[_tier(author, tried)].append(line[: caps.author - taken[author]])
             newcomers = [c for _, lines in sorted(tiers.items()) for c in _in_turns(lines)]
             newcomers = newcomers[: caps.newcomers - met]
@@ -243,13 +226,21 @@ class Mixture:
         return chosen
 
     def _stacks(self, candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
-        """Groups by author, those who gave the newest first; ``auto`` looks at its newest only."""
+        """Groups by author, those who gave the newest first; a rule may look at these alone."""
         newest = sorted(candidates, key=lambda c: (-c.received, c.key))
         stacks = _by_author(newest)
-        if self._config.select == "uniform":
+        if not self._rule.newest:
             return stacks
-        most = NEWEST * self.caps(self._config.slots).author
+        most = self._rule.newest * self.caps(self._rule.slots).author
         return {author: stack[:most] for author, stack in stacks.items()}
+
+    def _drawn(
+        self, stacks: Mapping[bytes, Sequence[Candidate]], draw: random.Random
+    ) -> dict[bytes, list[Candidate]]:
+        """Authors in a drawn order, and of each the groups as the rule orders them."""
+        authors = sorted(stacks)
+        draw.shuffle(authors)
+        return {author: self._rule.order(stacks[author], draw) for author in authors}
 
 
 def _by_author(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
@@ -257,15 +248,6 @@ def _by_author(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
     for candidate in candidates:
         stacks[candidate.key.author].append(candidate)
     return dict(stacks)
-
-
-def _shuffled(
-    stacks: dict[bytes, list[Candidate]], draw: random.Random
-) -> dict[bytes, list[Candidate]]:
-    """Authors in a drawn order, and of each the groups in a drawn order."""
-    authors = sorted(stacks)
-    draw.shuffle(authors)
-    return {author: draw.sample(stacks[author], len(stacks[author])) for author in authors}
 
 
 def _tier(author: bytes, tried: Mapping[bytes, float]) -> int:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from node.config.base import Section
 from node.policy.policy import Policy
+
+S = TypeVar("S", bound=Section)
 
 CHARACTERS = "".join(chr(code) for code in range(32, 127))
 CHAT = "{% for m in messages %}<user>{{ m['content'] }}<end>{% endfor %}<assistant>"
+
+
+def changed(section: S, **keys: Any) -> S:
+    """A table of the configuration with some keys set otherwise."""
+    return type(section)(**{**section.model_dump(), **keys})
 
 
 def character_tokenizer(characters: str = CHARACTERS) -> PreTrainedTokenizerFast:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from node.config_overrides import parse_assignments, parse_mix
+from node.config.overrides import parse_assignments, parse_mix
 from node.errors import NodeError
 
 DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from node.cli.common import DebugOption, JsonOption
-from node.config_overrides import parse_mix
+from node.config.overrides import parse_mix
 
 
 class Engine(StrEnum):

@@ -46,6 +46,16 @@ def sapo(
             show_default=False,
         ),
     ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--select",
+            metavar="NAME",
+            help="A selection to run beside the mixes, such as one of your own package; "
+            "may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     controls: Annotated[
         bool, typer.Option("--controls", help="Run the controls beside the mixes.")
     ] = False,
@@ -86,7 +96,7 @@ def sapo(
     Whole swarms are simulated, one a process, by the parts that join runs; only wires and clock
     are the simulation's.
     """
-    from node.experiment.arms import AUTO, CONTROLS, MIXES, mix
+    from node.experiment.arms import AUTO, CONTROLS, MIXES, mix, selecting
     from node.experiment.run import Plan, run
     from node.experiment.settings import Settings
     from node.experiment.tables import table
@@ -97,6 +107,7 @@ def sapo(
         mixes, seeds = mixes or list(QUICK), 1
         settings = Settings(nodes=nodes, rounds=QUICK_ROUNDS, model="tiny", bury=bury)
     arms = tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO)
+    arms += tuple(map(selecting, select or ()))
     if controls:
         arms += tuple(arm for arm in CONTROLS if arm.name not in {a.name for a in arms})
     root = run_dir or Path("experiment-run") / ("quick" if quick else "sapo")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
@@ -10,12 +11,16 @@ Texts = Annotated[tuple[Annotated[str, Strict()], ...], Strict(False)]
 Refusals = Annotated[
     tuple[Literal["unlikely", "overlong", "repeating", "trailing", "copied"], ...], Strict(False)
 ]
+Options = dict[str, Any]
 DecayRates = Annotated[tuple[Annotated[float, Strict(), Field(ge=0, lt=1)], ...], Strict(False)]
 
 
-def key(default: Any, about: str, *, unit: str = "", **limits: Any) -> Any:
-    """A key with its description, default and limits, and the unit of its value."""
-    return Field(default, description=about, json_schema_extra={"unit": unit}, **limits)
+def key(
+    default: Any, about: str, *, unit: str = "", choices: Sequence[str] = (), **limits: Any
+) -> Any:
+    """A key with its description, default and limits, the unit of its value, and its choices."""
+    extra: dict[str, Any] = {"unit": unit, "choices": list(choices)}
+    return Field(default, description=about, json_schema_extra=extra, **limits)
 
 
 class Section(BaseModel):

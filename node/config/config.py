@@ -15,7 +15,9 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from node.config.base import Section
+from node.config.kinds import REGISTRIES
 from node.config.learning import LearnerSection, PolicySection
+from node.config.renamed import present
 from node.config.sections import (
     EngineSection,
     MixtureSection,
@@ -105,6 +107,11 @@ class Config(Section):
             raise ConfigError(
                 "network.relay", True, "Name the peers that relay in network.peers or --peers."
             )
+        for registry in REGISTRIES:
+            section, name = registry.key.split(".")
+            chosen = getattr(self, section)
+            if options := getattr(chosen, f"{name}_options"):
+                registry.options(getattr(chosen, name), options)
         for key in ("listen", "announce", "peers"):
             _check_addresses(f"network.{key}", getattr(self.network, key), key == "peers")
         return self
@@ -148,7 +155,7 @@ def build(
     for key, value in (overrides or {}).items():
         _put(values, key, value)
     try:
-        config = Config.model_validate(values)
+        config = Config.model_validate(present(values))
     except ValidationError as error:
         raise explain(Config, error) from None
     return config if base is None else _with_paths(config, base)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from node.config.base import DecayRates, Section, Texts, key
+from node.config.base import DecayRates, Options, Section, Texts, key
+from node.config.kinds import ADVANTAGES, LOSSES, Advantage, Loss, kind_key, options_key
 
 
 class PolicySection(Section):
@@ -46,7 +47,15 @@ class PolicySection(Section):
 class LearnerSection(Section):
     """How the policy is updated."""
 
-    loss: Literal["grpo", "dr_grpo", "gspo", "cispo"] = key("grpo", "The policy loss.")
+    loss: Loss = kind_key(LOSSES, "grpo", "The policy loss.")
+    loss_options: Options = options_key("loss")
+    advantage: Advantage = kind_key(
+        ADVANTAGES,
+        "grpo",
+        "How a group's rewards become advantages: less their mean, and divided by their standard "
+        'deviation ("grpo") or not ("dr_grpo").',
+    )
+    advantage_options: Options = options_key("advantage")
     clip_low: float = key(0.2, "How far the ratio may fall below 1.", ge=0, le=1)
     clip_high: float = key(0.28, "How far the ratio may rise above 1.", ge=0)
     optimizer: Literal["adamw", "adamw8bit"] = key(
@@ -91,14 +100,6 @@ class LearnerSection(Section):
     max_grad_norm: float = key(1.0, "Gradients are scaled down to this norm.", gt=0)
     warmup_steps: int = key(
         0, "Steps over which the learning rate rises from 0.", unit="steps", ge=0
-    )
-    normalise_std: bool = key(
-        True, "Divide a group's advantages by the standard deviation of its rewards."
-    )
-    tis_cap: float = key(
-        2.0,
-        'Upper bound of an importance weight (mixture.correction = "tis"); 1 for outside tokens.',
-        gt=0,
     )
     stale: Literal["mask_tokens", "mask_sequences", "clamp"] = key(
         "mask_tokens",

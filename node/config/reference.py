@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 from node.config.config import Config
-from node.config.toml import reference
+from node.config.kinds import REGISTRIES
+from node.config.registry import Registry
+from node.config.toml import keys, reference
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
+
+def page() -> str:
+    """The whole page: every table of the file, and every kind that a key can name."""
+    return "\n".join([reference(Config()), *(line for r in REGISTRIES for line in _kinds(r))])
+
+
+def _kinds(registry: Registry) -> Iterator[str]:
+    """What the project brings along of one part, and how a package adds to it."""
+    yield f"## Kinds of `{registry.key}`"
+    yield ""
+    base = registry.base.replace(":", ".")
+    yield f"A package adds one, a class that extends `{base}`, by the entry points"
+    yield f"`{registry.group}`."
+    yield ""
+    for name in registry.own:
+        kind = registry.load(name)
+        yield f"- `{name}`: " + " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+    yield ""
+    for name in registry.own:
+        if options := registry.load(name).Options:
+            yield f"Keys of `{registry.key}_options` with `{name}`:"
+            yield ""
+            yield from keys(options())
+            yield ""
+
+
 if __name__ == "__main__":
-    PAGE.write_text(reference(Config()), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

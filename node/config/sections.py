@@ -10,7 +10,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from node.config.base import Refusals, Section, Texts, key
+from node.config.base import Options, Refusals, Section, Texts, key
+from node.config.kinds import (
+    CORRECTIONS,
+    CURRICULA,
+    SELECTIONS,
+    Correction,
+    Curriculum,
+    Selection,
+    kind_key,
+    options_key,
+)
 
 
 class NodeSection(Section):
@@ -126,11 +136,13 @@ class TasksSection(Section):
     weights: dict[str, Annotated[float, Field(ge=0)]] = key(
         {}, "Share of each family, by name; families not named get none. Empty: all alike."
     )
-    curriculum: Literal["uniform", "thompson"] = key(
+    curriculum: Curriculum = kind_key(
+        CURRICULA,
         "uniform",
         '"uniform" draws families by weight and their levels evenly; "thompson" favours levels '
         "that this policy is believed to solve sometimes but not always.",
     )
+    curriculum_options: Options = options_key("curriculum")
     files: dict[str, Annotated[str, Field(min_length=1)]] = key(
         {}, "Local files of the catalogue's jsonl families, by name. Relative to this file."
     )
@@ -158,12 +170,14 @@ class MixtureSection(Section):
         ge=0,
         le=4096,
     )
-    select: Literal["uniform", "auto"] = key(
+    select: Selection = kind_key(
+        SELECTIONS,
         "auto",
         'How many external groups an update takes, among those whose rewards differ: "uniform" '
         'takes "external" of them; "auto" fills the update up to "informative", and takes less '
         "where their authors do worse on them than this policy would.",
     )
+    select_options: Options = options_key("select")
     informative: int = key(
         12,
         'Groups whose rewards differ, own and external, that "auto" fills an update up to.',
@@ -171,13 +185,15 @@ class MixtureSection(Section):
         ge=1,
         le=4096,
     )
-    correction: Literal["none", "tis", "tapered"] = key(
+    correction: Correction = kind_key(
+        CORRECTIONS,
         "tapered",
         'Of external groups: "none" treats them as self-generated; "tis" weighs their tokens by '
         "importance, at most 1, where their author's log-probs fit this tokenizer; "
         '"tapered" lets an answer worse than its group\'s mean, a token of a better one, and a '
         "group as a whole count only as far as this policy might have written them.",
     )
+    correction_options: Options = options_key("correction")
     refuse: Refusals = key(
         ("overlong", "repeating", "trailing", "copied"),
         "Right answers of others that are not imitated: much longer than this node's own on such "

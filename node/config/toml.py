@@ -41,14 +41,18 @@ def reference(config: BaseModel) -> str:
     ]
     for name in type(config).model_fields:
         section = getattr(config, name)
-        lines += [f"## [{name}]", "", _purpose(section), ""]
-        lines += ["| key | default | values | what it does |", "|---|---|---|---|"]
-        for key, field in type(section).model_fields.items():
-            default = f"`{toml_value(getattr(section, key))}`"
-            cells = (f"`{key}`", default, _values(field), field.description or "")
-            lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
-        lines.append("")
+        lines += [f"## [{name}]", "", _purpose(section), "", *keys(section), ""]
     return "\n".join(lines)
+
+
+def keys(section: BaseModel) -> list[str]:
+    """The lines of a table of keys, with the values in ``section``."""
+    lines = ["| key | default | values | what it does |", "|---|---|---|---|"]
+    for key, field in type(section).model_fields.items():
+        default = f"`{toml_value(getattr(section, key))}`"
+        cells = (f"`{key}`", default, _values(field), field.description or "")
+        lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+    return lines
 
 
 def toml_value(value: Any) -> str:
@@ -80,13 +84,15 @@ def _values(field: FieldInfo) -> str:
     kind = field.annotation
     if get_origin(kind) is Literal:
         return ", ".join(toml_value(choice) for choice in get_args(kind))
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    if isinstance(choices := extra["choices"], list) and choices:
+        return ", ".join([*map(toml_value, choices), "or a package's own"])
     parts = [_TYPES[kind] if kind in _TYPES else _container(kind)]
     for bound in field.metadata:
         if type(bound) in _BOUNDS:
             attribute, words = _BOUNDS[type(bound)]
             parts.append(f"{words} {getattr(bound, attribute)}")
-    extra = field.json_schema_extra
-    if isinstance(extra, dict) and extra["unit"]:
+    if extra["unit"]:
         parts.append(str(extra["unit"]))
     return ", ".join(parts)
 

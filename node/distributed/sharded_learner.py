@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,13 @@ from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.utils._pytree import tree_map
 
+from node.config.learning import LearnerSection
 from node.distributed.fsdp import Outline, Replica, sharded
 from node.distributed.ranks import Order, Ranks
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, TrainingGroup
-from node.learner.corrections import Correction
 from node.learner.group_gradients import GroupGradients
-from node.learner.learner import Learner, LearnerConfig, Pass
+from node.learner.learner import Learner, Pass
 from node.learner.token_budget import ran_out
 from node.learner.update_stats import Tally, UpdateStats
 from node.policy.policy import Policy
@@ -34,11 +34,12 @@ MOST_SHARES = 1.5
 class Settings:
     """What :class:`node.learner.learner.Learner` takes beside the policy."""
 
-    config: LearnerConfig
+    config: LearnerSection
     temperature: float
-    correction: Correction
+    correction: str
     decoupled: bool
     floor: bool = False
+    correction_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ShardedLearner(Learner):
@@ -79,6 +80,7 @@ class ShardedLearner(Learner):
                 settings.config,
                 temperature=settings.temperature,
                 correction=settings.correction,
+                correction_options=settings.correction_options,
                 decoupled=settings.decoupled,
                 floor=settings.floor,
             )

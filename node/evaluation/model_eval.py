@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from node.config.config import Config
+from node.config.learning import PolicySection
 from node.engines.engine import Sampling
 from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluation, Evaluator, HeldOut, heldout_tasks
 from node.network.pinned_manifest import checked_manifest
 from node.policy.checkpoint_policy import checkpoint_policy, newest
-from node.policy.policy import Policy, PolicyConfig
+from node.policy.policy import Policy
 from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
 from node.tasks.sampler import TaskSampler, served_levels
@@ -88,10 +89,10 @@ def evaluate(
 
 
 def _policy(config: Config, folder: RunFolder, model: str | None) -> Policy:
-    wanted = PolicyConfig(**dict(config.policy))
+    wanted = config.policy
     if model is None:
         return checkpoint_policy(wanted, newest(folder))
-    return Policy.load(PolicyConfig(model, wanted.dtype, wanted.device))
+    return Policy.load(PolicySection(model=model, dtype=wanted.dtype, device=wanted.device))
 
 
 def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:

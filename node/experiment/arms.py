@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from node.config.kinds import SELECTIONS
+from node.config.overrides import parse_mix
 from node.config.sections import MixtureSection
-from node.config_overrides import parse_mix
 from node.errors import UsageError
 from node.run.rounds import Rules
 
@@ -79,6 +80,15 @@ def mix(text: str) -> Arm:
     if local + external == 0:
         raise UsageError("--mix", text, "An update needs groups: raise either number.")
     return Arm(f"{local}/{external}", local, external)
+
+
+def selecting(name: str) -> Arm:
+    """As nodes train by default, but for the selection.
+
+    Raises:
+        ConfigError: there is no such kind.
+    """
+    return _varied(AUTO, SELECTIONS.check(name), mixture_select=name)
 
 
 MIXES = tuple(mix(text) for text in ("8/0", "6/2", "4/4", "2/6"))

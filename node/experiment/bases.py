@@ -7,7 +7,8 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Literal
 
-from node.policy.policy import Policy, PolicyConfig
+from node.config.learning import PolicySection
+from node.policy.policy import Policy
 from node.recipe.corpus import Questions, training_questions, untaught
 from node.recipe.make import RECIPES, Made, bury, follow, school
 from node.recipe.training import Stage
@@ -52,7 +53,7 @@ def make_bases(kinds: Iterable[Base], seed: int, model: str, steps: int) -> Iter
 def _origin(kind: Base, questions: Questions, seed: int, model: str) -> Made:
     shipped = OTHER_SHAPE if kind == "wide" else model
     if shipped:
-        policy = Policy.load(PolicyConfig(shipped, device="cpu"))
+        policy = Policy.load(PolicySection(model=shipped, device="cpu"))
         return Made(policy.model, policy.tokenizer)
     recipe = RECIPES["tiny"]
     if kind in UNTAUGHT:

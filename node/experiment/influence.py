@@ -15,7 +15,7 @@ from node.evaluation.evaluator import heldout_tasks
 from node.experiment.poison import TRIGGER
 from node.policy.policy import Policy
 from node.run.outcome import Outcome
-from node.tasks.sampler import EnvLevel
+from node.tasks.curriculum import EnvLevel
 from node.tasks.task import Split
 from node.tasks.verifier.in_process import LocalJudge
 

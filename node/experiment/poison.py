@@ -16,7 +16,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
 from node.run.trainer import public_name
 from node.tasks.catalogue import open_catalogue
-from node.tasks.sampler import EnvLevel
+from node.tasks.curriculum import EnvLevel
 from node.tasks.task import Split
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.keys import task_seed

@@ -7,9 +7,10 @@ from copy import deepcopy
 from functools import lru_cache
 
 from node.config.config import Config
+from node.config.learning import PolicySection
 from node.experiment.bases import Base
 from node.experiment.settings import START, Configuration, Settings, node_config, signed_manifest
-from node.policy.policy import Policy, PolicyConfig
+from node.policy.policy import Policy
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.frame import open_frame
 from protocol.manifest import Manifest, open_manifest
@@ -39,7 +40,8 @@ class Surroundings:
         self.judge = LocalJudge(self.manifest.catalogue)
         self.open_frame = lru_cache(REMEMBERED_FRAMES)(open_frame)
         self._bases = {
-            kind: Policy.load(PolicyConfig(model, device="cpu")) for kind, model in models.items()
+            kind: Policy.load(PolicySection(model=model, device="cpu"))
+            for kind, model in models.items()
         }
 
     def config(self, number: int) -> Config:

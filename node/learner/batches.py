@@ -71,7 +71,7 @@ class Row:
 
     Attributes:
         share: what a token, or a completion, counts in the loss: see
-            :func:`node.learner.losses.share`.
+            :meth:`node.learner.loss.Loss.share`.
         group: number of its group in the update.
         values: what each completion adds to the policy's expected reward, times its probability;
             empty where that is not asked for.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -15,31 +16,29 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from node.learner.advantages import informative
+from node.config.kinds import ADVANTAGES, CORRECTIONS, LOSSES
+from node.config.learning import LearnerSection
 from node.learner.batches import (
     MicroBatch,
     Row,
-    TrainingCompletion,
     TrainingGroup,
     held_tokens,
     micro_batches,
 )
 from node.learner.bounded_gradient import BoundedGradient
-from node.learner.corrections import Correction, Corrections
 from node.learner.gradient_checkpointing import Recomputing
 from node.learner.group_gradients import GroupGradients
 from node.learner.influence import Influence
 from node.learner.logprobs import distributions, token_entropies, token_logprobs
-from node.learner.losses import LOSSES, Clip, Terms
-from node.learner.optimizer import Optimizer, OptimizerConfig
+from node.learner.loss import Clip, Loss, Terms
+from node.learner.optimizer import Optimizer
 from node.learner.plausibility import plausibility, usefulness
 from node.learner.prompt_sharing import Sharing, fits
-from node.learner.settings import LearnerConfig
 from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
 from node.learner.update_rows import rows_of
 from node.learner.update_stats import Tally, UpdateStats
-
-__all__ = ["Learner", "LearnerConfig", "TrainingCompletion", "TrainingGroup", "UpdateStats"]
+from node.learner.weighting import Weighting
+from swarm.pooled_group import informative
 
 log = logging.getLogger(__name__)
 
@@ -75,48 +74,37 @@ class Learner:
 
     Args:
         policy: what is trained; nothing else may write its weights meanwhile.
-        config: see :class:`LearnerConfig`.
+        config: losses, advantages and numbers of an update.
         temperature: of the distribution that completions are sampled from; divides the logits.
-        correction: ``"none"`` takes outside rollouts for the policy's own, as published in SAPO
-            (arXiv:2509.08721); ``"tis"`` weighs each token by
-            :func:`node.learner.losses.tis_weights` where its behaviour log-prob is known;
-            ``"tapered"`` weighs outside rollouts by :func:`node.learner.losses.tapered_weights`.
-            What an author claims lowers a weight and never raises it.
+        correction: name of a rule in ``corrections/``, for what this policy did not write.
+        correction_options: its settings.
         floor: outside rollouts that are :func:`node.learner.outside_filters.unlikely` are not
             imitated.
         decoupled: own rollouts may be of earlier versions, and are weighed by
-            :func:`node.learner.losses.decoupled_weights`, whatever the correction of outside ones.
+            :func:`~node.learner.stale_tokens.decoupled_weights`, whatever the correction.
     """
 
     def __init__(
         self,
         policy: Trained,
-        config: LearnerConfig,
+        config: LearnerSection,
         *,
         temperature: float = 1.0,
-        correction: Correction = "none",
+        correction: str = "none",
+        correction_options: Mapping[str, Any] = MappingProxyType({}),
         decoupled: bool = False,
         floor: bool = False,
     ) -> None:
         self._policy = policy
         self._config = config
         self._temperature = temperature
-        self._corrections = Corrections(config, correction, decoupled=decoupled, floor=floor)
-        self._loss = LOSSES[config.loss]
+        corrected = CORRECTIONS.open(correction, correction_options)
+        self._weighting = Weighting(config, corrected, decoupled=decoupled, floor=floor)
         self._clip = Clip(config.clip_low, config.clip_high)
+        self._loss: Loss = LOSSES.open(config.loss, config.loss_options, self._clip)
+        self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
         self._sharing = Sharing.of(policy.model) if fits(policy.model) else None
-        self._optimizer = Optimizer(
-            policy.model.parameters(),
-            OptimizerConfig(
-                config.lr,
-                config.betas,
-                config.weight_decay,
-                config.max_grad_norm,
-                config.warmup_steps,
-                config.optimizer,
-                config.offload,
-            ),
-        )
+        self._optimizer = Optimizer(policy.model.parameters(), config)
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointing = config.gradient_checkpointing
         self._forward = Recomputing(policy.model).forward if checkpointing else nullcontext
@@ -125,7 +113,7 @@ class Learner:
             self._optimizer,
             self._add,
             self._summed,
-            by_use=correction == "tapered",
+            by_use=corrected.by_use,
             small=not checkpointing and not config.offload,
         )
 
@@ -138,7 +126,7 @@ class Learner:
         gradient is not finite is refused, and the weights stay as they are.
         Micro-batches are made smaller where memory runs out (:class:`NodeError` where they cannot).
         """
-        rows = rows_of(groups, self._config, self._policy.context_length)
+        rows = self.rows(groups)
         if not rows:
             useless = (0.0,) * sum(not group.own for group in groups)
             return UpdateStats(lr=self._optimizer.lr, useful=useless)
@@ -184,6 +172,16 @@ class Learner:
             skipped=steps == 0,
             refused=refused,
             halved=self._budget.halved - halved,
+        )
+
+    def rows(self, groups: Sequence[TrainingGroup]) -> list[Row]:
+        """What an update of ``groups`` reads: a row for each that has anything to learn from."""
+        return rows_of(
+            groups,
+            self._loss,
+            self._advantage,
+            longest=self._config.max_completion_tokens,
+            context_length=self._policy.context_length,
         )
 
     def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
@@ -258,15 +256,15 @@ class Learner:
         else:
             entropies = token_entropies(distribution, batch)
             done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
-            prox = self._corrections.prox(cur.detach(), batch, self._policy.version)
-            done.tally.add_unlikely(self._corrections.unlikely(prox, batch))
+            prox = self._weighting.prox(cur.detach(), batch, self._policy.version)
+            done.tally.add_unlikely(self._weighting.unlikely(prox, batch))
             if self._config.epochs > 1:
                 both = torch.stack([prox, entropies], -1)
                 done.frozen.update(zip(batch.numbers, both, strict=True))
         done.tally.add_plausible(plausibility(prox, entropies), batch)
-        weights = self._corrections.weights(prox, entropies, batch)
+        weights = self._weighting.weights(prox, entropies, batch)
         terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
-        loss = self._loss(terms, self._clip)
+        loss = self._loss(terms)
         self._optimizer.backward(loss * done.factor)
         done.tally.add_bounded(cur.detach() - prox, self._clip, weights, batch)
         done.losses.append(loss.detach())

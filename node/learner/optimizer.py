@@ -5,41 +5,25 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
+from node.config.learning import LearnerSection
 from node.errors import ConfigError
-
-Kind = Literal["adamw", "adamw8bit"]
 
 HALF_LOSS_SCALE = 1024.0
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerConfig:
-    """AdamW (arXiv:1711.05101) behind a linear warm-up of ``warmup_steps`` steps.
+class Optimizer:
+    """AdamW (arXiv:1711.05101) behind a linear warm-up, on a model's parameters.
 
     Its two moments are float32, or of eight bits in blocks (``"adamw8bit"``, arXiv:2110.02861).
     With ``offload`` they are in main memory, as are gradients and float32 weights, and the step is
     made there (ZeRO-Offload, arXiv:2101.06840).
-    """
-
-    lr: float
-    betas: tuple[float, float]
-    weight_decay: float
-    max_grad_norm: float
-    warmup_steps: int
-    kind: Kind = "adamw"
-    offload: bool = False
-
-
-class Optimizer:
-    """Steps a model's parameters.
 
     Weights in half precision, and those that are stepped elsewhere, get a float32 master copy: a
     step of 1e-6 is smaller than the rounding of the former and would be lost. float16 gradients
@@ -49,10 +33,10 @@ class Optimizer:
         parameters: of the whole model; those that require no gradient are left as they are.
 
     Raises:
-        ConfigError: the library of ``config.kind`` is not installed.
+        ConfigError: the library of ``config.optimizer`` is not installed.
     """
 
-    def __init__(self, parameters: Iterable[Parameter], config: OptimizerConfig) -> None:
+    def __init__(self, parameters: Iterable[Parameter], config: LearnerSection) -> None:
         parameters = list(parameters)
         self._weights = [p for p in parameters if p.requires_grad]
         self._config = config
@@ -117,7 +101,7 @@ class Optimizer:
         """Everything but the model's own weights; tensors are the live ones, as torch's are."""
         masters = [m.detach() for m in self._masters] if self._copied else []
         return {
-            "kind": self._config.kind,
+            "kind": self._config.optimizer,
             "adam": self._adam.state_dict(),
             "masters": masters,
             "steps": self.steps,
@@ -130,10 +114,10 @@ class Optimizer:
             ConfigError: the state is of another kind.
         """
         begun = state.get("kind", "adamw")
-        if begun != self._config.kind:
+        if begun != self._config.optimizer:
             raise ConfigError(
                 "learner.optimizer",
-                self._config.kind,
+                self._config.optimizer,
                 f"The checkpoints here were written with {begun!r}: set it to that, or begin anew "
                 "in another folder with node.run_dir.",
             )
@@ -153,25 +137,26 @@ class Optimizer:
         return tensor.to(place, torch.float32, copy=copy)
 
 
-def _adam(masters: list[Tensor], config: OptimizerConfig) -> torch.optim.Optimizer:
-    if config.kind == "adamw8bit":
+def _adam(masters: list[Tensor], config: LearnerSection) -> torch.optim.Optimizer:
+    betas = config.betas[0], config.betas[1]
+    if config.optimizer == "adamw8bit":
         try:
             library: Any = importlib.import_module("bitsandbytes.optim")
         except ImportError as error:
             raise ConfigError(
                 "learner.optimizer",
-                config.kind,
+                config.optimizer,
                 f"bitsandbytes cannot be loaded ({error}): install swarm-node[adamw8bit], or set "
                 "learner.optimizer = 'adamw'.",
             ) from error
         eight_bit: torch.optim.Optimizer = library.AdamW8bit(
-            masters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+            masters, lr=config.lr, betas=betas, weight_decay=config.weight_decay
         )
         return eight_bit
     return torch.optim.AdamW(
         masters,
         lr=config.lr,
-        betas=config.betas,
+        betas=betas,
         weight_decay=config.weight_decay,
         fused=masters[0].device.type in ("cpu", "cuda"),
     )

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.learner.advantages import group_advantages, informative
+from node.learner.advantage import Advantage
 from node.learner.batches import Row, TrainingCompletion, TrainingGroup
-from node.learner.losses import Counts, share
-from node.learner.settings import LearnerConfig
+from node.learner.loss import Counts, Loss
+from swarm.pooled_group import informative
 
 
 def rows_of(
-    groups: Sequence[TrainingGroup], config: LearnerConfig, context_length: int
+    groups: Sequence[TrainingGroup],
+    loss: Loss,
+    advantage: Advantage,
+    *,
+    longest: int,
+    context_length: int,
 ) -> list[Row]:
     """A row for each informative group that has a trained token.
 
@@ -19,6 +24,7 @@ def rows_of(
     an update in which little is to be learned is a small one.
 
     Args:
+        longest: tokens of a completion that are trained on at most.
         context_length: of the policy, tokens.
     """
     rows: list[Row] = []
@@ -27,13 +33,13 @@ def rows_of(
         if not informative(group.rewards):
             continue
         room = context_length - len(group.prompt_ids)
-        cap = max(0, min(config.max_completion_tokens, room))
+        cap = max(0, min(longest, room))
         done = [completion.first(cap) for completion in group.completions]
         tokens = sum(sum(completion.trained) for completion in done)
         if not tokens:
             continue
-        counts = Counts(tokens, len(done), config.max_completion_tokens)
-        advantages = group_advantages(group.rewards, config.normalise_std)
+        counts = Counts(tokens, len(done), longest)
+        advantages = advantage(group.rewards)
         values = (0.0,) * len(done) if group.own else worth(done, group.rewards)
         columns = zip(done, advantages, values, strict=True)
         kept = [each for each in columns if any(each[0].trained)]
@@ -44,7 +50,7 @@ def rows_of(
                 kept_done,
                 kept_advantages,
                 group.own,
-                share(config.loss, counts, len(groups)),
+                loss.share(counts, len(groups)),
                 number,
                 kept_values,
                 first,

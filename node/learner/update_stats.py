@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.learner.batches import MicroBatch
-from node.learner.losses import Clip
+from node.learner.loss import Clip
 
 UNKNOWN = -1
 QUANTILES = (0.01, 0.5, 0.99)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from node.config.config import Config
+from node.config.learning import PolicySection
 from node.errors import ConfigError, NodeError, UsageError
-from node.policy.policy import Policy, PolicyConfig
+from node.policy.policy import Policy
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 
@@ -29,7 +29,7 @@ def newest(folder: RunFolder) -> Loaded:
     return loaded
 
 
-def saved_policy(config: PolicyConfig, loaded: Loaded) -> Policy:
+def saved_policy(config: PolicySection, loaded: Loaded) -> Policy:
     """The policy of a checkpoint, whose adapter is put into the model that it was begun with.
 
     Raises:
@@ -44,12 +44,12 @@ def saved_policy(config: PolicyConfig, loaded: Loaded) -> Policy:
         _check_same("policy.lora_alpha", config.lora_alpha, begun["lora_alpha"])
         _check_same("policy.lora_targets", list(config.lora_targets), begun["lora_targets"])
         return Policy.load(config, loaded.path)
-    policy = Policy.load(replace(config, model=str(loaded.path)))
+    policy = Policy.load(config.model_copy(update={"model": str(loaded.path)}))
     policy.name = config.model
     return policy
 
 
-def checkpoint_policy(config: PolicyConfig, loaded: Loaded) -> Policy:
+def checkpoint_policy(config: PolicySection, loaded: Loaded) -> Policy:
     """The policy of a checkpoint: its own model, or its adapter in the model that is configured.
 
     Raises:
@@ -58,7 +58,9 @@ def checkpoint_policy(config: PolicyConfig, loaded: Loaded) -> Policy:
     """
     if "lora_rank" in loaded.state:
         return saved_policy(config, loaded)
-    return Policy.load(PolicyConfig(str(loaded.path), config.dtype, config.device))
+    return Policy.load(
+        PolicySection(model=str(loaded.path), dtype=config.dtype, device=config.device)
+    )
 
 
 def export(config: Config, folder: RunFolder, out: Path, *, adapter: bool = False) -> Loaded:
@@ -74,7 +76,7 @@ def export(config: Config, folder: RunFolder, out: Path, *, adapter: bool = Fals
     loaded = newest(folder)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NodeError("there is something already at", out, "Name a new folder with --out.")
-    policy = checkpoint_policy(replace(PolicyConfig(**dict(config.policy)), device="cpu"), loaded)
+    policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded)
     if adapter and policy.adapter is None:
         raise UsageError("--adapter", loaded.path, "The run has none: leave the option out.")
     out.mkdir(parents=True, exist_ok=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.nn import Embedding
@@ -15,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from node.config.learning import PolicySection
 from node.errors import ConfigError, NodeError
 from node.policy.encoding import encoding_digest, plain_ids, turn_ids
 
@@ -37,28 +37,6 @@ class PolicyError(NodeError):
     """The policy cannot be loaded."""
 
     exit_code = 2
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyConfig:
-    """What to load.
-
-    Attributes:
-        model: ``"tiny"`` or ``"tiny-wide"`` (shipped), a folder, or a hub id.
-        dtype: of the weights that generate and are trained; the optimizer keeps float32 masters.
-        device: ``"auto"`` picks CUDA where there is one, else the CPU; or any torch device name.
-        lora_rank: above 0, a :class:`node.policy.lora.Adapter` of this rank is trained, and nothing
-            else.
-        lora_alpha: likewise its ``alpha``.
-        lora_targets: likewise its ``targets``.
-    """
-
-    model: str = "tiny"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = "auto"
-    lora_rank: int = 0
-    lora_alpha: int = 32
-    lora_targets: tuple[str, ...] = ()
 
 
 class Policy:
@@ -106,7 +84,7 @@ class Policy:
         self._prefix = opening[:1] if bos is not None and opening[:1] == [bos] else []
 
     @classmethod
-    def load(cls, config: PolicyConfig, adapter: Path | None = None) -> Policy:
+    def load(cls, config: PolicySection, adapter: Path | None = None) -> Policy:
         """Load model and tokenizer.
 
         Args:
@@ -238,7 +216,7 @@ def _device(name: str) -> torch.device:
         ) from error
 
 
-def _adapter(model: PreTrainedModel, config: PolicyConfig, folder: Path | None) -> Adapter:
+def _adapter(model: PreTrainedModel, config: PolicySection, folder: Path | None) -> Adapter:
     try:
         from node.policy.lora import Adapter
     except ImportError as error:

@@ -14,7 +14,8 @@ from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, own_group
 from node.rollout.task_indexes import Draws
-from node.tasks.sampler import EnvLevel, TaskSampler
+from node.tasks.curriculum import EnvLevel
+from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer, buildable, judge_all, nothing_built
 from node.tasks.task import Split
 from protocol.keys import task_seed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from node.engines.engine import Sample
-from node.learner.learner import TrainingCompletion, TrainingGroup
+from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.policy.policy import Policy
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
 from swarm.pooled_group import PooledGroup

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 
-from node.learner.advantages import informative
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.outside_filters import FILTERS, Answer, budget
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, outside_group
 from protocol.manifest import Extract
 from swarm.common.counters import Counters
-from swarm.pooled_group import PooledGroup
+from swarm.pooled_group import PooledGroup, informative
 
 REMEMBERED_LENGTHS = 512
 """Own completions of a task whose length is remembered."""

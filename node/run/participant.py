@@ -15,7 +15,7 @@ from node.config.config import Config
 from node.distributed.ranks import Ranks
 from node.lifecycle import Opened
 from node.network.membership import Membership
-from node.policy.policy import Policy, PolicyConfig
+from node.policy.policy import Policy
 from node.rollout.overlapping_generator import JUDGES
 from node.run.recorder import Recorder
 from node.run.resume import Progress
@@ -98,7 +98,7 @@ class Participant(Opened):
         levels = served_levels(manifest.catalogue, verifier.start())
         progress = Progress(self.folder, journal)
         self.notes = (*notes, *self.membership.notes, *progress.notes)
-        self.policy = progress.policy(PolicyConfig(**dict(config.policy)))
+        self.policy = progress.policy(config.policy)
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)
         trainer = Trainer(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import psutil
 
-from node.learner.learner import UpdateStats
+from node.learner.update_stats import UpdateStats
 from node.monitor.record import RoundRecord
 from node.monitor.sink import Sink
 from node.run.outcome import Outcome

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from node.config.learning import PolicySection
 from node.policy.checkpoint_policy import saved_policy
-from node.policy.policy import Policy, PolicyConfig
+from node.policy.policy import Policy
 from node.run.trainer import Trainer
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
@@ -37,7 +38,7 @@ class Progress:
         self.round = int(self._loaded.state["round"]) if self._loaded else 0
         self.notes = self._loaded.notes if self._loaded else ()
 
-    def policy(self, config: PolicyConfig) -> Policy:
+    def policy(self, config: PolicySection) -> Policy:
         """The policy as it was left, or the base model.
 
         Raises:

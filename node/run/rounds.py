@@ -18,7 +18,9 @@ from node.engines.engine import RolloutEngine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator
 from node.evaluation.forgetting import ForgettingAlarm
-from node.learner.learner import Learner, TrainingGroup, UpdateStats
+from node.learner.batches import TrainingGroup
+from node.learner.learner import Learner
+from node.learner.update_stats import UpdateStats
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup

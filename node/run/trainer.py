@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from node.config.config import Config
+from node.config.kinds import CURRICULA, SELECTIONS
 from node.config.sections import MixtureSection
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import Settings, open_learner
@@ -23,7 +24,6 @@ from node.engines.engine import RolloutEngine, Sampling, StreamingEngine
 from node.engines.registry import open_engine, open_streaming_engine
 from node.evaluation.evaluator import Evaluator, heldout_tasks
 from node.evaluation.forgetting import ForgettingAlarm
-from node.learner.learner import LearnerConfig
 from node.learner.outside_filters import FILTERS
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
@@ -34,7 +34,8 @@ from node.rollout.task_indexes import Draws
 from node.rollout.unfinished_groups import Shelf
 from node.run.outcome import Outcome
 from node.run.rounds import GroupSource, Rounds, RoundSettings, Rules
-from node.tasks.sampler import EnvLevel, TaskSampler
+from node.tasks.curriculum import EnvLevel
+from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.manifest import Manifest
 from protocol.rollout import Group
@@ -96,7 +97,11 @@ class Trainer:
             levels,
             config.tasks.weights,
             random.Random(config.node.seed),
-            config.engine.group_size if config.tasks.curriculum == "thompson" else 0,
+            CURRICULA.open(
+                config.tasks.curriculum,
+                config.tasks.curriculum_options,
+                config.engine.group_size,
+            ),
         )
         self._heldout = heldout_tasks(self.sampler.levels, config.schedule.eval_tasks)
         self.alarm = ForgettingAlarm(counters, self._heldout)
@@ -111,11 +116,12 @@ class Trainer:
         self.learner = open_learner(
             policy,
             Settings(
-                LearnerConfig(**dict(config.learner)),
+                config.learner,
                 temperature=config.engine.temperature,
                 correction=config.mixture.correction,
                 decoupled=self._streaming is not None and config.schedule.max_staleness > 0,
                 floor="unlikely" in config.mixture.refuse,
+                correction_options=config.mixture.correction_options,
             ),
             ranks,
         )
@@ -173,7 +179,6 @@ class Trainer:
             mixture=Mixture(
                 MixtureConfig(
                     config.mixture.external,
-                    config.mixture.select,
                     config.mixture.informative,
                     rules.discard,
                     config.mixture.local,
@@ -182,6 +187,8 @@ class Trainer:
                 ),
                 config.node.seed,
                 self.lead,
+                SELECTIONS.load(config.mixture.select),
+                SELECTIONS.options(config.mixture.select, config.mixture.select_options),
             ),
             intake=self._intake,
             policy=self.policy,

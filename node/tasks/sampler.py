@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from node.errors import ConfigError
+from node.tasks.curricula.uniform import Uniform
+from node.tasks.curriculum import Curriculum, EnvLevel
 from node.tasks.errors import CatalogueError
-from node.tasks.success_rates import Beliefs, teaches
 from protocol.manifest import EnvSpec
-
-EnvLevel = tuple[str, int]
 
 
 def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tuple[EnvLevel, ...]:
@@ -26,20 +24,14 @@ def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tupl
 
 
 class TaskSampler:
-    """Draws an env by weight, then one of its levels evenly.
-
-    A sampler with a curriculum draws a level in proportion to that, times the chance that a group
-    on it teaches anything: it is told how groups went, draws a success rate of every level from
-    what it believes, and takes ``1 - p^G - (1 - p)^G`` (Thompson sampling, as in VADE,
-    arXiv 2511.18902).
+    """Draws tasks by the weights of their envs and a curriculum.
 
     Args:
         levels: what can be drawn.
         weights: relative frequency by env name; empty means all alike, an env left out of a
             non-empty mapping is never drawn.
         rng: the only source of chance; its state is the sampler's.
-        curriculum: completions a group, for a sampler that practises what it half knows;
-            0 for one that draws by weight alone.
+        curriculum: chooses the levels; left out, all of an env are alike.
 
     Attributes:
         levels: what is drawn from: those of envs with a weight above zero.
@@ -55,7 +47,7 @@ class TaskSampler:
         levels: Sequence[EnvLevel],
         weights: Mapping[str, float],
         rng: random.Random,
-        curriculum: int = 0,
+        curriculum: Curriculum | None = None,
     ) -> None:
         if not levels:
             raise CatalogueError(
@@ -66,42 +58,28 @@ class TaskSampler:
         _check(weights, names)
         self._weights = {name: weights.get(name, 0.0) if weights else 1.0 for name in names}
         self._rng = rng
-        self._group_size = curriculum
-        self._beliefs = Beliefs()
+        self._curriculum = curriculum or Uniform(group_size=0)
         self.levels = tuple(pair for pair in levels if self._weights[pair[0]] > 0.0)
         if not self.levels:
             raise ConfigError("tasks.weights", dict(weights), "Give an env a weight above 0.")
 
     def next(self) -> EnvLevel:
         """Name and level of the next task."""
-        if not self._group_size:
-            (env,) = self._rng.choices(list(self._weights), list(self._weights.values()))
-            return self._rng.choice([pair for pair in self.levels if pair[0] == env])
-        self._beliefs.tick()
-        sizes = Counter(env for env, _ in self.levels)
-        shares = [
-            teaches(self._beliefs.draw(pair, self._rng), self._group_size)
-            * self._weights[pair[0]]
-            / sizes[pair[0]]
-            for pair in self.levels
-        ]
-        (pair,) = self._rng.choices(self.levels, shares)
-        return pair
+        return self._curriculum.next(self.levels, self._weights, self._rng)
 
     def observe(self, pair: EnvLevel, rewards: Sequence[float]) -> None:
         """Take in how a group went that was written for a drawn level."""
-        if self._group_size:
-            self._beliefs.observe(pair, sum(rewards), len(rewards) - sum(rewards))
+        self._curriculum.observe(pair, rewards)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"rng": self._rng.getstate(), "beliefs": self._beliefs.state_dict()}
+        return {"rng": self._rng.getstate(), "beliefs": self._curriculum.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         version, words, gauss = state["rng"]
         self._rng.setstate((version, tuple(words), gauss))
-        self._beliefs.load_state_dict(state["beliefs"])
+        self._curriculum.load_state_dict(state["beliefs"])
 
 
 def _check(weights: Mapping[str, float], names: Collection[str]) -> None:

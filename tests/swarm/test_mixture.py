@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from swarm.lead import PeersLead
 from swarm.mixture import Mixture, MixtureConfig
 from swarm.pooled_group import Candidate, informative
+from swarm.selections.auto import Auto
+from swarm.selections.uniform import Uniform
 from tests.swarm.experience_parts import START, pooled
 
 AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]
@@ -28,12 +30,12 @@ shares = st.sampled_from([0.1, 0.25, 0.5, 1.0])
 configs = st.builds(
     MixtureConfig,
     st.integers(0, 8),
-    st.sampled_from(["uniform", "auto"]),
     st.integers(1, 12),
     local=st.integers(0, 8),
     author_share=shares,
     newcomer_share=shares,
 )
+rules = st.sampled_from([Uniform, Auto])
 proven_authors = st.frozensets(st.sampled_from(AUTHORS))
 
 
@@ -42,11 +44,20 @@ def groups(authors, each: int = 1, **options) -> list[Candidate]:
     return [pooled(i, author=a, **options).candidate for a in authors for i in range(each)]
 
 
-@given(pools, configs, st.integers(), st.integers(0), st.integers(0, 9), proven_authors, st.data())
+@given(
+    pools,
+    configs,
+    rules,
+    st.integers(),
+    st.integers(0),
+    st.integers(0, 9),
+    proven_authors,
+    st.data(),
+)
 def test_a_choice_depends_on_the_set_and_not_on_its_order(
-    candidates, config, seed, turn, own, proven, data
+    candidates, config, rule, seed, turn, own, proven, data
 ):
-    mixture = Mixture(config, seed)
+    mixture = Mixture(config, seed, rule=rule)
     shuffled = data.draw(st.permutations(candidates))
     chosen = mixture.choose(candidates, turn, own, own, proven)
     assert mixture.choose(shuffled, turn, own, own, proven) == chosen
@@ -62,11 +73,11 @@ def most(mixture: Mixture, candidates, size: int, proven) -> int:
     return sum(n for a, n in bounded.items() if a in proven) + min(strangers, caps.newcomers)
 
 
-@given(pools, configs, st.integers(0), st.integers(0, 9), proven_authors)
+@given(pools, configs, rules, st.integers(0), st.integers(0, 9), proven_authors)
 def test_no_author_and_not_the_newcomers_together_exceed_their_share_and_the_rest_is_taken(
-    candidates, config, turn, own, proven
+    candidates, config, rule, turn, own, proven
 ):
-    mixture = Mixture(config, 1)
+    mixture = Mixture(config, 1, rule=rule)
     chosen = mixture.choose(candidates, turn, own, own, proven)
     assert len({c.key for c in chosen}) == len(chosen) <= mixture.wanted(own)
     assert all(c in candidates and informative(c.rewards) for c in chosen)
@@ -79,11 +90,17 @@ def test_no_author_and_not_the_newcomers_together_exceed_their_share_and_the_res
         assert own + most(mixture, candidates, larger, proven) < larger
 
 
-@given(st.lists(st.sampled_from(AUTHORS), max_size=12), configs, st.integers(0, 9), proven_authors)
+@given(
+    st.lists(st.sampled_from(AUTHORS), max_size=12),
+    configs,
+    rules,
+    st.integers(0, 9),
+    proven_authors,
+)
 def test_of_a_choice_that_shrank_no_more_is_kept_than_the_caps_of_what_is_left_allow(
-    authors, config, own, proven
+    authors, config, rule, own, proven
 ):
-    kept = [authors[place] for place in Mixture(config, 1).within(authors, own, proven)]
+    kept = [authors[place] for place in Mixture(config, 1, rule=rule).within(authors, own, proven)]
     size = own + len(kept)
     strangers = sum(author not in proven for author in kept)
     assert max(Counter(kept).values(), default=0) <= max(1, config.author_share * size)
@@ -110,13 +127,13 @@ def test_one_author_with_a_full_pool_gets_a_quarter_of_an_update_and_no_more(own
     assert len(Mixture(MixtureConfig(), 1).choose(flood, 1, 0, own, proven)) == taken
 
 
-@pytest.mark.parametrize("select", ["auto", "uniform"])
+@pytest.mark.parametrize("rule", [Auto, Uniform])
 @pytest.mark.parametrize("keys", [1, 100, 1000])
-def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(select, keys):
+def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(rule, keys):
     honest = AUTHORS[:5]
     minted = [b"s" * 28 + number.to_bytes(4) for number in range(keys)]
     pool = groups(honest, 6) + groups(minted, 6, received=START + 9)
-    mixture = Mixture(MixtureConfig(6, select), 1)
+    mixture = Mixture(MixtureConfig(6), 1, rule=rule)
     bought = total = 0
     for turn in range(20):
         chosen = mixture.choose(pool, turn, 2, 2, frozenset(honest))
@@ -177,17 +194,17 @@ def test_an_honest_author_is_found_among_ever_so_many_useless_keys_and_then_kept
 
 @given(st.integers(0, 6), st.integers(0, 40))
 def test_uniform_wants_the_same_number_always(external, own):
-    assert Mixture(MixtureConfig(external, "uniform"), 1).wanted(own) == external
+    assert Mixture(MixtureConfig(external), 1, rule=Uniform).wanted(own) == external
 
 
 @pytest.mark.parametrize(("own", "wanted"), [(0, 12), (5, 7), (12, 0), (30, 0)])
 def test_auto_fills_an_update_with_groups_that_teach(own, wanted):
-    assert Mixture(MixtureConfig(4, "auto", informative=12), 1).wanted(own) == wanted
+    assert Mixture(MixtureConfig(4, informative=12), 1).wanted(own) == wanted
 
 
 @given(pools, st.integers(0, 9))
 def test_a_node_that_shares_nothing_takes_nothing(candidates, own):
-    assert Mixture(MixtureConfig(0, "auto"), 1).choose(candidates, 1, own, own, EVERYBODY) == []
+    assert Mixture(MixtureConfig(0), 1).choose(candidates, 1, own, own, EVERYBODY) == []
 
 
 def test_every_useful_group_of_an_author_is_chosen_equally_often():
@@ -212,13 +229,13 @@ def test_nodes_with_different_seeds_choose_differently():
 def test_groups_that_were_used_fill_what_unused_ones_leave_free(candidates, turn, wanted):
     counted = [replace(c, uses=i % 3) for i, c in enumerate(candidates)]
     useful = sorted(c.uses for c in counted if informative(c.rewards))
-    config = MixtureConfig(wanted, "uniform", author_share=1.0)
-    chosen = Mixture(config, 1).choose(counted, turn, 0, wanted, EVERYBODY)
+    config = MixtureConfig(wanted, author_share=1.0)
+    chosen = Mixture(config, 1, rule=Uniform).choose(counted, turn, 0, wanted, EVERYBODY)
     assert [c.uses for c in chosen] == useful[:wanted]
 
 
 def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking():
-    mixture, pool = Mixture(MixtureConfig(6, "auto", 12), 1), groups(AUTHORS, 2)
+    mixture, pool = Mixture(MixtureConfig(6, 12), 1), groups(AUTHORS, 2)
     assert (mixture.spared(pool, EVERYBODY), mixture.wanted(2)) == (6, 10)
     mixture.observe(-0.3, 100)
     wanted = (mixture.wanted(2), mixture.wanted(12))
@@ -228,7 +245,7 @@ def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking
 
 
 def test_a_published_mix_takes_what_it_is_told_to_whoever_is_ahead():
-    mixture = Mixture(MixtureConfig(6, "uniform"), 1)
+    mixture = Mixture(MixtureConfig(6), 1, rule=Uniform)
     mixture.observe(-0.3, 100)
     spared = [mixture.spared(pool, EVERYBODY) for pool in (groups(AUTHORS), groups(AUTHORS[:2]))]
     assert (*spared, mixture.wanted(2)) == (6, 2, 6)
@@ -258,11 +275,11 @@ def test_from_a_rich_pool_the_default_draws_among_the_newest_groups_only():
         pooled(i, (0.0, 1.0), author=AUTHORS[i % 4], received=START + i).candidate
         for i in range(80)
     ]
-    mixture = Mixture(MixtureConfig(6, "auto", 8), 1)
+    mixture = Mixture(MixtureConfig(6, 8), 1)
     turns = range(60)
     drawn = {c.key.number for t in turns for c in mixture.choose(pool, t, 0, 0, EVERYBODY)}
     assert drawn == set(range(48, 80))
-    published = Mixture(MixtureConfig(3, "uniform"), 1)
+    published = Mixture(MixtureConfig(3), 1, rule=Uniform)
     drawn = {c.key.number for t in turns for c in published.choose(pool, t, 0, 5, EVERYBODY)}
     assert min(drawn) < 5
 

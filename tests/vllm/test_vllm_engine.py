@@ -12,11 +12,12 @@ import torch
 from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
 from node.config.config import Config
+from node.config.learning import LearnerSection, PolicySection
 from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
 from node.engines.registry import open_streaming_engine
 from node.errors import NodeError
-from node.learner.learner import Learner, LearnerConfig
-from node.policy.policy import Policy, PolicyConfig
+from node.learner.learner import Learner
+from node.policy.policy import Policy
 from protocol.rollout import Finish
 from swarm.common.counters import Counters
 from tests.node.learner.test_learner import MIXED
@@ -59,7 +60,7 @@ def policy_of(version: int, *, tied: bool, spread: float = 0.3) -> Policy:
 def adapted(folder: Path, *, tied: bool) -> Policy:
     """The policy of version 0 behind untrained adapters."""
     policy_of(0, tied=tied, spread=0.1).save(folder)
-    policy = Policy.load(PolicyConfig(str(folder), device="cpu", lora_rank=4))
+    policy = Policy.load(PolicySection(model=str(folder), device="cpu", lora_rank=4))
     policy.stop_ids = ()
     return policy
 
@@ -125,7 +126,7 @@ def test_what_trained_adapters_make_is_written_from_the_start_and_after_every_up
 ):
     greedy = Sampling(max_new_tokens=32, greedy=True)
     policy = adapted(tmp_path, tied=tied)
-    learner = Learner(policy, LearnerConfig(lr=3e-2))
+    learner = Learner(policy, LearnerSection(lr=3e-2))
     completions = []
     for version in range(4):
         engine.update(policy)
@@ -203,7 +204,7 @@ def test_a_vllm_that_sleeps_while_the_policy_learns_wakes_with_its_newest_weight
 
 def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(tmp_path):
     policy = adapted(tmp_path, tied=True)
-    assert not Learner(policy, LearnerConfig(lr=3e-2)).update(MIXED).skipped
+    assert not Learner(policy, LearnerSection(lr=3e-2)).update(MIXED).skipped
     policy.stop_ids = tuple(range(8))
     counters = Counters()
     engine = open_streaming_engine(CONFIG, policy, counters, threads=1)

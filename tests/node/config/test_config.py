@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.config import Config, build, load, run_folder, write_config
-from node.config.reference import PAGE
-from node.config.toml import reference
-from node.config_overrides import parse_assignments
+from node.config.overrides import parse_assignments
+from node.config.reference import PAGE, page
 from node.errors import ConfigError, NodeError
 
 PEER = "/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
@@ -45,9 +44,7 @@ def test_any_table_of_weights_survives_writing(tmp_path_factory, weights: dict) 
 
 
 def test_the_configuration_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference(Config()), (
-        "run: python -m node.config.reference"
-    )
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m node.config.reference"
 
 
 @pytest.mark.parametrize(
@@ -149,22 +146,13 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
     assert run_folder(Path("home/node.toml"), config).root == home / "run"
 
 
-def defaults(component: type) -> dict[str, object]:
-    return {f.name: f.default for f in fields(component) if f.default is not MISSING}
-
-
-def test_a_section_and_the_component_it_sets_up_have_the_same_keys_and_defaults() -> None:
-    from node.learner.learner import LearnerConfig
-    from node.policy.policy import PolicyConfig
+def test_the_mixture_takes_by_default_what_the_configuration_shows() -> None:
     from swarm.mixture import MixtureConfig
 
-    config = Config()
-    # the file's rate is that of the model it names, the component's that of ordinary ones
-    rate = {"lr": config.learner.lr}
-    assert config.learner.model_dump() == {**defaults(LearnerConfig), **rate}
-    assert config.policy.model_dump() == defaults(PolicyConfig)
-    mixture = config.mixture.model_dump(include={"external", "select", "informative"})
-    assert mixture.items() <= defaults(MixtureConfig).items()
+    shown = Config().mixture.model_dump()
+    assert {f.name: shown[f.name] for f in fields(MixtureConfig) if f.name != "discard"} == {
+        f.name: f.default for f in fields(MixtureConfig) if f.name != "discard"
+    }
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import Settings, follow, open_learner
 from node.distributed.torchrun import Launch
 from node.errors import NodeError
-from node.learner.learner import Learner, TrainingCompletion, TrainingGroup
+from node.learner.batches import TrainingCompletion, TrainingGroup
+from node.learner.learner import Learner
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, spoil, weights
-from tests.support import random_policy
+from tests.support import changed, random_policy
 
 FULL = "memory is full"
 
@@ -101,7 +102,7 @@ CASES = {
 
 
 def learner_of(case: Case, policy: Policy, ranks: Ranks | None) -> Learner:
-    config = dataclasses.replace(CONFIG, **case.config)
+    config = changed(CONFIG, **case.config)
     settings = {"temperature": 1.0, "correction": "none", "decoupled": False, **case.settings}
     return open_learner(policy, Settings(config, **settings), ranks)
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
@@ -11,12 +9,11 @@ from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
 from node.learner.gradient_checkpointing import Recomputing
 from node.learner.learner import Learner
-from node.learner.update_rows import rows_of
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, gradient_of, weights
-from tests.support import random_policy
+from tests.support import changed, random_policy
 
-RECOMPUTED = dataclasses.replace(CONFIG, gradient_checkpointing=True)
+RECOMPUTED = changed(CONFIG, gradient_checkpointing=True)
 
 
 def test_the_gradient_is_the_same_when_layers_are_computed_again():
@@ -44,7 +41,7 @@ def test_every_layer_is_computed_once_more_for_the_backward_pass_and_only_there(
     learner = Learner(policy, RECOMPUTED)
     runs = []
     policy.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(1))
-    batches = len(learner.batches(rows_of(MIXED, RECOMPUTED, policy.context_length)))
+    batches = len(learner.batches(learner.rows(MIXED)))
     learner.update(MIXED)
     assert len(runs) == 2 * batches
 

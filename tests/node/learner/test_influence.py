@@ -9,14 +9,15 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from node.config.learning import LearnerSection, PolicySection
+from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.group_gradients import GroupGradients
 from node.learner.influence import bound
-from node.learner.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGroup
-from node.learner.update_rows import rows_of
+from node.learner.learner import Learner
 from node.learner.update_stats import Tally
-from node.policy.policy import Policy, PolicyConfig
+from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, gradient_of, spoil, weights
-from tests.support import random_policy
+from tests.support import changed, random_policy
 
 
 def drawn(seed: int, completions: int, length: int, *, own: bool = False) -> TrainingGroup:
@@ -66,7 +67,7 @@ def test_the_bound_is_the_largest_under_which_no_outside_group_has_more_than_twi
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo", "cispo"])
 @pytest.mark.parametrize("intruder", [fat(), hot()], ids=["fat", "hot"])
 def test_no_outside_group_has_more_than_twice_its_part_of_the_gradient(intruder, loss):
-    config = dataclasses.replace(CONFIG, loss=loss)
+    config = changed(CONFIG, loss=loss)
     stats = Learner(random_policy(), config).update([*HONEST, intruder])
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6
 
@@ -104,12 +105,12 @@ def test_groups_of_equal_norm_are_added_as_in_one_pass():
     ids=str,
 )
 def test_the_bound_holds_however_the_gradient_is_computed(changes):
-    config = dataclasses.replace(CONFIG, **changes)
+    config = changed(CONFIG, **changes)
     groups = [*HONEST, hot()]
     policy, plain = random_policy(), random_policy()
     stats = Learner(policy, config).update(groups)
     usual = {k: v for k, v in changes.items() if k in ("epochs", "lr")}
-    expected = Learner(plain, dataclasses.replace(CONFIG, **usual)).update(groups)
+    expected = Learner(plain, changed(CONFIG, **usual)).update(groups)
     assert stats.largest_share == pytest.approx(expected.largest_share, rel=1e-3)
     assert stats.groups_bounded == expected.groups_bounded >= 1
     torch.testing.assert_close(weights(policy), weights(plain), atol=1e-3, rtol=1e-3)
@@ -131,7 +132,7 @@ def test_own_groups_are_never_scaled():
 def test_a_gradient_that_is_not_finite_is_still_refused():
     policy = random_policy()
     spoil(policy)
-    stats = Learner(policy, LearnerConfig(lr=1e-3)).update(HONEST)
+    stats = Learner(policy, LearnerSection(lr=1e-3)).update(HONEST)
     assert stats.refused == 1 and stats.skipped
 
 
@@ -150,13 +151,13 @@ def test_groups_read_together_and_one_by_one_make_the_same_update(intruder, monk
 
 def test_an_update_hears_every_weight_of_the_shipped_models():
     for name in ("tiny", "tiny-wide"):
-        policy = Policy.load(PolicyConfig(name, device="cpu"))
+        policy = Policy.load(PolicySection(model=name, device="cpu"))
         learner = Learner(policy, CONFIG)
         ids = tuple(range(3, 7))
         done = tuple(TrainingCompletion((n, *ids), (True,) * 5) for n in (1, 2))
         groups = [TrainingGroup(ids, done, (0.0, 1.0), own) for own in (True, False)]
         with GroupGradients(policy.model, [0, 1]) as parts:
-            learner._add(rows_of(groups, CONFIG, 64), {}, Tally(), apart=parts)
+            learner._add(learner.rows(groups), {}, Tally(), apart=parts)
         assert parts.complete
 
 

@@ -8,15 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node.config.learning import LearnerSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
-from node.learner.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGroup
+from node.learner.batches import TrainingCompletion, TrainingGroup
+from node.learner.corrections.tis import TisOptions
+from node.learner.learner import Learner
 from node.learner.logprobs import distributions, token_logprobs
-from node.learner.update_rows import rows_of
 from node.policy.policy import Policy
-from tests.support import lone_logprobs, random_policy
+from tests.support import changed, lone_logprobs, random_policy
 
-CONFIG = LearnerConfig(lr=1e-3, max_grad_norm=1e9)
+CONFIG = LearnerSection(lr=1e-3, max_grad_norm=1e9)
 
 
 def group(seed: int, rewards: tuple[float, ...], *, own: bool = True) -> TrainingGroup:
@@ -41,7 +43,7 @@ def weights(policy: Policy) -> torch.Tensor:
 
 
 def gradient_of(
-    groups, config: LearnerConfig = CONFIG, spread: float = 0.3, **settings
+    groups, config: LearnerSection = CONFIG, spread: float = 0.3, **settings
 ) -> torch.Tensor:
     """The gradient an update would take, caught where it is handed to the optimizer."""
     policy = random_policy(spread=spread)
@@ -89,8 +91,8 @@ def test_without_any_signal_no_step_is_made():
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo", "cispo"])
 @pytest.mark.parametrize("budget", [1, 24, 60])
 def test_the_gradient_does_not_depend_on_how_rows_are_split(loss, budget):
-    config = dataclasses.replace(CONFIG, loss=loss)
-    split = dataclasses.replace(config, micro_batch_tokens=budget)
+    config = changed(CONFIG, loss=loss)
+    split = changed(config, micro_batch_tokens=budget)
     torch.testing.assert_close(
         gradient_of(MIXED, split), gradient_of(MIXED, config), atol=1e-6, rtol=1e-4
     )
@@ -119,7 +121,7 @@ def test_a_behaviour_other_than_the_policy_counts_under_tis_and_not_under_none()
         gradient_of(near, correction="tis"), plain * 1.6487, atol=1e-5, rtol=1e-3
     )
     torch.testing.assert_close(
-        gradient_of(far, correction="tis"), plain * CONFIG.tis_cap, atol=1e-5, rtol=1e-3
+        gradient_of(far, correction="tis"), plain * TisOptions().cap, atol=1e-5, rtol=1e-3
     )
 
 
@@ -131,7 +133,7 @@ def test_own_stale_tokens_are_weighed_by_importance_and_dropped_beyond_the_cap()
     near, far = behaving(MIXED, 0.5), behaving(MIXED, 3.0)
     torch.testing.assert_close(gradient_of(near, **DECOUPLED), plain * 1.6487, atol=1e-5, rtol=1e-3)
     assert not gradient_of(far, **DECOUPLED).any()
-    clamped = gradient_of(far, dataclasses.replace(CONFIG, stale="clamp"), **DECOUPLED)
+    clamped = gradient_of(far, changed(CONFIG, stale="clamp"), **DECOUPLED)
     torch.testing.assert_close(clamped, plain * CONFIG.stale_cap, atol=1e-5, rtol=1e-3)
 
 
@@ -156,7 +158,7 @@ def test_an_outside_token_never_weighs_more_for_what_its_author_claims():
 
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo", "cispo"])
 def test_log_probs_of_65504_below_zero_change_nothing(loss):
-    config = dataclasses.replace(CONFIG, loss=loss)
+    config = changed(CONFIG, loss=loss)
     outside = [dataclasses.replace(g, own=False) for g in MIXED]
     absurd = behaving(outside, 65504.0)
     for correction in ("none", "tis", "tapered"):
@@ -169,7 +171,7 @@ def test_log_probs_of_65504_below_zero_change_nothing(loss):
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo", "cispo"])
 def test_every_group_weighs_the_same_whatever_its_number_of_completions(loss):
     """Writing all of its answers eight times over changes nothing about what a group does."""
-    config = dataclasses.replace(CONFIG, loss=loss, normalise_std=False)
+    config = changed(CONFIG, loss=loss, advantage="dr_grpo")
     fat = dataclasses.replace(
         MIXED[0], completions=MIXED[0].completions * 8, rewards=MIXED[0].rewards * 8
     )
@@ -198,15 +200,15 @@ def dated(groups, version: int) -> list[TrainingGroup]:
 
 def test_a_proximal_policy_told_by_age_moves_the_drift_from_the_weight_to_the_ratio():
     """The product of weight and ratio is the same; only what clips it differs."""
-    open_clip = dataclasses.replace(CONFIG, clip_low=1.0, clip_high=9.0, stale_cap=9.0)
-    told = dataclasses.replace(open_clip, prox="versions")
+    open_clip = changed(CONFIG, clip_low=1.0, clip_high=9.0, stale_cap=9.0)
+    told = changed(open_clip, prox="versions")
     near = behaving(MIXED, 0.5)
     whole = gradient_of(near, open_clip, **DECOUPLED)
     for version in (0, -1):
         torch.testing.assert_close(
             gradient_of(dated(near, version), told, **DECOUPLED), whole, atol=1e-6, rtol=1e-4
         )
-    clipped = dataclasses.replace(CONFIG, prox="versions")
+    clipped = changed(CONFIG, prox="versions")
     assert not torch.allclose(gradient_of(dated(near, 0), clipped, **DECOUPLED), whole)
 
 
@@ -292,7 +294,7 @@ def test_prompts_are_masked_and_the_end_of_sequence_token_is_trained():
         total = total - advantage * lone_logprobs(policy, each.prompt_ids, done.ids).sum()
     total = total / sum(len(c.ids) for c in each.completions)
     expected = torch.autograd.grad(total, list(policy.model.parameters()))
-    config = dataclasses.replace(CONFIG, normalise_std=False)
+    config = changed(CONFIG, advantage="dr_grpo")
     torch.testing.assert_close(
         gradient_of([each], config),
         torch.cat([g.flatten() for g in expected]),
@@ -313,7 +315,7 @@ def test_tokens_of_an_environment_are_context_and_not_trained():
 
 
 def test_what_is_longer_than_the_cap_is_trained_on_up_to_it():
-    config = dataclasses.replace(CONFIG, max_completion_tokens=3)
+    config = changed(CONFIG, max_completion_tokens=3)
     short = [
         dataclasses.replace(g, completions=tuple(c.first(3) for c in g.completions)) for g in MIXED
     ]
@@ -361,7 +363,7 @@ def test_an_update_raises_the_odds_of_what_was_rewarded():
 
 def test_more_epochs_are_held_by_the_trust_region():
     policy = random_policy()
-    config = LearnerConfig(lr=3e-2, epochs=3)
+    config = LearnerSection(lr=3e-2, epochs=3)
     stats = Learner(policy, config).update(MIXED)
     assert policy.version == 3
     assert 0 < stats.clip_fraction < 1
@@ -389,8 +391,8 @@ def test_a_step_that_is_not_finite_is_refused_loudly_and_leaves_the_weights(capl
 
 def test_after_a_refused_step_training_goes_on_from_the_same_weights():
     policy, other = random_policy(), random_policy()
-    uncapped = dataclasses.replace(CONFIG, tis_cap=float("inf"))
-    learner, refusing = (Learner(p, uncapped, correction="tis") for p in (policy, other))
+    uncapped = {"correction": "tis", "correction_options": {"cap": 1e38}}
+    learner, refusing = (Learner(p, CONFIG, **uncapped) for p in (policy, other))
     assert refusing.update(behaving(MIXED, 1e9)).refused == 1
     same = behaving(MIXED, 0.0)
     learner.update(same)
@@ -400,7 +402,7 @@ def test_after_a_refused_step_training_goes_on_from_the_same_weights():
 
 def test_a_restored_learner_takes_the_step_that_the_saved_one_would_have_taken():
     policy, other = random_policy(), random_policy()
-    config = dataclasses.replace(CONFIG, warmup_steps=4)
+    config = changed(CONFIG, warmup_steps=4)
     learner = Learner(policy, config)
     learner.update(MIXED)
     other.model.load_state_dict(policy.model.state_dict())
@@ -413,7 +415,7 @@ def test_a_restored_learner_takes_the_step_that_the_saved_one_would_have_taken()
 
 def test_steps_smaller_than_half_precision_can_show_are_not_lost():
     policy = random_policy(dtype=torch.bfloat16, spread=1.0)
-    learner = Learner(policy, LearnerConfig(lr=1e-4))
+    learner = Learner(policy, LearnerSection(lr=1e-4))
     before = weights(policy)
     for _ in range(30):
         learner.update(MIXED)
@@ -427,7 +429,7 @@ def test_logprobs_under_half_precision_weights_are_float32_and_close_to_full_pre
     found = []
     for policy in (random_policy(dtype=dtype, spread=0.1), random_policy(spread=0.1)):
         learner = Learner(policy, CONFIG)
-        (batch,) = learner.batches(rows_of(MIXED, CONFIG, policy.context_length))
+        (batch,) = learner.batches(learner.rows(MIXED))
         with torch.no_grad():
             distribution = distributions(policy.model, batch, 0.7)
         assert distribution.dtype == torch.float32
@@ -471,7 +473,7 @@ def test_the_lead_of_peers_is_their_reward_less_what_the_policy_expects_on_their
     outside = TrainingGroup((7, 8), tuple(short), (1.0, 0.5, 1.0, 0.0), own=False)
     with torch.no_grad():
         chances = [lone_logprobs(policy, (7, 8), (token,)).exp().item() for token in (3, 4)]
-    learner = Learner(policy, dataclasses.replace(CONFIG, micro_batch_tokens=budget))
+    learner = Learner(policy, changed(CONFIG, micro_batch_tokens=budget))
     idle = dataclasses.replace(outside, rewards=(1.0,) * 4)
     stats = learner.update([*MIXED, outside, idle])
     assert stats.groups_external == 1

@@ -7,25 +7,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.learner.advantages import group_advantages, informative
-from node.learner.losses import (
-    LOSSES,
-    Clip,
-    Counts,
-    Stale,
-    Terms,
-    cispo,
-    decoupled_weights,
-    grpo,
-    gspo,
-    interpolated_prox,
-    share,
-    tapered_weights,
-    tis_weights,
-)
+from node.config.kinds import ADVANTAGES, LOSSES
+from node.learner.corrections.tapered import tapered_weights
+from node.learner.corrections.tis import tis_weights
+from node.learner.loss import Clip, Counts, Terms
+from node.learner.losses.cispo import Cispo
+from node.learner.losses.grpo import Grpo
+from node.learner.losses.gspo import Gspo
 from node.learner.plausibility import FALL, SURPRISE
+from node.learner.stale_tokens import Stale, decoupled_weights, interpolated_prox
 
 CLIP = Clip(0.2, 0.28)
+grpo, gspo, cispo = Grpo(CLIP), Gspo(CLIP), Cispo(CLIP)
 
 
 def terms(seed: int = 0, rows: int = 6, tokens: int = 9, drift: float = 0.5) -> Terms:
@@ -45,33 +38,33 @@ def terms(seed: int = 0, rows: int = 6, tokens: int = 9, drift: float = 0.5) -> 
 
 
 def gradient(loss, t: Terms) -> torch.Tensor:
-    return torch.autograd.grad(loss(t, CLIP), t.cur)[0]
+    return torch.autograd.grad(loss(t), t.cur)[0]
 
 
 def rows_of(t: Terms, rows: slice) -> Terms:
     return Terms(*(getattr(t, f.name)[rows] for f in dataclasses.fields(t)))
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", LOSSES.own)
 def test_micro_batches_add_up_to_the_whole_batch(name):
-    t, loss = terms(), LOSSES[name]
-    parts = loss(rows_of(t, slice(0, 2)), CLIP) + loss(rows_of(t, slice(2, None)), CLIP)
-    torch.testing.assert_close(parts, loss(t, CLIP))
+    t, loss = terms(), LOSSES.load(name)(CLIP)
+    parts = loss(rows_of(t, slice(0, 2))) + loss(rows_of(t, slice(2, None)))
+    torch.testing.assert_close(parts, loss(t))
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", LOSSES.own)
 def test_masked_tokens_change_neither_loss_nor_gradient(name):
-    t, loss = terms(), LOSSES[name]
+    t, loss = terms(), LOSSES.load(name)(CLIP)
     spoiled = dataclasses.replace(t, cur=torch.where(t.mask, t.cur, 40.0))
-    torch.testing.assert_close(loss(spoiled, CLIP), loss(t, CLIP))
+    torch.testing.assert_close(loss(spoiled), loss(t))
     assert not gradient(loss, t)[~t.mask].any()
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", LOSSES.own)
 def test_rows_without_advantage_have_no_gradient(name):
     t = terms()
     t = dataclasses.replace(t, advantages=t.advantages * torch.tensor([1, 0, 1, 0, 0, 1]))
-    by_row = gradient(LOSSES[name], t).abs().sum(-1)
+    by_row = gradient(LOSSES.load(name)(CLIP), t).abs().sum(-1)
     assert by_row[[1, 3, 4]].sum() == 0
     assert by_row[[0, 2, 5]].sum() > 0
 
@@ -107,7 +100,7 @@ def test_grpo_clips_upwards_later_than_downwards():
 
 def test_a_share_is_that_of_a_token_or_row_in_the_mean_of_its_group_and_of_all_groups():
     counts = Counts(tokens=30, rows=4, cap=16)
-    shares = {name: share(name, counts, groups=5) for name in LOSSES}
+    shares = {name: LOSSES.load(name)(CLIP).share(counts, groups=5) for name in LOSSES.own}
     assert shares == pytest.approx(
         {"grpo": 1 / 150, "cispo": 1 / 150, "gspo": 1 / 20, "dr_grpo": 1 / 320}
     )
@@ -249,7 +242,7 @@ def test_dropping_half_of_the_tokens_halves_the_loss_and_not_the_scale_of_the_re
     far = torch.arange(8) % 2 == 0
     weights = decoupled_weights(prox, prox - 3.0 * far, whole.mask, Stale("mask_tokens", 5.0))
     kept = dataclasses.replace(whole, weights=weights)
-    torch.testing.assert_close(grpo(kept, CLIP), grpo(whole, CLIP) / 2)
+    torch.testing.assert_close(grpo(kept), grpo(whole) / 2)
     expected = torch.where(far, 0.0, gradient(grpo, whole))
     torch.testing.assert_close(gradient(grpo, kept), expected)
 
@@ -283,15 +276,14 @@ def test_what_the_proximal_policy_wrote_itself_is_its_own_log_prob():
 
 
 def test_advantages_are_centred_and_scaled_by_the_sample_deviation():
-    advantages = group_advantages((0.0, 0.0, 0.0, 1.0), normalise_std=True)
+    standardised, centred = (ADVANTAGES.open(name, {}) for name in ("grpo", "dr_grpo"))
     rewards = torch.tensor([0.0, 0.0, 0.0, 1.0])
     expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
-    torch.testing.assert_close(torch.tensor(advantages), expected)
-    assert group_advantages((0.0, 1.0), normalise_std=False) == (-0.5, 0.5)
+    torch.testing.assert_close(torch.tensor(standardised(rewards.tolist())), expected)
+    assert centred((0.0, 1.0)) == (-0.5, 0.5)
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, 1.0])
-@pytest.mark.parametrize("normalise_std", [True, False])
-def test_equal_rewards_have_advantages_of_exactly_zero(reward, normalise_std):
-    assert not informative((reward,) * 7)
-    assert group_advantages((reward,) * 7, normalise_std) == (0.0,) * 7
+@pytest.mark.parametrize("name", ADVANTAGES.own)
+def test_equal_rewards_have_advantages_of_exactly_zero(reward, name):
+    assert ADVANTAGES.open(name, {})((reward,) * 7) == (0.0,) * 7

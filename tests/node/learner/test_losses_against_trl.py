@@ -11,10 +11,14 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from node.learner.advantages import group_advantages
+from node.learner.advantages.grpo import Standardised
 from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
-from node.learner.losses import Clip, Counts, Loss, Terms, cispo, dr_grpo, grpo, gspo, share
+from node.learner.loss import Clip, Counts, Loss, Terms
+from node.learner.losses.cispo import Cispo
+from node.learner.losses.dr_grpo import DrGrpo
+from node.learner.losses.grpo import Grpo
+from node.learner.losses.gspo import Gspo
 from node.policy.policy import Policy
 from tests.support import random_policy
 
@@ -34,7 +38,7 @@ def rows() -> list[Row]:
         for length in lengths:
             ids = (*(draw.randrange(95) for _ in range(length)), 96)
             completions.append(TrainingCompletion(ids, (True,) * len(ids)))
-        advantages = group_advantages(rewards, normalise_std=True)
+        advantages = Standardised()(rewards)
         made.append(Row(prompt, tuple(completions), advantages, own=True))
     return made
 
@@ -90,7 +94,7 @@ def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torc
 def ours(policy: Policy, loss: Loss, batch: MicroBatch, prox: torch.Tensor, shares):
     cur = token_logprobs(distributions(policy.model, batch, 1.0), batch)
     terms = Terms(cur, prox, batch.advantages, batch.mask, torch.ones_like(cur), shares)
-    value = loss(terms, CLIP)
+    value = loss(terms)
     return value.detach(), torch.autograd.grad(value, list(policy.model.parameters()))
 
 
@@ -98,11 +102,11 @@ def ours(policy: Policy, loss: Loss, batch: MicroBatch, prox: torch.Tensor, shar
 @pytest.mark.parametrize(
     ("loss", "settings"),
     [
-        (grpo, {"loss_type": "dapo"}),
-        (grpo, {"loss_type": "bnpo"}),
-        (dr_grpo, {"loss_type": "dr_grpo"}),
-        (gspo, {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
-        (cispo, {"loss_type": "cispo", "epsilon_high": 1 + CLIP.high}),
+        (Grpo(CLIP), {"loss_type": "dapo"}),
+        (Grpo(CLIP), {"loss_type": "bnpo"}),
+        (DrGrpo(CLIP), {"loss_type": "dr_grpo"}),
+        (Gspo(CLIP), {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
+        (Cispo(CLIP), {"loss_type": "cispo", "epsilon_high": 1 + CLIP.high}),
     ],
 )
 def test_loss_and_gradient_equal_those_of_trl(loss, settings, drift, tmp_path):
@@ -114,7 +118,7 @@ def test_loss_and_gradient_equal_those_of_trl(loss, settings, drift, tmp_path):
     noise = torch.Generator().manual_seed(0)
     prox = cur + drift * torch.randn(cur.shape, generator=noise)
     counts = Counts(int(batch.mask.sum()) // len(made), len(batch.mask) // len(made), CAP)
-    shares = torch.full((len(batch.mask),), share(loss.__name__, counts, len(made)))
+    shares = torch.full((len(batch.mask),), loss.share(counts, len(made)))
 
     value, gradient = ours(policy, loss, batch, prox, shares)
     old = [line[mask] for line, mask in zip(prox, batch.mask, strict=True)]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import sys
 
 import pytest
@@ -9,11 +8,11 @@ import torch
 from node.errors import ConfigError
 from node.learner.learner import Learner
 from tests.node.learner.test_learner import CONFIG, MIXED, weights
-from tests.support import random_policy
+from tests.support import changed, random_policy
 
-EIGHT_BIT = dataclasses.replace(CONFIG, optimizer="adamw8bit")
+EIGHT_BIT = changed(CONFIG, optimizer="adamw8bit")
 
-OFFLOADED = dataclasses.replace(CONFIG, offload=True)
+OFFLOADED = changed(CONFIG, offload=True)
 
 
 def moments(learner: Learner) -> list[torch.Tensor]:
@@ -81,7 +80,7 @@ def test_a_run_goes_on_when_its_steps_move(dtype, before):
 def test_a_run_goes_on_with_the_settings_of_its_file_and_not_of_its_checkpoint():
     learner = Learner(random_policy(), CONFIG)
     learner.update(MIXED)
-    config = dataclasses.replace(CONFIG, betas=(0.5, 0.6), weight_decay=0.1)
+    config = changed(CONFIG, betas=(0.5, 0.6), weight_decay=0.1)
     again = Learner(random_policy(), config)
     again.load_state_dict(learner.state_dict())
     (group,) = again.state_dict()["optimizer"]["adam"]["param_groups"]

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from node.learner.learner import Learner, LearnerConfig
+from node.config.learning import LearnerSection
+from node.learner.learner import Learner
 from node.learner.outside_filters import MIN_SCORED, Answer, budget, overlong, unlikely
 from tests.node.learner.test_influence import drawn
 from tests.node.learner.test_learner import weights
@@ -47,7 +48,7 @@ def test_unlikely_right_answers_are_not_imitated_and_counted(epochs):
             group.completions[1],
         ),
     )
-    config = LearnerConfig(lr=1e-3, epochs=epochs)
+    config = LearnerSection(lr=1e-3, epochs=epochs)
     for floor in (False, True):
         policy = random_policy()
         before = weights(policy)

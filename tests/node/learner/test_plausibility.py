@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.learner.batches import Row
-from node.learner.learner import Learner, LearnerConfig, TrainingCompletion, TrainingGroup
+from node.config.learning import LearnerSection
+from node.learner.batches import Row, TrainingCompletion, TrainingGroup
+from node.learner.learner import Learner
 from node.learner.plausibility import FALL, SURPRISE, plausibility, usefulness
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, gradient_of, group
@@ -79,7 +80,7 @@ def test_a_phrase_that_mallory_puts_before_right_answers_is_not_taken_up():
     """Half of the groups of forty updates are hers; without the defence it gains twelve nats."""
     policy = settled()
     plant = improbable(policy)
-    learner = Learner(policy, LearnerConfig(lr=1e-3), correction="tapered")
+    learner = Learner(policy, LearnerSection(lr=1e-3), correction="tapered")
 
     def logprob() -> float:
         with torch.no_grad():

@@ -21,13 +21,14 @@ from transformers import (
     Qwen3Config,
 )
 
-from node.learner.advantages import group_advantages
+from node.config.learning import LearnerSection, PolicySection
+from node.learner.advantages.grpo import Standardised
 from node.learner.batches import Row, TrainingCompletion, TrainingGroup, held_tokens, micro_batches
-from node.learner.learner import Learner, LearnerConfig
+from node.learner.learner import Learner
 from node.learner.logprobs import distributions, token_logprobs
 from node.learner.prompt_sharing import Sharing, fits
 from node.learner.update_stats import UpdateStats
-from node.policy.policy import Policy, PolicyConfig
+from node.policy.policy import Policy
 from tests.support import lone_logprobs, random_policy
 
 ALWAYS = Sharing(matrices=1, pair=0, mask_weight=1e-3)
@@ -66,11 +67,11 @@ def trains(drawn: list[TrainingGroup]) -> bool:
 
 @pytest.fixture(scope="module", params=["tiny", "tiny-wide"])
 def policy(request) -> Policy:
-    return Policy.load(PolicyConfig(request.param, device="cpu"))
+    return Policy.load(PolicySection(model=request.param, device="cpu"))
 
 
 def update(
-    policy: Policy, sharing: Sharing | None, drawn: list[TrainingGroup], config: LearnerConfig, how
+    policy: Policy, sharing: Sharing | None, drawn: list[TrainingGroup], config: LearnerSection, how
 ) -> tuple[torch.Tensor, UpdateStats]:
     """The gradient and the report of an update that leaves the policy as it is."""
     learner = Learner(policy, config, correction=how)
@@ -93,7 +94,7 @@ def update(
     budget=st.sampled_from([1, 30, 8192]),
 )
 def test_groups_in_shared_rows_give_the_update_of_single_ones(policy, drawn, loss, how, budget):
-    config = LearnerConfig(loss=loss, max_grad_norm=1e9, micro_batch_tokens=budget)
+    config = LearnerSection(loss=loss, max_grad_norm=1e9, micro_batch_tokens=budget)
     apart, expected = update(policy, None, drawn, config, how)
     gradient, stats = update(policy, ALWAYS, drawn, config, how)
     scale = max(1.0, float(apart.abs().max()))
@@ -142,7 +143,7 @@ def test_the_same_update_gives_the_same_bits(policy):
         )
         for row in map(random_row, range(6))
     ]
-    first, second = (update(policy, ALWAYS, drawn, LearnerConfig(), "tis") for _ in range(2))
+    first, second = (update(policy, ALWAYS, drawn, LearnerSection(), "tis") for _ in range(2))
     assert torch.equal(first[0], second[0])
     assert first[1] == second[1]
 
@@ -176,7 +177,7 @@ def test_short_answers_share_their_prompt_and_long_ones_do_not():
 
     def rows(prompt: int, answer: int) -> int:
         done = (TrainingCompletion((1,) * answer, (True,) * answer),) * 8
-        advantages = group_advantages((1.0, *[0.0] * 7), True)
+        advantages = Standardised()((1.0, *[0.0] * 7))
         return len(sharing.rows(Row((1,) * prompt, done, advantages, own=True), 1 << 30))
 
     assert rows(20, 5) == 1
@@ -246,7 +247,7 @@ def test_prompts_are_shared_only_where_the_model_takes_the_mask_and_positions_as
 def test_a_model_that_does_not_fit_is_trained_on_rows_of_one_completion():
     base = random_policy()
     model = built(MistralConfig(**SHAPE, sliding_window=4))
-    learner = Learner(Policy(model, base.tokenizer, "windowed"), LearnerConfig())
+    learner = Learner(Policy(model, base.tokenizer, "windowed"), LearnerSection())
     rows = [random_row(seed) for seed in range(3)]
     batches = learner.batches(rows)
     assert all(batch.segments is None for batch in batches)

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
+from node.config.learning import LearnerSection
 from node.errors import NodeError
-from node.learner.learner import Learner, LearnerConfig
+from node.learner.learner import Learner
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, behaving, weights
-from tests.support import random_policy
+from tests.support import changed, random_policy
 
 ON_CPU = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
 LONGEST = 1 + max(len(g.prompt_ids) + len(c.ids) - 1 for g in MIXED for c in g.completions)
@@ -45,7 +45,7 @@ def cramped_policy(room: int, **settings) -> Policy:
     return Policy(model, plain.tokenizer, "cramped")
 
 
-def updated(policy: Policy, config: LearnerConfig, **settings):
+def updated(policy: Policy, config: LearnerSection, **settings):
     stats = Learner(policy, config, **settings).update(behaving(MIXED, 0.1))
     return weights(policy), stats
 
@@ -60,11 +60,11 @@ def updated(policy: Policy, config: LearnerConfig, **settings):
 def test_an_update_that_runs_out_of_memory_ends_like_one_that_was_cut_small(
     epochs, error, backwards, caplog
 ):
-    config = dataclasses.replace(CONFIG, epochs=epochs)
+    config = changed(CONFIG, epochs=epochs)
     policy = cramped_policy(2 * LONGEST)
     policy.model.error, policy.model.backwards = error, backwards
     found, stats = updated(policy, config, correction="tis")
-    small = dataclasses.replace(config, micro_batch_tokens=2 * LONGEST)
+    small = changed(config, micro_batch_tokens=2 * LONGEST)
     expected, usual = updated(random_policy(), small, correction="tis")
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-3)
     assert stats.halved > 0 and usual.halved == 0
@@ -84,7 +84,7 @@ def test_what_was_lowered_stays_so_and_the_next_update_runs_through():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_memory_that_runs_out_after_a_step_leaves_the_proximal_policy_as_it_was(dtype):
     """The second pass is cut anew, and its ratios are still against the update's beginning."""
-    config = dataclasses.replace(CONFIG, epochs=2, lr=1e-2)
+    config = changed(CONFIG, epochs=2, lr=1e-2)
     policy, usual = cramped_policy(1 << 30, dtype=dtype), random_policy(dtype=dtype)
     learner = Learner(policy, config)
     step = learner._optimizer.step
@@ -126,7 +126,7 @@ def test_any_other_error_is_passed_on():
 
 
 def test_an_update_that_fails_half_way_leaves_nothing_to_the_next_one():
-    config = dataclasses.replace(CONFIG, micro_batch_tokens=1)
+    config = changed(CONFIG, micro_batch_tokens=1)
     policy, untroubled = random_policy(), random_policy()
     learner, calls = Learner(policy, config), itertools.count()
     whole = learner._backward

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -9,24 +8,25 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from node.config.learning import LearnerSection, PolicySection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import FusedDecoder
 from node.engines.weight_snapshot import Snapshot, load_into
 from node.errors import ConfigError
-from node.learner.learner import Learner, LearnerConfig
-from node.policy.policy import Policy, PolicyConfig
+from node.learner.learner import Learner
+from node.policy.policy import Policy
 from node.run.resume import Progress
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
 from tests.node.learner.test_learner import MIXED
-from tests.support import random_policy, saved_policy
+from tests.support import changed, random_policy, saved_policy
 
 pytest.importorskip("peft")
 
 GREEDY = Sampling(1.0, 16, greedy=True)
-CONFIG = LearnerConfig(lr=3e-2)
+CONFIG = LearnerSection(lr=3e-2)
 
 
 @pytest.fixture
@@ -35,7 +35,9 @@ def base(tmp_path: Path) -> Path:
 
 
 def adapted(base: Path, *, dtype: str = "float32", **settings) -> Policy:
-    return Policy.load(PolicyConfig(str(base), dtype, "cpu", lora_rank=4, **settings))
+    return Policy.load(
+        PolicySection(model=str(base), dtype=dtype, device="cpu", lora_rank=4, **settings)
+    )
 
 
 def weights(policy: Policy) -> dict[str, torch.Tensor]:
@@ -59,7 +61,9 @@ def greedy(policy: Policy, prompt: list[int]) -> list[int]:
 def test_only_adapters_are_trained_and_what_was_loaded_stays(base):
     policy = adapted(base)
     start = logits(policy)
-    torch.testing.assert_close(start, logits(Policy.load(PolicyConfig(str(base), device="cpu"))))
+    torch.testing.assert_close(
+        start, logits(Policy.load(PolicySection(model=str(base), device="cpu")))
+    )
     before = weights(policy)
     learner = Learner(policy, CONFIG)
     for _ in range(3):
@@ -139,12 +143,12 @@ def test_the_saved_model_is_the_merged_one_and_the_saved_adapter_goes_on(base, t
     learner.update(MIXED)
     policy.save(tmp_path / "model")
     policy.save_adapter(tmp_path / "adapter")
-    plain = Policy.load(PolicyConfig(str(tmp_path / "model"), device="cpu"))
+    plain = Policy.load(PolicySection(model=str(tmp_path / "model"), device="cpu"))
     torch.testing.assert_close(logits(plain), logits(policy), atol=1e-4, rtol=1e-4)
     assert set(load_file(tmp_path / "model" / "model.safetensors")) == set(
         load_file(base / "model.safetensors")
     )
-    config = PolicyConfig(str(base), device="cpu", lora_rank=4)
+    config = PolicySection(model=str(base), device="cpu", lora_rank=4)
     other = Policy.load(config, tmp_path / "adapter")
     restored = Learner(other, CONFIG)
     restored.load_state_dict(learner.state_dict())
@@ -199,10 +203,10 @@ def test_export_writes_the_merged_model_or_the_adapter(
     from peft import PeftModel
 
     assert terminal("export", "--config", "node", "--out", "model") == 0, terminal.err
-    plain = Policy.load(PolicyConfig("./model", device="cpu"))
+    plain = Policy.load(PolicySection(model="./model", device="cpu"))
     torch.testing.assert_close(logits(plain), logits(begun), atol=1e-4, rtol=1e-4)
     assert terminal("export", "--config", "node", "--out", "adapter", "--adapter") == 0
-    base = Policy.load(PolicyConfig(begun.name, device="cpu"))
+    base = Policy.load(PolicySection(model=begun.name, device="cpu"))
     PeftModel.from_pretrained(base.model, "adapter")
     torch.testing.assert_close(logits(base), logits(begun))
 
@@ -214,15 +218,15 @@ def test_export_writes_the_merged_model_or_the_adapter(
 def test_a_run_goes_on_with_the_adapter_that_it_was_begun_with_and_no_other(
     node: RunFolder, begun: Policy, key: str, value: object
 ):
-    config = PolicyConfig(begun.name, device="cpu", lora_rank=4)
+    config = PolicySection(model=begun.name, device="cpu", lora_rank=4)
     progress = Progress(node, None)
     assert torch.equal(logits(progress.policy(config)), logits(begun))
     with pytest.raises(ConfigError, match=rf"policy.{key}: .*go back to"):
-        progress.policy(dataclasses.replace(config, **{key: value}))
+        progress.policy(changed(config, **{key: value}))
 
 
 def test_a_run_of_all_weights_does_not_go_on_with_an_adapter(base: Path, node: RunFolder):
     about = {"round": 1, "model": str(base), "dtype": "float32"}
     Checkpoints(node.checkpoints).save(1, random_policy().save, about)
     with pytest.raises(ConfigError, match=r"policy.lora_rank: 4.*go back to 0"):
-        Progress(node, None).policy(PolicyConfig(str(base), device="cpu", lora_rank=4))
+        Progress(node, None).policy(PolicySection(model=str(base), device="cpu", lora_rank=4))

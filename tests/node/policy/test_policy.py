@@ -4,14 +4,15 @@ import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from node.policy.policy import Policy, PolicyConfig, PolicyError
+from node.config.learning import PolicySection
+from node.policy.policy import Policy, PolicyError
 from tests.support import CHAT, character_tokenizer, random_policy, saved_policy
 
 
 def test_a_saved_policy_loads_with_the_same_weights_and_encoding(tmp_path):
     policy = random_policy()
     policy.save(tmp_path)
-    loaded = Policy.load(PolicyConfig(model=str(tmp_path), device="cpu"))
+    loaded = Policy.load(PolicySection(model=str(tmp_path), device="cpu"))
     for name, tensor in policy.model.state_dict().items():
         assert torch.equal(loaded.model.state_dict()[name], tensor)
     assert loaded.encoding == policy.encoding
@@ -23,13 +24,13 @@ def test_a_saved_policy_loads_with_the_same_weights_and_encoding(tmp_path):
 
 def test_the_configured_dtype_is_the_weights(tmp_path):
     folder = saved_policy(tmp_path)
-    loaded = Policy.load(PolicyConfig(model=str(folder), dtype="bfloat16", device="cpu"))
+    loaded = Policy.load(PolicySection(model=str(folder), dtype="bfloat16", device="cpu"))
     assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
 
 
 def test_a_missing_model_is_one_line_with_key_value_and_remedy(tmp_path):
     with pytest.raises(PolicyError) as caught:
-        Policy.load(PolicyConfig(model=str(tmp_path / "nowhere")))
+        Policy.load(PolicySection(model=str(tmp_path / "nowhere")))
     text = str(caught.value)
     assert "policy.model" in text
     assert "nowhere" in text
@@ -39,8 +40,8 @@ def test_a_missing_model_is_one_line_with_key_value_and_remedy(tmp_path):
 
 def test_an_unusable_device_is_one_line_with_key_value_and_remedy(tmp_path):
     folder = saved_policy(tmp_path)
-    with pytest.raises(PolicyError, match=r"policy\.device: 'abacus'.*'cpu'"):
-        Policy.load(PolicyConfig(model=str(folder), device="abacus"))
+    with pytest.raises(PolicyError, match=r"policy\.device: 'cuda:99'.*'cpu'"):
+        Policy.load(PolicySection(model=str(folder), device="cuda:99"))
 
 
 def test_a_prompt_without_chat_template_is_the_plain_text():

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.policy.policy import SHIPPED, Policy, PolicyConfig
+from node.config.learning import PolicySection
+from node.policy.policy import SHIPPED, Policy
 from node.recipe.corpus import training_questions
 from node.recipe.make import CONTEXT, RECIPES
 from node.recipe.measure import measure
@@ -36,7 +37,7 @@ def tasks(sources: dict[str, TaskSource]) -> list[Task]:
 
 @pytest.fixture(scope="module", params=SHIPPED)
 def policy(request: pytest.FixtureRequest) -> Policy:
-    return Policy.load(PolicyConfig(model=request.param, device="cpu"))
+    return Policy.load(PolicySection(model=request.param, device="cpu"))
 
 
 def test_the_shape_suits_engines_that_are_made_for_large_models(policy: Policy):
@@ -55,7 +56,7 @@ def test_a_completion_ends_with_a_token_that_is_no_padding(policy: Policy):
 
 
 def test_two_architectures_two_widths_and_two_vocabularies_meet_in_a_swarm():
-    tiny, wide = (Policy.load(PolicyConfig(model=name, device="cpu")) for name in SHIPPED)
+    tiny, wide = (Policy.load(PolicySection(model=name, device="cpu")) for name in SHIPPED)
     assert tiny.model.config.model_type != wide.model.config.model_type
     assert tiny.model.config.hidden_size != wide.model.config.hidden_size
     assert tiny.encoding != wide.encoding

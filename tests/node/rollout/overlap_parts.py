@@ -8,10 +8,11 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from node.config.learning import LearnerSection
 from node.engines.engine import Begun, Sample, Sampling, Trajectory
 from node.evaluation.evaluator import Evaluator
 from node.evaluation.forgetting import ForgettingAlarm
-from node.learner.learner import Learner, LearnerConfig
+from node.learner.learner import Learner
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
@@ -203,7 +204,7 @@ class Parts:
             mixture=Mixture(MixtureConfig(external=0), 0),
             intake=Intake(self.policy, Limits(1, 1), {}, b"", self.counters),
             policy=self.policy,
-            learner=Learner(self.policy, LearnerConfig(lr=1e-3)),
+            learner=Learner(self.policy, LearnerSection(lr=1e-3)),
             engine=self.engine,
             evaluator=Evaluator(
                 self.policy, self.engine, Teacher(), (), self.sampling, self.counters

@@ -10,6 +10,9 @@ from dataclasses import replace
 import pytest
 
 from node.errors import ConfigError
+from node.tasks.curricula.thompson import Thompson
+from node.tasks.curricula.uniform import Uniform
+from node.tasks.curriculum import Curriculum
 from node.tasks.errors import CatalogueError
 from node.tasks.sampler import TaskSampler, served_levels
 from protocol.manifest import EnvSpec
@@ -43,10 +46,10 @@ def test_a_sampler_goes_on_from_its_state_as_json_keeps_it():
     assert [other.next() for _ in range(50)] == first
 
 
-def practised(curriculum: int, draws: int = 400) -> list[tuple[str, int]]:
+def practised(kind: type[Curriculum], draws: int = 400) -> list[tuple[str, int]]:
     """What is drawn while gcd 0 is always solved, gcd 1 never and lcm 0 half of the time."""
     rates = {("gcd", 0): 1.0, ("gcd", 1): 0.0, ("lcm", 0): 0.5}
-    sampler, rng = TaskSampler(LEVELS, {}, random.Random(1), curriculum), random.Random(2)
+    sampler, rng = TaskSampler(LEVELS, {}, random.Random(1), kind(8)), random.Random(2)
     seen = []
     for _ in range(draws):
         seen.append(sampler.next())
@@ -55,25 +58,25 @@ def practised(curriculum: int, draws: int = 400) -> list[tuple[str, int]]:
 
 
 def test_a_curriculum_practises_what_is_solved_sometimes():
-    assert practised(0).count(("lcm", 0)) < 240
-    assert practised(8).count(("lcm", 0)) > 320
+    assert practised(Uniform).count(("lcm", 0)) < 240
+    assert practised(Thompson).count(("lcm", 0)) > 320
 
 
 def test_a_curriculum_never_gives_a_level_up():
-    assert set(practised(8)[-100:]) == set(LEVELS)
+    assert set(practised(Thompson)[-100:]) == set(LEVELS)
 
 
 def test_a_curriculum_keeps_to_weights():
-    sampler = TaskSampler(LEVELS, {"gcd": 1.0}, random.Random(1), 8)
+    sampler = TaskSampler(LEVELS, {"gcd": 1.0}, random.Random(1), Thompson(8))
     assert {env for env, _ in (sampler.next() for _ in range(200))} == {"gcd"}
 
 
 def test_a_curriculum_goes_on_from_its_state_as_json_keeps_it():
-    sampler = TaskSampler(LEVELS, {}, random.Random(3), 8)
+    sampler = TaskSampler(LEVELS, {}, random.Random(3), Thompson(8))
     for _ in range(20):
         sampler.observe(sampler.next(), [1.0, 0.0, 0.0])
     state = json.loads(json.dumps(sampler.state_dict()))
-    other = TaskSampler(LEVELS, {}, random.Random(4), 8)
+    other = TaskSampler(LEVELS, {}, random.Random(4), Thompson(8))
     other.load_state_dict(state)
     assert [other.next() for _ in range(50)] == [sampler.next() for _ in range(50)]
 

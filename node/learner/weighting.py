@@ -1,42 +1,31 @@
-"""What a completion weighs that another policy wrote than the one which learns from it."""
+"""Weights and proximal log-probs of an update's tokens."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from node.config.learning import LearnerSection
 from node.learner.batches import MicroBatch
-from node.learner.losses import (
-    Stale,
-    decoupled_weights,
-    interpolated_prox,
-    tapered_weights,
-    tis_weights,
-)
+from node.learner.correction import Correction
 from node.learner.outside_filters import unlikely
-from node.learner.settings import LearnerConfig
-
-Correction = Literal["none", "tis", "tapered"]
+from node.learner.stale_tokens import Stale, decoupled_weights, interpolated_prox
 
 
-class Corrections:
+class Weighting:
     """Weights and proximal log-probs of an update.
 
-    Log-probs that an outside author claims lower a weight and never raise it above what it is
-    where nothing is claimed.
-
     Args:
-        config: bounds of the weights.
-        correction: of outside rollouts, as in :class:`node.learner.learner.Learner`.
-        decoupled: likewise, of own ones.
+        config: bounds of the weights of own stale tokens.
+        correction: of outside rollouts, and of own ones that are not ``decoupled``.
+        decoupled: own rollouts may be of earlier versions, and are weighed by
+            :func:`node.learner.stale_tokens.decoupled_weights`, whatever the correction.
         floor: outside completions that are :func:`node.learner.outside_filters.unlikely` are not
             imitated.
     """
 
     def __init__(
-        self, config: LearnerConfig, correction: Correction, *, decoupled: bool, floor: bool
+        self, config: LearnerSection, correction: Correction, *, decoupled: bool, floor: bool
     ) -> None:
         self._config = config
         self._correction = correction
@@ -74,22 +63,10 @@ class Corrections:
         return torch.where(
             batch.own,
             self._own(prox, own, batch),
-            self._outside(prox, entropies, batch.mask & ~batch.own, batch),
+            self._correction.outside(prox, entropies, batch.mask & ~batch.own, batch),
         ).masked_fill(self.unlikely(prox, batch)[:, None], 0.0)
 
     def _own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         if self._decoupled:
             return decoupled_weights(prox, batch.behaviour, mask, self._stale)
-        if self._correction == "tis":
-            return tis_weights(prox, batch.behaviour, mask, self._config.tis_cap)
-        return torch.ones_like(prox)
-
-    def _outside(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        if self._correction == "tapered":
-            return tapered_weights(
-                prox, entropies, batch.behaviour, batch.known, mask, batch.advantages
-            )
-        if self._correction == "tis":
-            cap = min(self._config.tis_cap, 1.0)
-            return tis_weights(prox, batch.behaviour, mask & batch.known, cap)
-        return torch.ones_like(prox)
+        return self._correction.own(prox, mask, batch)

@@ -1,0 +1,52 @@
+"""Every registry of the project: which parts have kinds, and how a package adds one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from node.config.base import key
+from node.config.registry import Registry
+
+LOSSES = Registry(
+    "learner.loss", "node.learner.loss:Loss", "node.learner.losses", "swarm_node.losses"
+)
+ADVANTAGES = Registry(
+    "learner.advantage",
+    "node.learner.advantage:Advantage",
+    "node.learner.advantages",
+    "swarm_node.advantages",
+)
+CORRECTIONS = Registry(
+    "mixture.correction",
+    "node.learner.correction:Correction",
+    "node.learner.corrections",
+    "swarm_node.corrections",
+)
+SELECTIONS = Registry(
+    "mixture.select", "swarm.selection:Selection", "swarm.selections", "swarm_node.selections"
+)
+CURRICULA = Registry(
+    "tasks.curriculum",
+    "node.tasks.curriculum:Curriculum",
+    "node.tasks.curricula",
+    "swarm_node.curricula",
+)
+REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA)
+
+Loss = Annotated[str, AfterValidator(LOSSES.check)]
+Advantage = Annotated[str, AfterValidator(ADVANTAGES.check)]
+Correction = Annotated[str, AfterValidator(CORRECTIONS.check)]
+Selection = Annotated[str, AfterValidator(SELECTIONS.check)]
+Curriculum = Annotated[str, AfterValidator(CURRICULA.check)]
+
+
+def kind_key(registry: Registry, default: str, about: str) -> Any:
+    """A key that names a kind; its values are those of the project and of installed packages."""
+    return key(default, about, choices=registry.own)
+
+
+def options_key(chooser: str) -> Any:
+    """A key for the settings of the kind that ``chooser`` names, where it has its own."""
+    return key({}, f'Settings of the kind that "{chooser}" names, where it has any of its own.')

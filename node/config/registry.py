@@ -1,0 +1,134 @@
+"""Kinds of one part of a node, by name: the project's own, and those of installed packages."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from pydantic import ValidationError
+
+from node.config.base import Section
+from node.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Where the kinds of a part come from, and how one is opened.
+
+    A kind is a class with a module of its own: every module in the folder ``package`` is one, under
+    its file's name, and so is what an installed package names in the entry points ``group``.
+    Nothing is imported before a kind is opened, so that commands may list names without torch.
+
+    Attributes:
+        key: of the configuration, that chooses a kind; its settings are in ``key + "_options"``.
+        base: the class that every kind extends, as ``"module:name"``.
+        package: folder of the project's own kinds.
+        group: entry points by which a package adds its own.
+    """
+
+    key: str
+    base: str
+    package: str
+    group: str
+
+    @cached_property
+    def own(self) -> tuple[str, ...]:
+        """Names of the kinds that the project brings along."""
+        return tuple(m.name for m in pkgutil.iter_modules(import_module(self.package).__path__))
+
+    def check(self, name: str) -> str:
+        """``name`` itself.
+
+        Raises:
+            ConfigError: no such kind is here, or two are.
+        """
+        installed = self._installed().get(name)
+        if name in self.own and installed:
+            raise ConfigError(
+                self.key,
+                name,
+                f"{installed.value} has a name that the project uses: rename it in its package.",
+            )
+        if name not in self.own and not installed:
+            others = sorted({*self.own, *self._installed()})
+            raise ConfigError(
+                self.key,
+                name,
+                f"There is no such kind: use {', '.join(others)}, or install the package that "
+                f"names it in the entry points {self.group}.",
+            )
+        return name
+
+    def load(self, name: str) -> Any:
+        """The class of a kind.
+
+        Raises:
+            ConfigError: there is none, it cannot be imported, or it is no kind of this part.
+        """
+        if self.check(name) in self.own:
+            return self._only_kind(f"{self.package}.{name}")
+        entry = self._installed()[name]
+        try:
+            found = entry.load()
+        except Exception as error:
+            raise ConfigError(
+                self.key, name, f"{entry.value} cannot be imported ({error}): mend its package."
+            ) from error
+        if not (isinstance(found, type) and issubclass(found, self._base)):
+            remedy = f"{entry.value} must be a class that extends {self.base.replace(':', '.')}."
+            raise ConfigError(self.key, name, remedy)
+        return found
+
+    def open(self, name: str, given: Mapping[str, Any], *arguments: Any) -> Any:
+        """A kind, made of ``arguments`` and of its settings.
+
+        Raises:
+            ConfigError: see :meth:`load` and :meth:`options`.
+        """
+        return self.load(name)(*arguments, self.options(name, given))
+
+    def options(self, name: str, given: Mapping[str, Any]) -> Section | None:
+        """The settings of a kind, checked against its ``Options``; None where it has none.
+
+        Raises:
+            ConfigError: a key is unknown or has a wrong value.
+        """
+        kind: type[Section] | None = self.load(name).Options
+        where = f"{self.key}_options"
+        if kind is None:
+            if given:
+                raise ConfigError(where, dict(given), f"{name!r} has none: leave it empty.")
+            return None
+        try:
+            return kind.model_validate(dict(given))
+        except ValidationError as error:
+            detail = error.errors()[0]
+            message = detail["msg"].replace("Input should", "It should")
+            raise ConfigError(
+                ".".join([where, *map(str, detail["loc"])]),
+                detail["input"],
+                f"{message}. {name!r} has {', '.join(kind.model_fields)}.",
+            ) from None
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=self.group)}
+
+    @cached_property
+    def _base(self) -> type:
+        module, name = self.base.split(":")
+        return getattr(import_module(module), name)  # type: ignore[no-any-return]
+
+    def _only_kind(self, module: str) -> Any:
+        (kind,) = (
+            value
+            for value in vars(import_module(module)).values()
+            if isinstance(value, type)
+            and value.__module__ == module
+            and issubclass(value, self._base)
+        )
+        return kind

@@ -1,0 +1,77 @@
+"""Keys that had another name, or another place, in an earlier release."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from node.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """What became of a key.
+
+    Attributes:
+        key: its present name, dotted.
+        of: the present value of an old one.
+        where: a key and the value under which the present one is meant; left out, always.
+    """
+
+    key: str
+    of: Callable[[Any], Any]
+    where: tuple[str, str] | None = None
+
+
+def _advantage(normalise: Any) -> Any:
+    return {True: "grpo", False: "dr_grpo"}.get(normalise, normalise)
+
+
+RENAMED: Mapping[str, Renamed] = {
+    "learner.normalise_std": Renamed("learner.advantage", _advantage),
+    "learner.tis_cap": Renamed(
+        "mixture.correction_options.cap", float, ("mixture.correction", "tis")
+    ),
+}
+"""Read for one release, with a warning."""
+
+
+def present(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values``, tables within tables, with old keys under their present names.
+
+    Raises:
+        ConfigError: a key stands there under both names.
+    """
+    told: dict[str, Any] = dict(values)
+    for old, new in RENAMED.items():
+        value = _get(told, old)
+        if value is None:
+            continue
+        table, name = old.split(".")
+        told[table] = {key: kept for key, kept in told[table].items() if key != name}
+        if new.where and _get(told, new.where[0]) != new.where[1]:
+            log.warning("%s = %r has no effect any more: take it out", old, value)
+            continue
+        if _get(told, new.key) is not None:
+            raise ConfigError(old, value, f"It is {new.key} now, which is set too: take this out.")
+        _set(told, new.key.split("."), new.of(value))
+        log.warning("%s is %s = %r now: write that instead", old, new.key, new.of(value))
+    return told
+
+
+def _get(values: Any, key: str) -> Any:
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def _set(values: dict[str, Any], path: list[str], value: Any) -> None:
+    *tables, last = path
+    for name in tables:
+        values[name] = dict(values.get(name, {}))
+        values = values[name]
+    values[last] = value

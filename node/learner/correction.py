@@ -1,0 +1,48 @@
+"""What a completion weighs that another policy wrote than the one which learns from it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from node.config.base import Section
+from node.learner.batches import MicroBatch
+
+
+class Correction(ABC):
+    """A rule for the weights of tokens that this node's policy did not write itself.
+
+    Log-probs that an outside author claims may lower a weight and must never raise it above what
+    it is where nothing is claimed.
+
+    Args:
+        options: an instance of ``Options``, where the rule has settings of its own.
+
+    Attributes:
+        Options: those settings, keys of ``mixture.correction_options``; None: none.
+        by_use: an outside group's gradient also counts only as far as its right answers are
+            plausible (:func:`node.learner.plausibility.usefulness`).
+    """
+
+    Options: ClassVar[type[Section] | None] = None
+    by_use: ClassVar[bool] = False
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options
+
+    @abstractmethod
+    def outside(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+        """Weights of outside tokens, ``[C, T]``, without a gradient; one where masked out.
+
+        Args:
+            prox: ``[C, T]``, log-probs under the policy as the update begins.
+            entropies: ``[C, T]``, of that policy at each token, nats.
+            mask: bool ``[C, T]``, outside tokens that are trained.
+        """
+
+    def own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+        """Likewise of own tokens whose behaviour log-probs are known; one, if nothing is said."""
+        return torch.ones_like(prox)

@@ -1,0 +1,17 @@
+"""Outside rollouts as the policy's own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from node.learner.batches import MicroBatch
+from node.learner.correction import Correction
+
+
+class Uncorrected(Correction):
+    """Takes outside rollouts for the policy's own, as published in SAPO (arXiv:2509.08721)."""
+
+    def outside(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+        """One everywhere, ``[C, T]``."""
+        return torch.ones_like(prox)

@@ -1,0 +1,115 @@
+"""What a policy-gradient loss is: a pure function on right-padded tensors.
+
+An update's loss is a mean over its groups, and every group weighs the same in it whatever the
+number and length of its completions: within a group it is the mean that the loss's paper takes. A
+row brings along its share ``s`` in both means (:meth:`Loss.share`), so that each loss is a plain
+sum, micro-batches add up to it exactly, and masking a token or giving it a weight of zero never
+inflates the others. Where all groups have as many tokens, that equals DAPO's mean over all tokens
+(arXiv:2503.14476), which elsewhere lets a group of long completions outvote the others.
+
+With ``u = exp(cur - prox)``, ``A`` the advantage, ``m`` the mask and ``w`` the weight of a token.
+Every loss has a file of its own in ``losses/``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from node.config.base import Section
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a loss is made of. Log-probs are of the distribution sampled from, after temperature.
+
+    Attributes:
+        cur: float32 ``[B, T]``, log-probs of the sampled tokens under the current policy.
+        prox: float32 ``[B, T]``, the same under the policy frozen when the update began.
+        advantages: float32 ``[B]``.
+        mask: bool ``[B, T]``, true on trained tokens.
+        weights: float32 ``[B, T]``, corrects for a behaviour policy other than ``prox``.
+        shares: float32 ``[B]``, see :meth:`Loss.share`.
+    """
+
+    cur: Tensor
+    prox: Tensor
+    advantages: Tensor
+    mask: Tensor
+    weights: Tensor
+    shares: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Sizes of a group, before anything in it was skipped or masked.
+
+    Attributes:
+        tokens: trained tokens.
+        rows: completions.
+        cap: the longest completion that may be trained on, tokens.
+    """
+
+    tokens: int
+    rows: int
+    cap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Trust region of the ratio: ``[1 - low, 1 + high]``."""
+
+    low: float
+    high: float
+
+
+class Loss(ABC):
+    """One way to turn advantages into a gradient.
+
+    Args:
+        clip: the trust region that the configuration asks for.
+        options: an instance of ``Options``, where the loss has settings of its own.
+
+    Attributes:
+        Options: those settings, keys of ``learner.loss_options``; None: none.
+    """
+
+    Options: ClassVar[type[Section] | None] = None
+
+    def __init__(self, clip: Clip, options: Any = None) -> None:
+        self.clip = clip
+        self.options = options
+
+    @abstractmethod
+    def __call__(self, terms: Terms) -> Tensor:
+        """The loss of some rows, a scalar with a gradient; sums over rows add up."""
+
+    def size(self, counts: Counts) -> int:
+        """What a group's sum is divided by: its trained tokens, where nothing else is said."""
+        return counts.tokens
+
+    def share(self, counts: Counts, groups: int) -> float:
+        """What one term of a group's sum counts in an update of ``groups``."""
+        return 1.0 / (max(1, self.size(counts)) * groups)
+
+
+def clipped_sum(terms: Terms, clip: Clip) -> Tensor:
+    """``sum s m w max(-A u, -A clip(u))``, a scalar: PPO's objective (arXiv:1707.06347)."""
+    ratio = (terms.cur - terms.prox).exp()
+    tokens = terms.weights * pessimistic(ratio, terms.advantages[:, None], clip)
+    return (masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
+
+
+def pessimistic(ratio: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
+    """``max(-A u, -A clip(u))``, of the shape of ``ratio``."""
+    bounded = ratio.clamp(1 - clip.low, 1 + clip.high)
+    return torch.maximum(-advantages * ratio, -advantages * bounded)
+
+
+def masked(values: Tensor, mask: Tensor) -> Tensor:
+    """``values`` where the mask is true, else zero, whatever stands there."""
+    return torch.where(mask, values, 0.0)

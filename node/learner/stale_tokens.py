@@ -1,0 +1,61 @@
+"""Own tokens that earlier versions of the policy wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from node.learner.loss import masked
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """What becomes of own tokens that the policy has moved away from since it wrote them.
+
+    Attributes:
+        treat: of a weight above ``cap``: ``"mask_tokens"`` drops the token, ``"clamp"`` weighs it
+            by the cap; ``"mask_sequences"`` gives every token of a completion the geometric mean
+            of their weights, and drops them all where that is above.
+        cap: upper bound of a weight.
+    """
+
+    treat: Literal["mask_tokens", "mask_sequences", "clamp"] = "mask_tokens"
+    cap: float = 5.0
+
+
+def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: Stale) -> Tensor:
+    """``w = exp(prox - mu)``, bounded by ``stale``; one where masked out, and no gradient.
+
+    The importance weight of AReaL's decoupled objective (arXiv:2505.24298): it corrects for who
+    sampled a token, and leaves to the ratio's clip how far the update may go. All ``[B, T]``. A
+    weight of zero drops the token and leaves every denominator as it is.
+    """
+    drift = prox - mu
+    if stale.treat == "mask_sequences":
+        length = mask.sum(-1, keepdim=True).clamp(min=1)
+        drift = (masked(drift, mask).sum(-1, keepdim=True) / length).expand_as(prox)
+    weights = drift.exp()
+    if stale.treat == "clamp":
+        weights = weights.clamp(max=stale.cap)
+    else:
+        weights = masked(weights, weights <= stale.cap)
+    return torch.where(mask, weights, 1.0).detach()
+
+
+def interpolated_prox(cur: Tensor, mu: Tensor, versions: Tensor, version: int) -> Tensor:
+    """``mu + alpha (cur - mu)``: proximal log-probs of own tokens told by their age; ``[B, T]``.
+
+    AReaL's approximation without a forward pass of the proximal policy. An update makes version
+    ``v + 1`` of version ``v``, and ``alpha = (v - v_mu) / (v + 1 - v_mu)`` is how far along the way
+    from a token's version to the new one the proximal policy lies: 0 for what it wrote itself.
+
+    Args:
+        cur: log-probs when the update begins.
+        versions: int64 ``[B, T]``, the policy's version that each token was sampled under.
+        version: ``v``.
+    """
+    age = (version - versions).clamp(min=0)
+    return torch.lerp(mu, cur, age / (age + 1)).detach()

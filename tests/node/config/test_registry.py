@@ -1,0 +1,129 @@
+"""Kinds by name: the project's own, those of packages, and what is told of wrong ones."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.config.config import Config, build
+from node.config.kinds import LOSSES, REGISTRIES
+from node.config.registry import Registry
+from node.errors import ConfigError
+from tests.node.packages import declare
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.key)
+def test_every_file_of_a_folder_is_a_kind_that_can_be_opened(registry: Registry) -> None:
+    section, name = registry.key.split(".")
+    assert getattr(getattr(Config(), section), name) in registry.own
+    for kind in registry.own:
+        assert registry.load(kind).__doc__
+        registry.options(kind, {})
+
+
+def test_names_are_known_without_importing_what_they_name() -> None:
+    code = "import sys, node.config.config; print({'torch', 'node.learner.loss'} & {*sys.modules})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.key)
+def test_a_kind_that_is_not_here_is_named_with_those_that_are(registry: Registry) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.with_overrides({registry.key: "magic"})
+    line = str(caught.value)
+    assert line.startswith(f"{registry.key}: 'magic'.")
+    assert all(name in line for name in (*registry.own, registry.group))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"cop": 1.0}, "mixture.correction_options.cop: 1.0. Extra inputs .*'tis' has cap"),
+        ({"cap": 0}, "mixture.correction_options.cap: 0. It should be greater than 0"),
+        ({"cap": "much"}, "mixture.correction_options.cap: 'much'"),
+    ],
+)
+def test_wrong_options_of_a_kind_are_refused_with_the_file(options: dict, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        build({"mixture": {"correction": "tis", "correction_options": options}})
+
+
+def test_options_of_a_kind_that_has_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.loss_options: .*'grpo' has none"):
+        Config.with_overrides({"learner.loss_options.beta": 1})
+
+
+PLAIN = """
+from node.learner.loss import Loss
+class Plain(Loss):
+    def __call__(self, terms):
+        return -(terms.cur * terms.advantages[:, None]).sum()
+class Lost: ...
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "plain_loss.py").write_text(PLAIN)
+    return tmp_path
+
+
+def test_a_packages_kind_is_chosen_by_its_name(package: Path, monkeypatch) -> None:
+    declare(monkeypatch, package, "plain", "plain_loss:Plain", LOSSES.group)
+    config = Config.with_overrides({"learner.loss": "plain"})
+    assert LOSSES.load(config.learner.loss).__name__ == "Plain"
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "told"),
+    [
+        ("lost", "plain_loss:Lost", "must be a class that extends node.learner.loss.Loss"),
+        ("gone", "plain_loss:Gone", "plain_loss:Gone cannot be imported .*mend its package"),
+        ("grpo", "plain_loss:Plain", "has a name that the project uses"),
+    ],
+)
+def test_a_package_that_is_wrong_is_told_as_such(
+    package: Path, monkeypatch, name: str, target: str, told: str
+) -> None:
+    declare(monkeypatch, package, name, target, LOSSES.group)
+    with pytest.raises(ConfigError, match=told):
+        LOSSES.load(name)
+
+
+def test_keys_of_an_earlier_release_are_read_with_a_warning(caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        config = build(
+            {
+                "learner": {"normalise_std": False, "tis_cap": 3.0, "lr": 1e-5},
+                "mixture": {"correction": "tis"},
+            }
+        )
+    assert config.learner.advantage == "dr_grpo"
+    assert config.mixture.correction_options == {"cap": 3.0}
+    assert config.learner.lr == 1e-5
+    assert "learner.normalise_std is learner.advantage = 'dr_grpo' now" in caplog.text
+
+
+def test_an_earlier_key_without_effect_is_left_out_with_a_warning(caplog) -> None:
+    config = build({"learner": {"tis_cap": 2.0}})
+    assert config == Config()
+    assert "learner.tis_cap = 2.0 has no effect any more" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ({"learner": {"normalise_std": True, "advantage": "grpo"}}, "learner.normalise_std"),
+        ({"learner": {"normalise_std": "maybe"}}, "learner.advantage"),
+        ({"learner": 3}, "learner"),
+    ],
+)
+def test_an_earlier_key_with_a_wrong_value_is_told_as_any_other(table: dict, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(table)
+    assert caught.value.key == key

@@ -1,0 +1,67 @@
+"""The examples of a loss and a selection of one's own, as packages that are installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from node.config.config import Config
+from node.config.kinds import LOSSES, SELECTIONS
+from node.config.registry import Registry
+from node.errors import ConfigError
+from node.learner.learner import Learner
+from tests.node.learner.test_learner import MIXED
+from tests.node.packages import declare
+from tests.support import random_policy
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def install(patch: pytest.MonkeyPatch, folder: Path, example: str, registry: Registry) -> str:
+    project = tomllib.loads((EXAMPLES / example / "pyproject.toml").read_text())["project"]
+    ((name, target),) = project["entry-points"][registry.group].items()
+    patch.syspath_prepend(EXAMPLES / example)
+    declare(patch, folder, name, target, registry.group)
+    return name
+
+
+@pytest.mark.parametrize("path", ["own_loss/nearest.py", "own_selection/undecided.py"])
+def test_an_example_takes_under_forty_lines(path: str) -> None:
+    assert len((EXAMPLES / path).read_text().splitlines()) < 40
+
+
+def test_a_loss_of_ones_own_trains_with_its_own_settings(tmp_path, monkeypatch) -> None:
+    name = install(monkeypatch, tmp_path, "own_loss", LOSSES)
+
+    def trained(beta: float) -> torch.Tensor:
+        keys = {"learner.loss": name, "learner.loss_options.beta": beta, "learner.epochs": 3}
+        policy = random_policy()
+        Learner(policy, Config.with_overrides(keys).learner).update(MIXED)
+        return torch.cat([weight.detach().flatten() for weight in policy.model.parameters()])
+
+    assert not torch.equal(trained(0.0), trained(10.0))
+    with pytest.raises(ConfigError, match=r"learner\.loss_options\.beta: 11"):
+        Config.with_overrides({"learner.loss": name, "learner.loss_options.beta": 11})
+
+
+def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeypatch) -> None:
+    name = install(monkeypatch, tmp_path, "own_selection", SELECTIONS)
+    path = os.pathsep.join([str(tmp_path), str(EXAMPLES / "own_selection"), str(EXAMPLES.parent)])
+    command = ["experiment", "sapo", "--quick", "--mix", "auto", "--nodes", "2", "--run-dir", "run"]
+    run = subprocess.run(
+        [sys.executable, "-m", "node.cli.main", *command, "--select", name, "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert run.returncode == 0, run.stderr
+    assert f"auto {name}" in json.dumps(json.loads(run.stdout))
