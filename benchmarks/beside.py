@@ -38,7 +38,7 @@ from swarm.accounts import Accounts
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
-from swarm.mixture import Mixture, MixtureConfig
+from swarm.mixture.mixture import Mixture, MixtureConfig
 from swarm.pool import Pool
 
 

@@ -33,7 +33,7 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Judged, JudgeRefused
-from swarm.mixture import Mixture, MixtureConfig
+from swarm.mixture.mixture import Mixture, MixtureConfig
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
 

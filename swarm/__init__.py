@@ -1,1 +1,1 @@
-"""Shared experience: transport, directory, exchange, admission, pool and mixture. No torch."""
+"""Shared experience: directory, exchange, admission, accounts and pool. No torch."""

@@ -24,7 +24,7 @@ from swarm.common.bounded import Bounded, lot, rank_of
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.known_peers import KEPT, Standing
-from swarm.record_rule import RecordRule
+from swarm.transport.record_rule import RecordRule
 from swarm.transport.transport import Transport
 
 MAX_KNOWN = 4096

@@ -6,11 +6,11 @@ of what it earned, in which each further group makes the earlier ones count one 
 less. It never exceeds ``FULL`` and halves every ``HALF_LIFE_S`` seconds.
 
 With these numbers a key needs four groups that were taken and fully useful before it is proven.
-Newcomers together get a bounded part of an update (:mod:`swarm.mixture`), so at most three keys in
-four updates get there at the default, however many wait; each costs whoever minted it four groups
-that taught this node something. A proven author whose groups turn useless is a newcomer again
-after eight of them at the most, one who stays away after a half-life at the most, one who breaks
-the rules at once (a ban takes the whole proof). An author whose groups are worth less than a
+Newcomers together get a bounded part of an update (:mod:`swarm.mixture.mixture`), so at most three
+keys in four updates get there at the default, however many wait; each costs whoever minted it four
+groups that taught this node something. A proven author whose groups turn useless is a newcomer
+again after eight of them at the most, one who stays away after a half-life at the most, one who
+breaks the rules at once (a ban takes the whole proof). An author whose groups are worth less than a
 quarter on average is never proven.
 """
 

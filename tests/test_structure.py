@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rooms import PAGE, arrows, circles, drawn
+
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "swarm": 1, "node": 2}
 LATE = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm"}
@@ -72,3 +74,20 @@ def test_the_command_line_answers_without_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert run.stdout.strip() == "False"
+
+
+def test_no_room_imports_itself_around_any_corner() -> None:
+    assert circles(arrows()) == []
+
+
+def test_the_picture_of_the_rooms_is_as_the_imports_are() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == drawn(page), "run: python -m tests.rooms"
+
+
+def test_node_has_two_modules_outside_its_rooms() -> None:
+    assert sorted(path.stem for path in (ROOT / "node").glob("*.py")) == [
+        "__init__",
+        "errors",
+        "lifecycle",
+    ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from swarm.mixture.selections.auto import Auto
 from swarm.pooled_group import Candidate
-from swarm.selections.auto import Auto
 
 
 class Undecided(Auto):

@@ -25,7 +25,10 @@ CORRECTIONS = Registry(
     "swarm_node.corrections",
 )
 SELECTIONS = Registry(
-    "mixture.select", "swarm.selection:Selection", "swarm.selections", "swarm_node.selections"
+    "mixture.select",
+    "swarm.mixture.selection:Selection",
+    "swarm.mixture.selections",
+    "swarm_node.selections",
 )
 CURRICULA = Registry(
     "tasks.curriculum",

@@ -29,7 +29,8 @@ def _kinds(registry: Registry) -> Iterator[str]:
     yield ""
     for name in registry.own:
         kind = registry.load(name)
-        yield f"- `{name}`: " + " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+        about = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("``", "`")
+        yield f"- `{name}`: {' '.join(about.split())}"
     yield ""
     for name in registry.own:
         if options := registry.load(name).Options:

@@ -30,7 +30,7 @@ from protocol.rollout import Group
 from swarm.accounts import Accounts
 from swarm.common.counters import Counters
 from swarm.journal_errors import JournalError
-from swarm.mixture import Mixture
+from swarm.mixture.mixture import Mixture
 from swarm.pool import Pool
 from swarm.pooled_group import PooledGroup
 

@@ -43,8 +43,8 @@ from swarm.accounts import Accounts
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
-from swarm.lead import PeersLead
-from swarm.mixture import Mixture, MixtureConfig
+from swarm.mixture.lead import PeersLead
+from swarm.mixture.mixture import Mixture, MixtureConfig
 from swarm.outbox import Origin
 from swarm.pool import Pool
 

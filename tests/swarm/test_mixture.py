@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.lead import PeersLead
-from swarm.mixture import Mixture, MixtureConfig
+from swarm.mixture.lead import PeersLead
+from swarm.mixture.mixture import Mixture, MixtureConfig
+from swarm.mixture.selections.auto import Auto
+from swarm.mixture.selections.uniform import Uniform
 from swarm.pooled_group import Candidate, informative
-from swarm.selections.auto import Auto
-from swarm.selections.uniform import Uniform
 from tests.swarm.experience_parts import START, pooled
 
 AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]

@@ -16,10 +16,10 @@ from typing import Any
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.common.processes import socket_at_stdin
-from swarm.record_rule import RecordRule
 from swarm.transport.apart.link import Link
 from swarm.transport.apart.thrift import be_thrifty
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.record_rule import RecordRule
 
 LOOK_SECONDS = 0.5
 

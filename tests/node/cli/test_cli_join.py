@@ -22,10 +22,10 @@ def started(monkeypatch: pytest.MonkeyPatch):
     calls: list[tuple[str, Config, RunFolder, object]] = []
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    for name in ("join", "seed"):
-        module = ModuleType(f"node.{name}")
+    for name, place in (("join", "node.run.join"), ("seed", "node.run.seed_node")):
+        module = ModuleType(place)
         module.run = lambda *args, name=name: calls.append((name, *args))
-        monkeypatch.setitem(sys.modules, f"node.{name}", module)
+        monkeypatch.setitem(sys.modules, place, module)
     yield calls
     root.handlers[:] = handlers
     root.setLevel(level)

@@ -147,7 +147,7 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
 
 
 def test_the_mixture_takes_by_default_what_the_configuration_shows() -> None:
-    from swarm.mixture import MixtureConfig
+    from swarm.mixture.mixture import MixtureConfig
 
     shown = Config().mixture.model_dump()
     assert {f.name: shown[f.name] for f in fields(MixtureConfig) if f.name != "discard"} == {

@@ -30,7 +30,7 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Verdict
-from swarm.mixture import Mixture, MixtureConfig
+from swarm.mixture.mixture import Mixture, MixtureConfig
 from swarm.pool import Pool
 from tests.support import random_policy
 

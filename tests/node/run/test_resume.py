@@ -19,7 +19,7 @@ from node.tasks.sampler import TaskSampler
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
-from swarm.lead import PeersLead
+from swarm.mixture.lead import PeersLead
 from swarm.pool import Pool
 from tests.node.learner.test_learner import CONFIG, MIXED
 from tests.support import random_policy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.selection import Selection
+from swarm.mixture.selection import Selection
 
 
 class Uniform(Selection):

@@ -2,7 +2,7 @@
 
 An author is drawn first, all alike, and then one of its groups; nobody gives a second one before
 everybody else who has any gave one. Groups without advantage are dropped first. How many are taken
-is up to a rule (:mod:`swarm.selection`).
+is up to a rule (:mod:`swarm.mixture.selection`).
 
 What anybody can get. Let an update be of n groups, own ones included, or of as many as the rule
 fills it up to where those are fewer, and let both shares be a quarter, the default:
@@ -29,10 +29,10 @@ from itertools import groupby, zip_longest
 from types import MappingProxyType
 from typing import Any
 
-from swarm.lead import PeersLead
+from swarm.mixture.lead import PeersLead
+from swarm.mixture.selection import Selection, Sizes
+from swarm.mixture.selections.auto import Auto
 from swarm.pooled_group import Candidate
-from swarm.selection import Selection, Sizes
-from swarm.selections.auto import Auto
 from swarm.standing import PROMISING
 
 NOBODY: Mapping[bytes, float] = MappingProxyType({})
@@ -44,7 +44,7 @@ class MixtureConfig:
     """What is taken from outside.
 
     Attributes:
-        external: see :class:`swarm.selection.Sizes`.
+        external: see :class:`swarm.mixture.selection.Sizes`.
         informative: likewise.
         discard: groups without advantage are dropped first.
         local: likewise.

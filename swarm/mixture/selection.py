@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from swarm.lead import PeersLead
+from swarm.mixture.lead import PeersLead
 from swarm.pooled_group import Candidate
 
 
@@ -31,7 +31,7 @@ class Selection(ABC):
     """A rule for what an update takes from outside; each has a file in ``selections/``.
 
     What one author, and all newcomers together, may have of an update is bounded around every rule
-    (:mod:`swarm.mixture`), and so is that an author is drawn before its groups.
+    (:mod:`swarm.mixture.mixture`), and so is that an author is drawn before its groups.
 
     Args:
         sizes: of an update.
