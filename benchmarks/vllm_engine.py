@@ -61,18 +61,20 @@ def bare_vllm(policy: Any, prompts: list[list[int]], options: argparse.Namespace
 
 def process(policy: Any, kind: str, threads: int) -> Any:
     from node.config.config import Config
+    from node.config.kinds import ENGINES
     from node.engines.process.engine import EngineProcess
+    from node.engines.process.starter import Starter
     from swarm.common.counters import Counters
 
-    return EngineProcess(
-        policy,
-        kind=kind,
+    starter = Starter(
+        kind,
         seed=0,
         threads=threads,
-        counters=Counters(),
         patience=Config().engine.patience,
         options=OPTIONS,
+        as_checkpoint=ENGINES.load(kind).as_checkpoint,
     )
+    return EngineProcess(policy, starter, Counters())
 
 
 def update_to_token(policy: Any, engine: Any, prompt: list[int], turns: int) -> list[float]:

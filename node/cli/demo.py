@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +11,7 @@ import typer
 from node.cli.common import DebugOption, JsonOption
 from node.config.overrides import parse_mix
 
-
-class Engine(StrEnum):
-    """The rollout engines; see engine.kind in the configuration."""
-
-    TRANSFORMERS = "transformers"
-    VLLM = "vllm"
-
-
-NODES = {Engine.TRANSFORMERS: 4, Engine.VLLM: 2}
+NODES, LARGE_NODES = 4, 2
 
 
 def command(
@@ -49,18 +40,20 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seeds the nodes.")] = 0,
     engine: Annotated[
-        Engine, typer.Option("--engine", help="What samples the completions.")
-    ] = Engine.TRANSFORMERS,
+        str,
+        typer.Option("--engine", metavar="KIND", help="What samples: transformers, vllm, …"),
+    ] = "transformers",
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Start a seed and several nodes with tiny models, show them live, and sum up."""
+    from node.config.kinds import ENGINES
     from node.demo.run import DemoSettings, run, table
     from node.monitor.terminal import Terminal
 
     local, external = parse_mix(mix)
-    nodes = nodes or NODES[engine]
-    settings = DemoSettings(nodes, rounds, local, external, seed, engine.value)
+    nodes = nodes or (LARGE_NODES if ENGINES.load(engine).beside else NODES)
+    settings = DemoSettings(nodes, rounds, local, external, seed, engine)
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
     summary = run(settings, folder, Terminal(stderr=json))
     if json:

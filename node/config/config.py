@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from node.config.base import Section
-from node.config.kinds import REGISTRIES
+from node.config.kinds import ENGINES, REGISTRIES
 from node.config.learning import LearnerSection, PolicySection
 from node.config.renamed import present
 from node.config.sections import (
@@ -62,7 +62,7 @@ class Config(Section):
     def overlaps(self) -> bool:
         """Whether own groups are written while the policy learns."""
         if self.schedule.mode == "auto":
-            return self.engine.kind == "vllm"
+            return bool(ENGINES.load(self.engine.kind).beside)
         return self.schedule.mode == "overlap"
 
     @model_validator(mode="after")
@@ -100,9 +100,14 @@ class Config(Section):
             )
         for key in ("tensor_parallel", "data_parallel"):
             width = getattr(self.engine, key)
-            if width > 1 and self.engine.kind != "vllm":
-                remedy = "Only vLLM takes several GPUs: set engine.kind = 'vllm', or leave it at 1."
-                raise ConfigError(f"engine.{key}", width, remedy)
+            if width > 1 and not ENGINES.load(self.engine.kind).several_gpus:
+                able = [name for name in ENGINES.own if ENGINES.load(name).several_gpus]
+                raise ConfigError(
+                    f"engine.{key}",
+                    width,
+                    f"Only engine.kind = {' or '.join(map(repr, able))} takes several GPUs: set "
+                    "that, or leave it at 1.",
+                )
         if self.network.relay and not self.network.peers:
             raise ConfigError(
                 "network.relay", True, "Name the peers that relay in network.peers or --peers."

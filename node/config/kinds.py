@@ -36,12 +36,16 @@ CURRICULA = Registry(
     "node.tasks.curricula",
     "swarm_node.curricula",
 )
-REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA)
+ENGINES = Registry(
+    "engine.kind", "node.engines.kind:EngineKind", "node.engines.kinds", "swarm_node.engines"
+)
+REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA, ENGINES)
 
 Loss = Annotated[str, AfterValidator(LOSSES.check)]
 Advantage = Annotated[str, AfterValidator(ADVANTAGES.check)]
 Correction = Annotated[str, AfterValidator(CORRECTIONS.check)]
 Selection = Annotated[str, AfterValidator(SELECTIONS.check)]
+Engine = Annotated[str, AfterValidator(ENGINES.check)]
 Curriculum = Annotated[str, AfterValidator(CURRICULA.check)]
 
 

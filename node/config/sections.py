@@ -14,9 +14,11 @@ from node.config.base import Options, Refusals, Section, Texts, key
 from node.config.kinds import (
     CORRECTIONS,
     CURRICULA,
+    ENGINES,
     SELECTIONS,
     Correction,
     Curriculum,
+    Engine,
     Selection,
     kind_key,
     options_key,
@@ -88,12 +90,14 @@ class NetworkSection(Section):
 class EngineSection(Section):
     """How completions are sampled."""
 
-    kind: Literal["transformers", "vllm"] = key(
+    kind: Engine = kind_key(
+        ENGINES,
         "transformers",
         'The rollout engine: "transformers" samples with the policy itself, "vllm" with vLLM in a '
         "process of its own (needs the extra: swarm-node[vllm]; on a machine without a GPU: "
         "make vllm).",
     )
+    kind_options: Options = options_key("kind")
     temperature: float = key(1.0, "Sampling temperature in training.", gt=0, le=10)
     max_new_tokens: int = key(64, "Length cap of a completion.", unit="tokens", ge=1, le=1_000_000)
     group_size: int = key(8, "Completions for each task.", unit="completions", ge=2, le=1024)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 
 from node.config.config import Config, write_config
+from node.config.kinds import ENGINES
 from node.demo.chart import draw
 from node.demo.processes import NodeProcess, stop_all
 from node.demo.summary import (
@@ -28,7 +29,7 @@ from node.demo.summary import (
     table,
 )
 from node.demo.view import SwarmView
-from node.engines.vllm.version import check_vllm
+from node.engines.kind import EngineKind
 from node.errors import NodeError
 from node.network.founding import found_swarm
 from node.storage.atomic_files import PRIVATE_FOLDER, write_new
@@ -38,6 +39,7 @@ from protocol.manifest import swarm_id
 EPOCH_SECONDS = 2.0
 START_SECONDS = 90.0
 REFRESH_SECONDS = 0.5
+SLOW_START_SECONDS = 10.0
 MODELS = ("tiny", "tiny-wide")
 
 
@@ -64,9 +66,11 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
         NodeError: a process did not come up or failed on its way.
         ConfigError: the engine's library is not installed.
     """
-    if settings.engine == "vllm":
-        check_vllm()
-        console.print(f"{settings.nodes} nodes, each with a vLLM that takes half a minute to start")
+    kind: EngineKind = ENGINES.load(settings.engine)()
+    kind.check()
+    if kind.start_seconds > SLOW_START_SECONDS:
+        wait = f"{kind.start_seconds:.0f} seconds to start"
+        console.print(f"{settings.nodes} nodes, each with an engine that takes about {wait}")
     started = time.monotonic()
     folder.mkdir(parents=True)
     threads = max(1, (os.cpu_count() or 1) // settings.nodes)

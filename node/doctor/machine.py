@@ -12,9 +12,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from node.config.config import Config
+from node.config.kinds import ENGINES
 from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_pinned, check_walls
-from node.engines.vllm.version import check_vllm
 from node.errors import ConfigError, NodeError
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, KeyFileError
@@ -80,14 +80,13 @@ def check_device(device: str) -> Finding:
     return fail("device", f"{device}, but torch sees {count} GPUs", remedy)
 
 
-def check_engine(kind: str) -> Finding:
+def check_engine(name: str) -> Finding:
     """Whether the library that samples is there."""
-    if kind == "vllm":
-        try:
-            check_vllm()
-        except ConfigError as error:
-            return fail("engine", f"{error.key} = {error.value}", error.remedy)
-    return ok("engine", kind)
+    try:
+        ENGINES.load(name)().check()
+    except ConfigError as error:
+        return fail("engine", f"{error.key} = {error.value}", error.remedy)
+    return ok("engine", name)
 
 
 def check_key(folder: RunFolder) -> Finding:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
 
 import torch
 
 from node.config.config import Config
+from node.config.kinds import ENGINES
 from node.engines.engine import RolloutEngine, StreamingEngine
+from node.engines.kind import EngineKind
 from node.engines.process.data_parallel import EngineFleet
 from node.engines.process.engine import EngineProcess
-from node.engines.transformers.engine import TransformersEngine
-from node.engines.vllm.version import check_vllm
+from node.engines.process.starter import Starter
 from node.errors import ConfigError
 from node.policy.policy import Policy
 from swarm.common.counters import Counters
@@ -30,9 +30,14 @@ def open_engine(config: Config, policy: Policy, counters: Counters) -> RolloutEn
     Raises:
         ConfigError: it needs a library that is not here.
     """
-    if config.engine.kind == "transformers":
-        return TransformersEngine(policy, seed=config.node.seed)
-    return open_streaming_engine(config, policy, counters, torch.get_num_threads())
+    embedded = kind_of(config).embedded(policy, config.node.seed)
+    return embedded or open_streaming_engine(config, policy, counters, torch.get_num_threads())
+
+
+def kind_of(config: Config) -> EngineKind:
+    """The kind of engine that a configuration names, with its settings."""
+    kind: EngineKind = ENGINES.open(config.engine.kind, config.engine.kind_options)
+    return kind
 
 
 def open_streaming_engine(
@@ -47,23 +52,23 @@ def open_streaming_engine(
     Raises:
         ConfigError: it needs a library that is not here, or more GPUs than there are.
     """
-    options: dict[str, Any] = {}
-    if config.engine.kind == "vllm":
-        check_vllm()
-        options = config.engine.model_dump(include={"tensor_parallel", "gpu_memory"})
-        options["sleeps"] = config.engine.yields
-        if config.engine.yields and policy.device.type == "cpu":
-            log.warning("engine.yields: vLLM stands still, but keeps its memory without a GPU")
+    kind = kind_of(config)
+    kind.check()
+    if config.engine.yields and policy.device.type == "cpu":
+        log.warning("engine.yields: the engine stands still, but keeps its memory without a GPU")
     engines = [
         EngineProcess(
             policy,
-            kind=config.engine.kind,
-            seed=config.node.seed + number,
-            threads=threads,
-            counters=counters,
-            patience=config.engine.patience,
-            options=options,
-            variables=variables,
+            Starter(
+                config.engine.kind,
+                config.node.seed + number,
+                threads,
+                config.engine.patience,
+                options=kind.settings(config.engine),
+                variables=variables,
+                as_checkpoint=kind.as_checkpoint,
+            ),
+            counters,
         )
         for number, variables in enumerate(devices(config, policy))
     ]
@@ -78,7 +83,7 @@ def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
         ConfigError: there are too few.
     """
     count, width = config.engine.data_parallel, config.engine.tensor_parallel
-    if policy.device.type != "cuda" or config.engine.kind != "vllm" or width > count == 1:
+    if policy.device.type != "cuda" or not kind_of(config).several_gpus or width > count == 1:
         return [{}] * count
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     seen = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]

@@ -7,16 +7,13 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from random import Random
 from typing import Any
 
-from node.concurrency.cpu_threads import environment
-from node.engines.backend import BackendSettings, Written
+from node.engines.backend import Written
 from node.engines.engine import Begun, Sample, Sampling, Trajectory
-from node.engines.process.child import MODULE, EngineChild
+from node.engines.process.child import EngineChild
 from node.engines.process.request import Pending
-from node.engines.weight_snapshot import Snapshot
+from node.engines.process.starter import Starter
 from node.errors import NodeError
 from node.policy.policy import Policy
 from protocol.rollout import Finish
@@ -41,49 +38,17 @@ class EngineProcess:
 
     Args:
         policy: what to sample from first.
-        kind: the back-end, of :data:`node.engines.process.worker.BACKENDS`.
-        seed: of the draws, with the policy's version at the start.
-        threads: CPU threads of the process.
+        starter: of its processes.
         counters: ``engine_restarts`` go here.
-        patience: seconds that the process may be silent for while it has something to do.
-        max_rows: completions written side by side.
-        options: for this kind of back-end alone.
-        variables: of the process's environment, beside this one's.
-        place: the parent of the snapshot's folder; see
-            :class:`node.engines.weight_snapshot.Snapshot`.
-        module: what the process runs.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        kind: str,
-        seed: int,
-        threads: int,
-        counters: Counters,
-        patience: float,
-        max_rows: int = MAX_ROWS,
-        options: dict[str, Any] | None = None,
-        variables: dict[str, str] | None = None,
-        place: Path | None = None,
-        module: str = MODULE,
-    ) -> None:
+    def __init__(self, policy: Policy, starter: Starter, counters: Counters) -> None:
         self._policy = policy
-        self._kind = kind
-        self._seed = seed
+        self._starter = starter
         self._counters = counters
-        self._patience = patience
-        self._max_rows = max_rows
-        self._options = options or {}
-        self._variables = {**environment(threads), **(variables or {})}
-        self._place = place
-        self._module = module
         self._starting = threading.Lock()
         self._nudged = threading.Event()
-        self._snapshot: Snapshot | None = None
         self._child: EngineChild | None = None
-        self._starts = 0
         self._submitted = 0
         self._ordered = 0
         self._done_orders = 0
@@ -169,8 +134,8 @@ class EngineProcess:
             self._policy = policy
             if self._closed:
                 log.info("version %d comes after the engine was closed", policy.version)
-            elif self._snapshot:
-                self._snapshot.write(policy)
+            else:
+                self._starter.write(policy)
                 if self._child:
                     self._child.send({"update": policy.version})
 
@@ -179,11 +144,9 @@ class EngineProcess:
         with self._starting:
             self._closed = True
             child, self._child = self._child, None
-            snapshot, self._snapshot = self._snapshot, None
         if child:
             child.end()
-        if snapshot:
-            snapshot.remove()
+        self._starter.remove()
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: see the class on resumed runs."""
@@ -222,34 +185,7 @@ class EngineProcess:
             if self._closed:
                 closed = NodeError("the engine is closed", None, "Open another one.")
                 raise self._failure or closed
-            if self._snapshot is None:
-                self._snapshot = Snapshot(
-                    self._policy, as_checkpoint=self._kind != "transformers", place=self._place
-                )
-            self._starts += 1
-            settings = self._settings(self._snapshot)
-            try:
-                self._child = EngineChild(settings, self._variables, self._patience, self._module)
-            except OSError as error:
-                raise NodeError(
-                    "no process can be started for the engine",
-                    error,
-                    "Raise the limits of processes and open files (ulimit -u, ulimit -n).",
-                ) from error
-
-    def _settings(self, snapshot: Snapshot) -> BackendSettings:
-        policy = self._policy
-        return BackendSettings(
-            kind=self._kind,
-            folder=str(snapshot.folder),
-            dtype=str(policy.model.dtype).removeprefix("torch."),
-            device=str(policy.device),
-            stop_ids=policy.stop_ids,
-            context_length=policy.context_length,
-            seed=Random(f"{self._seed}/{policy.version}/{self._starts}").getrandbits(31),
-            max_rows=self._max_rows,
-            options=self._options,
-        )
+            self._child = self._starter.start(self._policy)
 
     def _send(self, numbers: Iterable[int]) -> None:
         assert self._child is not None
@@ -307,7 +243,7 @@ class EngineProcess:
             child, self._child = self._child, None
         assert child is not None
         how = child.end()
-        if not child.ready or self._starts > 1:
+        if not child.ready or self._starter.starts > 1:
             self._failure = NodeError(
                 "the engine died twice" if child.ready else "the engine does not start",
                 how,

@@ -22,50 +22,24 @@ from dataclasses import astuple
 from typing import Any
 
 from node.concurrency.channel import Channel, ChannelError, take_over_stdin
+from node.config.kinds import ENGINES
 from node.engines.backend import Backend, BackendSettings, Job, Written
+from node.engines.kind import EngineKind
 from node.engines.process.watchdog import PULSE_SECONDS
 from node.errors import NodeError
 
 Open = Callable[[BackendSettings], Backend]
 FAILED = 1
 FAILURE_CHARACTERS = 500
-VLLM_ENVIRONMENT = {
-    # The engine steps here, between two messages, and not in another process beside this one.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # A forked worker would keep the owner's socket open.
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    # The number of threads is set by the owner; binding them would push others off their cores.
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-VLLM_CPU_ENVIRONMENT = {
-    # What is compiled in this way for a CPU cannot be loaded again, and is compiled at each start.
-    "VLLM_USE_AOT_COMPILE": "0",
-}
 
 
-def _transformers(settings: BackendSettings) -> Backend:
-    import torch
-
-    from node.engines.transformers.backend import ContinuousDecoding
-
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    return ContinuousDecoding.open(settings)
+def open_backend(settings: BackendSettings) -> Backend:
+    """The back-end of a kind of engine."""
+    kind: EngineKind = ENGINES.load(settings.kind)()
+    return kind.backend(settings)
 
 
-def _vllm(settings: BackendSettings) -> Backend:
-    on_cpu = VLLM_CPU_ENVIRONMENT if settings.device == "cpu" else {}
-    for name, value in {**VLLM_ENVIRONMENT, **on_cpu}.items():
-        os.environ.setdefault(name, value)
-    from node.engines.vllm.backend import VllmBackend
-
-    return VllmBackend.open(settings)
-
-
-BACKENDS: dict[str, Open] = {"transformers": _transformers, "vllm": _vllm}
-
-
-def serve(backends: dict[str, Open]) -> None:
+def serve(opener: Open) -> None:
     """Host the back-end that is asked for until the owner's end of the socket closes."""
     # A stop is the owner's to manage: it has use for what is written here until it is done. Not
     # ignored, as that would be inherited.
@@ -77,7 +51,7 @@ def serve(backends: dict[str, Open]) -> None:
     settings = _settings(channel.receive())
     threading.Thread(target=_read, args=(channel, inbox, settings.folder), daemon=True).start()
     try:
-        backend = backends[settings.kind](settings)
+        backend = opener(settings)
         channel.send({"ready": True})
         _work(channel, inbox, backend)
     except ChannelError:
@@ -146,4 +120,4 @@ def _settings(message: dict[str, Any]) -> BackendSettings:
 
 
 if __name__ == "__main__":
-    serve(BACKENDS)
+    serve(open_backend)

@@ -79,4 +79,5 @@ def stuck(settings: BackendSettings) -> Counting:
 
 if __name__ == "__main__":
     kinds = {"unloadable": unloadable, "too large": too_large, "stuck": stuck}
-    serve({"counting": Counting, **kinds})
+    kinds["counting"] = Counting
+    serve(lambda settings: kinds[settings.kind](settings))

@@ -11,6 +11,7 @@ import pytest
 from node.engines.engine import Sampling, Trajectory
 from node.engines.process.data_parallel import EngineFleet
 from node.engines.process.engine import EngineProcess
+from node.engines.process.starter import Starter
 from node.errors import NodeError
 from swarm.common.counters import Counters
 from tests.support import random_policy
@@ -25,14 +26,16 @@ def engines(tmp_path, monkeypatch) -> list[EngineProcess]:
     return [
         EngineProcess(
             POLICY,
-            kind="counting",
-            seed=number,
-            threads=1,
-            counters=Counters(),
-            patience=3.0,
-            options={"slow": 0.02},
-            place=tmp_path,
-            module="strange_engine",
+            Starter(
+                kind="counting",
+                seed=number,
+                threads=1,
+                patience=3.0,
+                options={"slow": 0.02},
+                place=tmp_path,
+                module="strange_engine",
+            ),
+            Counters(),
         )
         for number in range(2)
     ]

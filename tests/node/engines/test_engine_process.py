@@ -16,6 +16,7 @@ import torch
 
 from node.engines.engine import Begun, Sample, Sampling, Trajectory
 from node.engines.process.engine import EngineProcess
+from node.engines.process.starter import Starter
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.weight_snapshot import PREFIX, WEIGHTS
 from node.errors import NodeError
@@ -58,10 +59,12 @@ def strange(tmp_path, monkeypatch) -> Iterator:
         each.close()
 
 
-def opened(policy: Policy, place: Path, **settings) -> EngineProcess:
-    settings = {"seed": 0, "threads": 1, "counters": Counters(), "place": place, **settings}
-    settings.setdefault("patience", PATIENCE)
-    return EngineProcess(policy, **settings)
+def opened(
+    policy: Policy, place: Path, counters: Counters | None = None, **settings
+) -> EngineProcess:
+    settings = {"seed": 0, "threads": 1, "patience": PATIENCE, "place": place, **settings}
+    settings["as_checkpoint"] = settings["kind"] != "transformers"
+    return EngineProcess(policy, Starter(**settings), counters or Counters())
 
 
 def finished(engine: EngineProcess, count: int) -> dict[int, Sample]:
@@ -422,16 +425,16 @@ def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path)
         "from tests.support import random_policy;"
         "from node.engines.engine import Sampling, Trajectory;"
         "from node.engines.process.engine import EngineProcess;"
+        "from node.engines.process.starter import Starter;"
         "from swarm.common.counters import Counters;"
-        "engine = EngineProcess(random_policy(), kind='counting', seed=0, threads=1,"
-        " counters=Counters(), patience=60.0, place=pathlib.Path(sys.argv[1]),"
-        " module='strange_engine',"
-        " options={'slow': 0.05});"
+        "engine = EngineProcess(random_policy(), Starter(kind='counting', seed=0, threads=1,"
+        " patience=60.0, place=pathlib.Path(sys.argv[1]), module='strange_engine',"
+        " options={'slow': 0.05}), Counters());"
         "engine.submit([Trajectory(0, (1, 2))], Sampling(max_new_tokens=400));"
         "print(engine.pid, flush=True); time.sleep(60)"
     )
     here = Path(__file__).parent
-    paths = [str(here), str(here.parents[1])]
+    paths = [str(here), str(here.parents[2])]
     owner = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path), *paths], stdout=subprocess.PIPE
     )

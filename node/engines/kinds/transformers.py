@@ -1,0 +1,34 @@
+"""The engine that samples with the policy itself."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from node.engines.kind import EngineKind
+
+if TYPE_CHECKING:
+    from node.engines.backend import Backend, BackendSettings
+    from node.engines.engine import RolloutEngine
+    from node.policy.policy import Policy
+
+
+class Transformers(EngineKind):
+    """Samples with the policy's own model, or with a copy of it in a process beside the learner."""
+
+    as_checkpoint = False
+
+    def embedded(self, policy: Policy, seed: int) -> RolloutEngine:
+        """On the policy's own weights."""
+        from node.engines.transformers.engine import TransformersEngine
+
+        return TransformersEngine(policy, seed=seed)
+
+    def backend(self, settings: BackendSettings) -> Backend:
+        """One batch that rows join and leave."""
+        import torch
+
+        from node.engines.transformers.backend import ContinuousDecoding
+
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        return ContinuousDecoding.open(settings)
