@@ -38,6 +38,7 @@ from swarm.transport.transport import (
     MINIMUM_RATE,
     OPENING_SECONDS,
     RATE_GRACE_SECONDS,
+    Limits,
     Refusal,
     Transport,
     TransportError,
@@ -163,23 +164,17 @@ class Exchange:
         self._transport.handle(
             PULL_STREAM,
             self._on_pull,
-            request_limit=CONTENT_ID_BYTES,
-            concurrent=32,
-            concurrent_per_peer=4,
+            Limits(CONTENT_ID_BYTES, concurrent=32, concurrent_per_peer=4),
         )
         self._transport.handle(
             GOSSIP_STREAM,
             self._on_gossip,
-            request_limit=MAX_GOSSIP_REQUEST_BYTES,
-            concurrent=16,
-            concurrent_per_peer=2,
+            Limits(MAX_GOSSIP_REQUEST_BYTES, concurrent=16, concurrent_per_peer=2),
         )
         self._transport.handle(
             MANIFEST_STREAM,
             self._on_manifest,
-            request_limit=0,
-            concurrent=16,
-            concurrent_per_peer=2,
+            Limits(0, concurrent=16, concurrent_per_peer=2),
         )
 
     async def _on_pull(self, peer: str, request: bytes) -> bytes:

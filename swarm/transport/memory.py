@@ -26,6 +26,7 @@ from swarm.transport.transport import (
     RATE_GRACE_SECONDS,
     DeadlineExceeded,
     Handler,
+    Limits,
     PeerUnreachable,
     RecordCheck,
     RecordView,
@@ -216,24 +217,8 @@ class MemoryTransport:
         self.bytes_in += len(answer)
         return answer
 
-    def handle(
-        self,
-        protocol: str,
-        handler: Handler,
-        *,
-        request_limit: int,
-        concurrent: int,
-        concurrent_per_peer: int,
-    ) -> None:
-        self._services[protocol] = Service(
-            protocol,
-            handler,
-            self._counters,
-            self._guests,
-            request_limit=request_limit,
-            concurrent=concurrent,
-            concurrent_per_peer=concurrent_per_peer,
-        )
+    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
+        self._services[protocol] = Service(protocol, handler, limits, self._counters, self._guests)
 
     async def serve(self, peer: str, protocol: str, payload: bytes) -> bytes:
         """Answer a request of ``peer``.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from swarm.common.counters import Counters
 from swarm.transport.guests import Guests
 from swarm.transport.places import Place, Places
-from swarm.transport.transport import Handler, Refusal
+from swarm.transport.transport import Handler, Limits, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -25,19 +25,18 @@ class Service:
         self,
         protocol: str,
         handler: Handler,
+        limits: Limits,
         counters: Counters,
         guests: Guests,
-        *,
-        request_limit: int,
-        concurrent: int,
-        concurrent_per_peer: int,
     ) -> None:
         self.protocol = protocol
-        self.request_limit = request_limit
+        self.request_limit = limits.request_bytes
         self.guests = guests
         self._handler = handler
         self._counters = counters
-        self._places = Places(concurrent, concurrent_per_peer, guests.clock, guests.standings)
+        self._places = Places(
+            limits.concurrent, limits.concurrent_per_peer, guests.clock, guests.standings
+        )
 
     @contextmanager
     def admit(self, peer: str) -> Iterator[Place]:

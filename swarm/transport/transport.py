@@ -35,6 +35,21 @@ Handler = Callable[[str, bytes], Awaitable[bytes]]
 """(peer id, request) -> answer; raises :class:`Refusal` to decline."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the handler of a protocol takes on.
+
+    Attributes:
+        request_bytes: of the largest request.
+        concurrent: requests at a time.
+        concurrent_per_peer: those of one peer.
+    """
+
+    request_bytes: int
+    concurrent: int
+    concurrent_per_peer: int
+
+
 class TransportError(Exception):
     """Something the network did not do. The message ends in what to do about it."""
 
@@ -202,15 +217,7 @@ class Transport(Protocol):
         """
         ...
 
-    def handle(
-        self,
-        protocol: str,
-        handler: Handler,
-        *,
-        request_limit: int,
-        concurrent: int,
-        concurrent_per_peer: int,
-    ) -> None:
+    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
         """Serve ``protocol``; requests over the limits are refused as ``busy`` or ``too_large``."""
         ...
 

@@ -27,7 +27,7 @@ from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
 from swarm.transport.service import Service
 from swarm.transport.streams import ask, serve
-from swarm.transport.transport import Handler, Refusal, TransportError
+from swarm.transport.transport import Handler, Limits, Refusal, TransportError
 from tests.fuzz.target import Target, vectors
 from tests.protocol import samples
 from tests.protocol.samples import ALICE, MALLORY
@@ -72,7 +72,7 @@ class _Captured:
         self.handlers: dict[str, Handler] = {}
         self.answer = b""
 
-    def handle(self, protocol: str, handler: Handler, **limits: int) -> None:
+    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
         self.handlers[protocol] = handler
 
     async def request(self, *_: object, limit: int, **__: object) -> bytes:
@@ -136,11 +136,9 @@ def served() -> Target:
         Service(
             protocol,
             handler,
+            Limits(limits[protocol], concurrent=4, concurrent_per_peer=4),
             Counters(),
-            request_limit=limits[protocol],
-            concurrent=4,
-            concurrent_per_peer=4,
-            guests=Guests(VirtualClock(samples.NOW), Counters()),
+            Guests(VirtualClock(samples.NOW), Counters()),
         )
         for protocol, handler in transport.handlers.items()
     ]

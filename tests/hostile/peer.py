@@ -51,7 +51,7 @@ from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, 
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode, StreamHandler
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.transport import TransportError
+from swarm.transport.transport import Limits, TransportError
 from tests.hostile.terms import Served, Terms
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
@@ -107,13 +107,8 @@ class Peer:
         }
         for protocol, answer in {**honest, **answers}.items():
             if protocol not in raw:
-                self.transport.handle(
-                    protocol,
-                    answer,
-                    request_limit=MAX_GOSSIP_REQUEST_BYTES,
-                    concurrent=64,
-                    concurrent_per_peer=64,
-                )
+                limits = Limits(MAX_GOSSIP_REQUEST_BYTES, concurrent=64, concurrent_per_peer=64)
+                self.transport.handle(protocol, answer, limits)
         await self.transport.start()
         for protocol, handler in raw.items():
             await self.node.add_handler(protocol, handler)

@@ -18,10 +18,10 @@ from protocol.messages import (
     encode_pull_response,
 )
 from swarm.transport.memory import MemoryTransport
-from swarm.transport.transport import RecordTooLarge, Refused
+from swarm.transport.transport import Limits, RecordTooLarge, Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
 
-LIMITS = {"request_limit": 1024, "concurrent": 8, "concurrent_per_peer": 8}
+LIMITS = Limits(1024, concurrent=8, concurrent_per_peer=8)
 
 
 def announcement_of(node: Node, name: str, *offers: Offer, sequence: int = 1) -> Announcement:
@@ -77,7 +77,7 @@ def test_mallory_serves_other_bytes_than_she_announced(answer: bytes, reason: st
         async def serve(peer: str, request: bytes) -> bytes:
             return answer
 
-        mallory.handle(PULL_STREAM, serve, **LIMITS)
+        mallory.handle(PULL_STREAM, serve, LIMITS)
         await offer_as(mallory, anna, "mallory", offer())
         for _ in range(3):
             await anna.member.step()
@@ -96,7 +96,7 @@ def test_mallory_serves_so_slowly_that_she_is_given_up() -> None:
         async def serve(peer: str, request: bytes) -> bytes:
             return encode_pull_response(PullStatus.OK, bytes(499))
 
-        mallory.handle(PULL_STREAM, serve, **LIMITS)
+        mallory.handle(PULL_STREAM, serve, LIMITS)
         await offer_as(mallory, anna, "mallory", offer())
         turn = asyncio.ensure_future(anna.member.step())
         await swarm.clock.advance(5)
@@ -115,8 +115,8 @@ def test_mallory_never_answers_and_holds_nobody_else_up() -> None:
             await swarm.clock.sleep(1e6)
             return b""
 
-        mallory.handle(PULL_STREAM, never, **LIMITS)
-        mallory.handle(GOSSIP_STREAM, never, **LIMITS)
+        mallory.handle(PULL_STREAM, never, LIMITS)
+        mallory.handle(GOSSIP_STREAM, never, LIMITS)
         await offer_as(mallory, anna, "mallory", offer())
         running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
         ben.publish()
@@ -188,7 +188,7 @@ def test_mallory_replays_an_older_announcement_by_gossip() -> None:
         async def gossip(peer: str, request: bytes) -> bytes:
             return encode_gossip_response([old])
 
-        mallory.handle(GOSSIP_STREAM, gossip, **LIMITS)
+        mallory.handle(GOSSIP_STREAM, gossip, LIMITS)
         await anna.member.step()
         (ben,) = [k for k in anna.directory.known() if k.author == identity("ben").author]
         assert ben.announcement.sequence == 2
@@ -204,7 +204,7 @@ def test_mallory_gossips_garbage(answer: bytes) -> None:
         async def gossip(peer: str, request: bytes) -> bytes:
             return answer
 
-        mallory.handle(GOSSIP_STREAM, gossip, **LIMITS)
+        mallory.handle(GOSSIP_STREAM, gossip, LIMITS)
         await anna.member.step()
         failed = {k: v for k, v in anna.counters.snapshot().items() if k.startswith("gossip_fail")}
         assert sum(failed.values()) == 1
@@ -265,8 +265,8 @@ def test_flo_holds_many_requests_open_and_is_refused_beyond_her_places() -> None
             await release.wait()
             return b"done"
 
-        limits = {"request_limit": 10, "concurrent": 8, "concurrent_per_peer": 4}
-        anna.transport.handle("slow", slow, **limits)
+        limits = Limits(10, concurrent=8, concurrent_per_peer=4)
+        anna.transport.handle("slow", slow, limits)
 
         def ask(who: MemoryTransport) -> asyncio.Task[bytes]:
             request = who.request(anna.transport.peer_id, "slow", b"", limit=10, deadline=1e3)

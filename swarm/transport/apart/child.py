@@ -20,6 +20,7 @@ from swarm.transport.apart.link import Link
 from swarm.transport.apart.thrift import be_thrifty
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.record_rule import RecordRule
+from swarm.transport.transport import Limits
 
 LOOK_SECONDS = 0.5
 
@@ -93,7 +94,7 @@ class Child:
             answer: bytes = await self.link.call("answer", protocol, peer, request)
             return answer
 
-        self.transport.handle(protocol, ask, **limits)
+        self.transport.handle(protocol, ask, Limits(**limits))
 
     def use_manifest(self, signed: bytes) -> None:
         """Let in the records of one swarm."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from swarm.transport.transport import (
     MINIMUM_RATE,
     DeadlineExceeded,
     Handler,
+    Limits,
     PeerUnreachable,
     RecordCheck,
     TransportError,
@@ -74,7 +76,7 @@ class ApartTransport:
             "peer_cache": None if peer_cache is None else str(peer_cache),
         }
         self._counters = counters or Counters()
-        self._services: dict[str, tuple[Handler, dict[str, int]]] = {}
+        self._services: dict[str, tuple[Handler, Limits]] = {}
         self._rule: RecordRule | None = None
         self._standing: OwnFirst | None = None
         self._state: dict[str, Any] = {}
@@ -153,22 +155,9 @@ class ApartTransport:
         )
         return answer
 
-    def handle(
-        self,
-        protocol: str,
-        handler: Handler,
-        *,
-        request_limit: int,
-        concurrent: int,
-        concurrent_per_peer: int,
-    ) -> None:
-        limits = {
-            "request_limit": request_limit,
-            "concurrent": concurrent,
-            "concurrent_per_peer": concurrent_per_peer,
-        }
+    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
         self._services[protocol] = handler, limits
-        self._tell("handle", protocol, **limits)
+        self._tell("handle", protocol, **asdict(limits))
 
     def use_validator(self, check: RecordCheck) -> None:
         if not isinstance(check, RecordRule):
@@ -196,7 +185,7 @@ class ApartTransport:
                 level = logging.getLogger("swarm").getEffectiveLevel()
                 await process.link.call("open", log_level=level, **self._settings)
                 for protocol, (_, limits) in self._services.items():
-                    process.link.tell("handle", protocol, **limits)
+                    process.link.tell("handle", protocol, **asdict(limits))
                 if self._rule:
                     process.link.tell("use_manifest", self._rule.signed)
                 if self._standing:

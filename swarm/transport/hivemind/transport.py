@@ -22,6 +22,7 @@ from swarm.transport.transport import (
     OPENING_SECONDS,
     DeadlineExceeded,
     Handler,
+    Limits,
     PeerUnreachable,
     RecordCheck,
     Refusal,
@@ -191,24 +192,8 @@ class HivemindTransport:
                 f"no stream to peer {peer} within {OPENING_SECONDS:g} s"
             ) from error
 
-    def handle(
-        self,
-        protocol: str,
-        handler: Handler,
-        *,
-        request_limit: int,
-        concurrent: int,
-        concurrent_per_peer: int,
-    ) -> None:
-        self._services[protocol] = Service(
-            protocol,
-            handler,
-            self._counters,
-            self._guests,
-            request_limit=request_limit,
-            concurrent=concurrent,
-            concurrent_per_peer=concurrent_per_peer,
-        )
+    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
+        self._services[protocol] = Service(protocol, handler, limits, self._counters, self._guests)
         if self._supervisor.started:
             added = self._supervisor.node.add_handler(protocol, self._stream_handler(protocol))
             self._supervisor.spawn(added)

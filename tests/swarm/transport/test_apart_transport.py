@@ -21,6 +21,7 @@ from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.machine import PortTaken
 from swarm.transport.transport import (
+    Limits,
     PeerUnreachable,
     RecordTooLarge,
     Refusal,
@@ -180,11 +181,11 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(
         with pytest.raises(PeerUnreachable, match="not started"):
             await anna.connect("/ip4/127.0.0.1/tcp/1/p2p/x")
         nobody = Identity.load(identity(tmp_path, "nobody")).peer_id
-        limits = {"request_limit": 100_000, "concurrent": 8, "concurrent_per_peer": 4}
-        anna.handle(ECHO, echo, **limits)
+        limits = Limits(100_000, concurrent=8, concurrent_per_peer=4)
+        anna.handle(ECHO, echo, limits)
         await anna.start()
         ben = HivemindTransport(identity(tmp_path, "ben"), listen=LOOPBACK)
-        ben.handle(ECHO, echo, **limits)
+        ben.handle(ECHO, echo, limits)
         await ben.start()
         try:
             assert await anna.connect(ben.addresses()[0]) == ben.peer_id

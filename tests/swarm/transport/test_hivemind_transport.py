@@ -19,6 +19,7 @@ from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.machine import PortTaken
 from swarm.transport.transport import (
     ClockSkew,
+    Limits,
     PeerUnreachable,
     RecordTooLarge,
     RecordView,
@@ -125,7 +126,7 @@ def echo_on(transport: Transport) -> None:
             raise Refusal("not_today")
         return peer.encode() + b":" + request
 
-    transport.handle(ECHO, echo, request_limit=1 << 20, concurrent=8, concurrent_per_peer=4)
+    transport.handle(ECHO, echo, Limits(1 << 20, concurrent=8, concurrent_per_peer=4))
 
 
 def test_two_nodes_exchange_records_and_streams(in_swarm) -> None:

@@ -17,6 +17,7 @@ from swarm.transport.guests import Guests
 from swarm.transport.service import Service
 from swarm.transport.transport import (
     DeadlineExceeded,
+    Limits,
     PeerUnreachable,
     Refusal,
     Refused,
@@ -41,11 +42,9 @@ def service(handler=echo, counters: Counters | None = None, places: int = 4) -> 
     return Service(
         "echo",
         handler,
+        Limits(100_000, concurrent=places, concurrent_per_peer=places),
         counters or Counters(),
         Guests(SystemClock(), counters or Counters()),
-        request_limit=100_000,
-        concurrent=places,
-        concurrent_per_peer=places,
     )
 
 
