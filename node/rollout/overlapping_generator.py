@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from node.concurrency.work_thread import WorkThread
 from node.engines.engine import Begun, Sample, Sampling, StreamingEngine, Trajectory
 from node.errors import NodeError
-from node.evaluation.evaluator import LONGER_CONTEXT, fitting
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
+from node.rollout.asking import Asking
 from node.rollout.generator import Generator
 from node.rollout.groups import OwnGroup
 from node.rollout.running_group import RunningGroup
@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 FATAL = (NodeError, JournalError)
 """They end the run, whatever else goes well."""
-MANY_UNBUILT = 8
-"""Tasks in a row that cannot be built: it is no longer one of them that is to blame."""
 LOOK_SECONDS = 1.0
 """Between two looks where nothing happens: whatever does happen interrupts the wait."""
 JUDGES = 2
@@ -81,12 +79,9 @@ class OverlappingGenerator:
         self._threads = threads
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}
-        self._unasked: list[RunningGroup] = []
-        self._asked: list[tuple[list[RunningGroup], Future[list[str | None]]]] = []
+        self._asking = Asking(tasks, policy, window, threads, self._listen, counters)
         self._waiting: list[RunningGroup] = []
         self._judged: dict[int, Future[OwnGroup | None]] = {}
-        self._unfit: list[list[int]] = []
-        self._unbuilt = 0
         self._quiet = False
         self._restore()
 
@@ -168,7 +163,7 @@ class OverlappingGenerator:
     def _add(self, groups: Iterable[RunningGroup]) -> None:
         for group in groups:
             self._groups[group.ticket] = group
-            self._unasked.append(group)
+            self._asking.add(group)
 
     def _admit(self) -> None:
         """Begin as many groups as may be."""
@@ -182,63 +177,16 @@ class OverlappingGenerator:
     def _expire(self) -> None:
         if stale := self._window.expire():
             self._filter(stale, "stale")
-            gone = [self._groups.pop(ticket) for ticket in stale]
-            self._unasked = [group for group in self._unasked if group not in gone]
+            self._asking.drop([self._groups.pop(ticket) for ticket in stale])
 
     def _look(self, seconds: float) -> None:
         """Take what has come in and hand on what follows from it; waits for the engine only."""
-        self._ask()
-        self._encode()
+        self._asking.ask()
+        for group, answerable in self._asking.answered():
+            (self._to_write if answerable else self._lose)(group)
         self._submit()
         self._finish(self._engine.poll(seconds))
         self._settle()
-
-    def _ask(self) -> None:
-        if self._unasked:
-            draws = [group.draw for group in self._unasked]
-            asked = self._threads.submit(self._tasks.prompts, draws)
-            self._listen(asked)
-            self._asked.append((self._unasked, asked))
-            self._unasked = []
-
-    def _encode(self) -> None:
-        """Encode the prompts that have come in; what does not fit is lost."""
-        for groups, asked in [pair for pair in self._asked if pair[1].done()]:
-            self._asked.remove((groups, asked))
-            if asked.exception():
-                self._unasked += groups
-            for group, prompt in zip(groups, asked.result(), strict=True):
-                if prompt is None:
-                    self._unbuilt += 1
-                    self._lose(group)
-                    continue
-                self._unbuilt = 0
-                group.prompt_ids = self._policy.encode_prompt(prompt)
-                if len(group.prompt_ids) < self._policy.context_length:
-                    self._unfit.clear()
-                    self._to_write(group)
-                else:
-                    self._too_long(group)
-            if self._unbuilt >= max(self._window.size, MANY_UNBUILT):
-                raise NodeError(
-                    "no task can be built any more",
-                    f"{self._unbuilt} in a row",
-                    "The log says why: mend the family, or leave it out with tasks.weights.",
-                )
-
-    def _too_long(self, group: RunningGroup) -> None:
-        self._counters.add("own_prompts_too_long")
-        log.warning(
-            "a prompt of %s has %d tokens and the policy's context %d: it is left out. %s",
-            group.draw.env,
-            len(group.prompt_ids),
-            self._policy.context_length,
-            LONGER_CONTEXT,
-        )
-        self._unfit.append(group.prompt_ids)
-        self._lose(group)
-        if len(self._unfit) >= self._window.size:
-            fitting(self._policy, self._unfit)
 
     def _to_write(self, group: RunningGroup) -> None:
         if group.complete:
