@@ -118,7 +118,7 @@ class ShardedLearner(Learner):
     def _mine(self, parts: list[Row]) -> list[Row]:
         return dealt(parts, self._ranks.world)[self._ranks.rank]
 
-    def _add(
+    def add(
         self,
         rows: Sequence[Row],
         frozen: dict[int, Tensor],
@@ -149,7 +149,7 @@ class ShardedLearner(Learner):
         ids = torch.full((1, 1), self._policy.pad_id, device=self._policy.device)
         with self._forward():
             logits = self._model(input_ids=ids, use_cache=False).logits
-        self._optimizer.backward(logits.float().sum() * 0.0)
+        self.optimizer.backward(logits.float().sum() * 0.0)
 
     @torch.no_grad()
     def _spread(self) -> None:

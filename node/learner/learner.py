@@ -82,6 +82,10 @@ class Learner:
             imitated.
         decoupled: own rollouts may be of earlier versions, and are weighed by
             :func:`~node.learner.stale_tokens.decoupled_weights`, whatever the correction.
+
+    Attributes:
+        optimizer: steps the weights, once the gradient of an update is added up in it.
+        sharing: how completions of a group read their prompt together; None: each by itself.
     """
 
     def __init__(
@@ -103,15 +107,15 @@ class Learner:
         self._clip = Clip(config.clip_low, config.clip_high)
         self._loss: Loss = LOSSES.open(config.loss, config.loss_options, self._clip)
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
-        self._sharing = Sharing.of(policy.model) if fits(policy.model) else None
-        self._optimizer = Optimizer(policy.model.parameters(), config)
+        self.sharing = Sharing.of(policy.model) if fits(policy.model) else None
+        self.optimizer = Optimizer(policy.model.parameters(), config)
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointing = config.gradient_checkpointing
         self._forward = Recomputing(policy.model).forward if checkpointing else nullcontext
         self._gradient = BoundedGradient(
             policy.model,
-            self._optimizer,
-            self._add,
+            self.optimizer,
+            self.add,
             self._summed,
             by_use=corrected.by_use,
             small=not checkpointing and not config.offload,
@@ -129,22 +133,22 @@ class Learner:
         rows = self.rows(groups)
         if not rows:
             useless = (0.0,) * sum(not group.own for group in groups)
-            return UpdateStats(lr=self._optimizer.lr, useful=useless)
+            return UpdateStats(lr=self.optimizer.lr, useful=useless)
         try:
             return self._steps(groups, rows)
         finally:
-            self._optimizer.discard()  # what an update that failed half-way leaves is nobody's
+            self.optimizer.discard()  # what an update that failed half-way leaves is nobody's
 
     def _steps(self, groups: Sequence[TrainingGroup], rows: Sequence[Row]) -> UpdateStats:
         tally, frozen, halved = Tally(), dict[int, Tensor](), self._budget.halved
-        lr, steps, refused = self._optimizer.lr, 0, 0
+        lr, steps, refused = self.optimizer.lr, 0, 0
         first: tuple[float, float] | None = None
         influence: Influence | None = None
         useful = sum(informative(group.rewards) for group in groups)
         for _ in range(self._config.epochs):
             total, found = self._gradient.add(rows, frozen, tally, useful)
             influence = influence or found
-            loss, norm = torch.stack([total, self._optimizer.clip().to(total)]).tolist()
+            loss, norm = torch.stack([total, self.optimizer.clip().to(total)]).tolist()
             first = first or (loss, norm)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 refused += 1
@@ -152,8 +156,8 @@ class Learner:
                 break
             if not norm:
                 break  # a step would go on in the direction of earlier ones
-            lr = self._optimizer.lr
-            if ran_out(self._optimizer.step):
+            lr = self.optimizer.lr
+            if ran_out(self.optimizer.step):
                 raise no_room_to_step()
             self._policy.version += 1
             steps += 1
@@ -186,7 +190,7 @@ class Learner:
 
     def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
         """Every completion once, with those that share its prompt where that costs less."""
-        sharing, budget = self._sharing, self._budget.tokens
+        sharing, budget = self.sharing, self._budget.tokens
         pad_id, device = self._policy.pad_id, self._policy.device
         if sharing is None:
             parts = self._mine([part for row in rows for part in row.parts()])
@@ -197,11 +201,11 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Optimizer and version; the weights themselves belong to the policy."""
-        return {"optimizer": self._optimizer.state_dict(), "version": self._policy.version}
+        return {"optimizer": self.optimizer.state_dict(), "version": self._policy.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`, taken at the same moment as the policy's weights."""
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self._policy.version = int(state["version"])
 
     def _room(self, held: Sequence[float]) -> float:
@@ -216,7 +220,7 @@ class Learner:
         """Over all that hold a part of the weights; alone, as it is."""
         return value
 
-    def _add(
+    def add(
         self,
         rows: Sequence[Row],
         frozen: dict[int, Tensor],
@@ -238,7 +242,7 @@ class Learner:
                 frozen.update(done.frozen)
                 tally.add(done.tally)
                 return torch.stack(done.losses).sum()
-            self._optimizer.discard()
+            self.optimizer.discard()
             if apart:
                 apart.clear()
             self._budget.halve(batch)
@@ -265,6 +269,6 @@ class Learner:
         weights = self._weighting.weights(prox, entropies, batch)
         terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
         loss = self._loss(terms)
-        self._optimizer.backward(loss * done.factor)
+        self.optimizer.backward(loss * done.factor)
         done.tally.add_bounded(cur.detach() - prox, self._clip, weights, batch)
         done.losses.append(loss.detach())

@@ -49,7 +49,7 @@ class Optimizer:
         )
         half = any(p.dtype == torch.float16 for p in parameters)
         self._scale = HALF_LOSS_SCALE if half else 1.0
-        self._adam = _adam(self._masters, config)
+        self.adam = _adam(self._masters, config)
         self.steps = 0
 
     @property
@@ -82,9 +82,9 @@ class Optimizer:
 
     def step(self) -> None:
         """Move the weights and forget the gradient."""
-        for group in self._adam.param_groups:
+        for group in self.adam.param_groups:
             group["lr"] = self.lr
-        self._adam.step()
+        self.adam.step()
         if self._copied:
             with torch.no_grad():
                 for master, weight in zip(self._masters, self._weights, strict=True):
@@ -102,7 +102,7 @@ class Optimizer:
         masters = [m.detach() for m in self._masters] if self._copied else []
         return {
             "kind": self._config.optimizer,
-            "adam": self._adam.state_dict(),
+            "adam": self.adam.state_dict(),
             "masters": masters,
             "steps": self.steps,
         }
@@ -121,8 +121,8 @@ class Optimizer:
                 f"The checkpoints here were written with {begun!r}: set it to that, or begin anew "
                 "in another folder with node.run_dir.",
             )
-        self._adam.load_state_dict(deepcopy(state["adam"]))
-        for group in self._adam.param_groups:
+        self.adam.load_state_dict(deepcopy(state["adam"]))
+        for group in self.adam.param_groups:
             group.update(betas=self._config.betas, weight_decay=self._config.weight_decay)
         if self._copied:
             with torch.no_grad():

@@ -26,7 +26,7 @@ class JsonLinesFile:
         self._path = path
         _drop_half_line(path)
         # unbuffered: what failed to be written must not be tried again by close()
-        self._file = make_private(path).open("ab", buffering=0)
+        self.file = make_private(path).open("ab", buffering=0)
 
     def write(self, record: RoundRecord) -> None:
         """Append one line and hand it to the system.
@@ -36,21 +36,21 @@ class JsonLinesFile:
         """
         line = _line(record)
         try:
-            if self._file.tell() + len(line) > LARGEST_BYTES:
+            if self.file.tell() + len(line) > LARGEST_BYTES:
                 self._turn_over()
-            if self._file.write(line) < len(line):
+            if self.file.write(line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise write_error(self._path, error) from error
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self.file.close()
 
     def _turn_over(self) -> None:
-        self._file.close()
+        self.file.close()
         self._path.replace(self._path.with_name(self._path.name + ".1"))
-        self._file = make_private(self._path).open("ab", buffering=0)
+        self.file = make_private(self._path).open("ab", buffering=0)
 
 
 class JsonLinesOutput:

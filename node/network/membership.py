@@ -125,7 +125,7 @@ class Membership(Opened):
         verifier = stack.enter_context(self._verifier())
         member = loop.call(self._member(transport, verifier, signed))
         self._status = member.status()
-        running = loop.start(self._run(member))
+        running = loop.start(self.follow(member))
         stack.callback(running.cancel)
 
     def _claim(self, what: str, digest: bytes, path: Path) -> None:
@@ -165,7 +165,7 @@ class Membership(Opened):
             secret=secrets.token_bytes(32),
         )
 
-    async def _run(self, member: Member) -> None:
+    async def follow(self, member: Member) -> None:
         """Run the member and look at it once a second, on the network's thread."""
         work = asyncio.ensure_future(member.run())
         try:

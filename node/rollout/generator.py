@@ -62,7 +62,7 @@ class Generator:
         self._policy = policy
         self._engine = engine
         self._verifier = verifier
-        self._sampler = sampler
+        self.sampler = sampler
         self._draws = draws
         self._sampling = sampling
         self._group_size = group_size
@@ -98,7 +98,7 @@ class Generator:
     def observe(self, groups: Iterable[OwnGroup]) -> None:
         """Let further draws follow from how these groups went."""
         for each in groups:
-            self._sampler.observe((each.group.env, each.group.level), each.training.rewards)
+            self.sampler.observe((each.group.env, each.group.level), each.training.rewards)
 
     def beside(self, work: Callable[[], T]) -> T:
         """Do ``work``; nothing is generated meanwhile."""
@@ -107,7 +107,7 @@ class Generator:
     @property
     def levels(self) -> tuple[EnvLevel, ...]:
         """What tasks are drawn from."""
-        return self._sampler.levels
+        return self.sampler.levels
 
     def draw(self, count: int) -> list[Draw]:
         """The next ``count`` tasks."""
@@ -178,5 +178,5 @@ class Generator:
         return list(compress(draws, fits)), list(compress(encoded, fits))
 
     def _draw(self, epoch: int, index: int) -> Draw:
-        env, level = self._sampler.next()
+        env, level = self.sampler.next()
         return Draw(env, level, epoch, index, task_seed(self._author, epoch, index))

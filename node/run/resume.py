@@ -34,9 +34,9 @@ class Progress:
     def __init__(self, folder: RunFolder, journal: Journal) -> None:
         self._checkpoints = Checkpoints(folder.checkpoints)
         self._journal = journal
-        self._loaded: Loaded | None = self._checkpoints.load_latest()
-        self.round = int(self._loaded.state["round"]) if self._loaded else 0
-        self.notes = self._loaded.notes if self._loaded else ()
+        self.loaded: Loaded | None = self._checkpoints.load_latest()
+        self.round = int(self.loaded.state["round"]) if self.loaded else 0
+        self.notes = self.loaded.notes if self.loaded else ()
 
     def policy(self, config: PolicySection) -> Policy:
         """The policy as it was left, or the base model.
@@ -45,14 +45,14 @@ class Progress:
             PolicyError: it cannot be loaded.
             ConfigError: see :func:`saved_policy`.
         """
-        return saved_policy(config, self._loaded) if self._loaded else Policy.load(config)
+        return saved_policy(config, self.loaded) if self.loaded else Policy.load(config)
 
     def restore(self, trainer: Trainer, pool: Pool) -> None:
         """Put everything else back to the same moment; updates made after it are struck off."""
-        if not self._loaded:
+        if not self.loaded:
             pool.rewind(0)
             return
-        path, state = self._loaded.path, self._loaded.state
+        path, state = self.loaded.path, self.loaded.state
         trainer.learner.load_state_dict(_read(path / LEARNER))
         trainer.engine.load_state_dict(_read(path / ENGINE))
         trainer.sampler.load_state_dict(state["sampler"])

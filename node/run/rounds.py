@@ -134,7 +134,7 @@ class Rounds:
         self._mixture = mixture
         self._intake = intake
         self._policy = policy
-        self._learner = learner
+        self.learner = learner
         self._engine = engine
         self._evaluator = evaluator
         self._publish = publish
@@ -266,7 +266,7 @@ class Rounds:
         if self._settings.yields:
             self._engine.rest()
         try:
-            update = self._source.beside(lambda: self._learner.update(groups))
+            update = self._source.beside(lambda: self.learner.update(groups))
         except Exception as error:
             try:
                 self._hand_over(before)

@@ -81,8 +81,8 @@ class Flooder:
     async def unread(self) -> None:
         while True:
             with suppress(TransportError, OSError, EOFError):
-                reader, writer = await self._node.open_stream(self._peer, GOSSIP_STREAM)
-                reader._transport.pause_reading()
+                _, writer = await self._node.open_stream(self._peer, GOSSIP_STREAM)
+                writer.transport.pause_reading()
                 writer.write(pack(">I", 0))
                 self.done["opened"] += 1
                 await asyncio.sleep(20)
@@ -101,7 +101,7 @@ class Flooder:
             ahead = self.done["bytes"] / rate - (time.monotonic() - began)
             await asyncio.sleep(max(0.0, ahead))
             self.done["bytes"] += CALL_BYTES
-            control: Any = self._node._p2p._client.control
+            control: Any = self._node.control
             try:
                 async with asyncio.timeout(5):
                     await control.call_unary_handler(peer, "DHTProtocol.rpc_ping", filling())

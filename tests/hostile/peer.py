@@ -90,7 +90,7 @@ class Peer:
     @property
     def node(self) -> HivemindNode:
         """The daemon's client, to do without the transport's care."""
-        return self.transport._supervisor.node
+        return self.transport.node
 
     async def start(
         self,
@@ -236,7 +236,7 @@ class Peer:
         from hivemind.dht.routing import DHTID
         from hivemind.p2p import PeerID
 
-        protocol = self.node._dht.protocol
+        protocol = self.node.dht.protocol
         answer = await protocol.call_store(
             PeerID.from_base58(peer),
             keys=[DHTID.generate(key)],

@@ -147,7 +147,7 @@ def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, monkeyp
             two(tmp_path) as (anna, ben),
             under("calls", anna, keys=8, streams=1, rate=1 << 20),
         ):
-            protocol = ben.transport._supervisor.node._dht.protocol
+            protocol = ben.transport.node.dht.protocol
             peer = PeerID.from_base58(anna.transport.peer_id)
             protocol.wait_timeout = 30.0
             served = 0
@@ -189,7 +189,7 @@ def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: P
             await asyncio.sleep(REMEMBERED_SECONDS)  # for so long she takes him for a stranger yet
             sybil = await bare(tmp_path, "sybil", anna.transport.addresses()[0])
             try:
-                protocol, peer = sybil._dht.protocol, PeerID.from_base58(anna.transport.peer_id)
+                protocol, peer = sybil.dht.protocol, PeerID.from_base58(anna.transport.peer_id)
                 protocol.wait_timeout = 60.0
                 for begin in range(0, 1200, 100):
                     keys = [
@@ -206,7 +206,7 @@ def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: P
                 where, signed, expiry = announced(anna, ben.identity)
                 # What comes back is the word of whoever answers first, sybil's perhaps.
                 await ben.transport.store(where, ben.identity.author, signed, expiry)
-                storage = anna.transport._supervisor.node._dht.protocol.storage
+                storage = anna.transport.node.dht.protocol.storage
                 held = storage.get(DHTID.generate(where)).value
                 async with asyncio.timeout(30):
                     while held.get(ben.identity.author) is None:

@@ -54,7 +54,7 @@ async def mallory(folder: Path, address: str) -> HivemindNode:
     Identity.create(folder / "mallory.key")
     settings = NodeSettings(folder / "mallory.key", LISTEN, (), (), 30.0)
     node = await HivemindNode.start(settings, Counters())
-    protocol = node._dht.protocol
+    protocol = node.dht.protocol
     protocol.serializer = MSGPackSerializer
     protocol.storage = DHTLocalStorage()
     protocol.record_validator = Unchecked()
@@ -70,7 +70,7 @@ def test_whatever_mallory_stores_only_good_records_are_held_and_read(tmp_path: P
         first = await honest("anna", tmp_path, counters)
         second = await honest("ben", tmp_path, counters, peers=first.addresses())
         bad = await mallory(tmp_path, first.addresses()[0])
-        dht, expiry = bad._dht, time.time() + 60
+        dht, expiry = bad.dht, time.time() + 60
         try:
             assert await first.store("k", b"anna", b"good one", expiry)
             for key, value, subkey in (
@@ -117,10 +117,10 @@ def test_mallory_answers_a_search_with_bytes_that_are_no_records(
             result = dht_pb2.FindResult(
                 type=dht_pb2.FOUND_DICTIONARY, value=answer, expiration_time=float("inf")
             )
-            peer = bad._dht.protocol.node_info
+            peer = bad.dht.protocol.node_info
             return dht_pb2.FindResponse(results=[result] * len(request.keys), peer=peer)
 
-        handlers = bad._p2p._client.control.unary_handlers
+        handlers = bad.control.unary_handlers
         name = next(name for name in handlers if name.endswith("rpc_find"))
 
         async def raw(request: bytes, remote: object) -> bytes:
@@ -142,7 +142,7 @@ def test_one_bad_record_in_a_replica_does_not_hide_the_good_ones(tmp_path: Path)
     async def scenario() -> None:
         first = await honest("anna", tmp_path, Counters())
         bad = await mallory(tmp_path, first.addresses()[0])
-        dht, expiry = bad._dht, time.time() + 60
+        dht, expiry = bad.dht, time.time() + 60
         try:
             for subkey, value in ((b"ben", b"good too"), (b"mallory", b"no record")):
                 packed = msgpack.packb(value, use_bin_type=True)
@@ -164,7 +164,7 @@ def test_flo_floods_the_hash_table_and_others_still_read_it(tmp_path: Path) -> N
         flo = await mallory(tmp_path, first.addresses()[0])
         try:
             await second.store("k", b"ben", b"good one", time.time() + 60)
-            protocol, peer = flo._dht.protocol, PeerID.from_base58(first.peer_id)
+            protocol, peer = flo.dht.protocol, PeerID.from_base58(first.peer_id)
             for _ in range(10):
                 await asyncio.gather(*(protocol.call_ping(peer) for _ in range(200)))
             assert counters.snapshot()["dht_calls_refused"] > 0

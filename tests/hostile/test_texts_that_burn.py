@@ -155,7 +155,7 @@ def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counter
     thread = threading.Thread(target=lambda: outcome.append(refusal(strange, "sleep")))
     worker = psutil.Process(strange.pid)
     thread.start()
-    while not strange._lock.locked():
+    while not strange.busy:
         time.sleep(0.01)
     time.sleep(0.3)
     worker.kill()

@@ -9,6 +9,7 @@ import textwrap
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,10 +57,11 @@ def test_sequences_start_at_the_clocks_millisecond_and_rise_while_it_stands_stil
     ]
 
 
-def test_sequences_rise_when_the_clock_goes_back(clock):
-    journal = Journal(":memory:", clock)
+def test_sequences_rise_when_the_clock_goes_back():
+    wall = SimpleNamespace(time=lambda: START)
+    journal = Journal(":memory:", wall)
     first = journal.next_sequence()
-    journal._clock = VirtualClock(START - 3600)
+    wall.time = lambda: START - 3600
     assert journal.next_sequence() == first + 1
 
 
@@ -285,8 +287,9 @@ COMMIT;
 def test_a_journal_of_an_older_program_is_brought_up_to_date_and_keeps_what_it_knows(path, clock):
     journal = Journal(path, clock)
     first = draw_one(journal, 1)
-    journal._connection.executescript(LAYOUT_1)
     journal.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(LAYOUT_1)
     journal = Journal(path, clock)
     assert draw_one(journal, 1) == first + 1
     assert journal.read("SELECT count(*) FROM begun, written") == [(0,)]

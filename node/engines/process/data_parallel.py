@@ -77,6 +77,10 @@ class EngineFleet:
         """See :class:`node.engines.engine.StreamingEngine`."""
         self._nudged.set()
 
+    def home(self, key: int) -> int:
+        """The number of the engine that writes a trajectory."""
+        return self._where[key]
+
     def halt(self) -> list[tuple[int, Begun]]:
         """See :class:`node.engines.engine.StreamingEngine`."""
         left = dict(each for engine in self._engines for each in engine.halt())

@@ -45,7 +45,7 @@ class EngineProcess:
     def __init__(self, policy: Policy, starter: Starter, counters: Counters) -> None:
         self._policy = policy
         self._starter = starter
-        self._counters = counters
+        self.counters = counters
         self._starting = threading.Lock()
         self._nudged = threading.Event()
         self._child: EngineChild | None = None
@@ -174,13 +174,18 @@ class EngineProcess:
             if (finish := pending.complete(self._policy)) is not None:
                 self._done(number, finish)
         if self._child is None:
-            self._start()
+            self.start()
             self._send(self._pending)
         else:
             self._send(number for number in numbers if number in self._pending)
         return numbers
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Have a process come up now, and not with the first thing to write.
+
+        Raises:
+            NodeError: the engine is closed, or no process can be started.
+        """
         with self._starting:
             if self._closed:
                 closed = NodeError("the engine is closed", None, "Open another one.")
@@ -255,10 +260,10 @@ class EngineProcess:
                 raise self._failure
             log.error("%s", self._failure)
             return
-        self._counters.add("engine_restarts")
+        self.counters.add("engine_restarts")
         needed = self._pending and not self._halting
         then = "goes on" if needed else "starts when there is something to write"
         log.warning("the engine died (%s): another one %s", how, then)
         if needed:
-            self._start()
+            self.start()
             self._send(self._pending)

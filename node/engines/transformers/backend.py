@@ -50,7 +50,7 @@ class ContinuousDecoding:
     """
 
     def __init__(self, policy: Policy, settings: BackendSettings) -> None:
-        self._policy = policy
+        self.policy = policy
         self._folder = Path(settings.folder)
         self._max_rows = settings.max_rows
         self._random = torch.Generator(policy.device)
@@ -119,12 +119,12 @@ class ContinuousDecoding:
 
     def rest(self) -> None:
         """See :class:`node.engines.backend.Backend`."""
-        if self._policy.device.type == "cuda":
+        if self.policy.device.type == "cuda":
             torch.cuda.empty_cache()  # the learner is in another process, and needs the room
 
     def _delay(self) -> int:
         """Steps that reading the batch again would cost."""
-        if self._policy.device.type != "cpu" or not self._rows:
+        if self.policy.device.type != "cpu" or not self._rows:
             return 0
         tokens = sum(len(row.job.ids) + len(row.ids) for row in self._rows.values())
         return min(MOST_DELAY, int(READ_COST * tokens / len(self._rows)))
@@ -133,7 +133,7 @@ class ContinuousDecoding:
         if self._rows and self._update_in:
             return []
         written = self._cut()
-        self._policy.version = load_into(self._policy.model, self._folder)
+        self.policy.version = load_into(self.policy.model, self._folder)
         self._update_in = None
         return written
 
@@ -149,7 +149,7 @@ class ContinuousDecoding:
         if self._decoding is None:
             first = self._waiting[0]
             self._sampling = Sampling(first.temperature, greedy=first.greedy)
-            self._decoding = Decoding(self._policy, self._sampling, self._random)
+            self._decoding = Decoding(self.policy, self._sampling, self._random)
             self._joined = 0
         if alike := self._take():
             jobs = [job for same in alike.values() for job in same]
@@ -192,7 +192,7 @@ class ContinuousDecoding:
             row.ids += piece.ids
             written.append(
                 Written(
-                    row.job.number, piece.ids, piece.logprobs, self._policy.version, piece.finish
+                    row.job.number, piece.ids, piece.logprobs, self.policy.version, piece.finish
                 )
             )
             if piece.finish is not None:

@@ -164,6 +164,11 @@ class Verifier:
         with self._lock:
             return sum(worker.memory_mib() for worker in self._workers.values())
 
+    @property
+    def busy(self) -> bool:
+        """Whether the worker has something to do, or is being started or ended."""
+        return self._lock.locked()
+
     def close(self) -> None:
         """End the workers. Nothing can be asked afterwards."""
         with self._lock:

@@ -60,8 +60,8 @@ class HivemindNode:
     """A running daemon with its DHT node. All methods belong to one event loop."""
 
     def __init__(self, p2p: Any, dht: Any, gate: RecordGate, visible: tuple[str, ...]) -> None:
-        self._p2p = p2p
-        self._dht = dht
+        self.p2p = p2p
+        self.dht = dht
         self._gate = gate
         self._visible = visible
         self._reasons = DialReasons()
@@ -92,7 +92,7 @@ class HivemindNode:
         try:
             dht = await DHTNode.create(
                 p2p=p2p,
-                node_id=predecessor._dht.node_id if predecessor else None,
+                node_id=predecessor.dht.node_id if predecessor else None,
                 wait_timeout=RPC_SECONDS,
                 cache_locally=False,
                 cache_on_store=False,
@@ -107,7 +107,7 @@ class HivemindNode:
         dht.protocol.serializer = serializer
         dht.protocol._validate_dictionary = gate.prune
         dht.protocol.storage = (
-            predecessor._dht.protocol.storage
+            predecessor.dht.protocol.storage
             if predecessor
             else BoundedStorage(dht.protocol.storage, counters, guests)
         )
@@ -151,13 +151,18 @@ class HivemindNode:
             ) from error
 
     @property
+    def control(self) -> Any:
+        """hivemind's client of the daemon: calls that go out, handlers of those that come in."""
+        return self.p2p._client.control
+
+    @property
     def peer_id(self) -> str:
-        return str(self._p2p.peer_id)
+        return str(self.p2p.peer_id)
 
     @property
     def daemon(self) -> int | None:
         """Process id of the daemon; None once it has exited."""
-        child = self._p2p._child
+        child = self.p2p._child
         return child.pid if child.returncode is None else None
 
     @property
@@ -184,8 +189,8 @@ class HivemindNode:
         try:
             host, _, peer_id = address.rpartition("/p2p/")
             peer = PeerID.from_base58(peer_id)
-            await self._p2p._client.connect(peer, [Multiaddr(host)])
-            protocol = self._dht.protocol
+            await self.p2p._client.connect(peer, [Multiaddr(host)])
+            protocol = self.dht.protocol
             answer = await protocol.get_stub(peer).rpc_ping(
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
             )
@@ -200,11 +205,11 @@ class HivemindNode:
 
     async def find_neighbours(self) -> None:
         """Fill the routing table with the nodes nearest to this one."""
-        await self._dht.find_nearest_nodes([self._dht.node_id])
+        await self.dht.find_nearest_nodes([self.dht.node_id])
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Full addresses of the peers this daemon is connected to, by peer id."""
-        peers = await self._p2p.list_peers()
+        peers = await self.p2p.list_peers()
         return {
             str(peer.peer_id): tuple(f"{address}/p2p/{peer.peer_id}" for address in peer.addrs)
             for peer in peers
@@ -212,13 +217,13 @@ class HivemindNode:
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         """Whether at least one replica took the record."""
-        return bool(await self._dht.store(key, value, expiry, subkey=subkey))
+        return bool(await self.dht.store(key, value, expiry, subkey=subkey))
 
     async def read(self, key: str) -> dict[bytes, bytes]:
         """Records under ``key``, merged over its replicas."""
         # No expiry suffices: a search that could end early would end at the first peer to claim
         # an infinite one, and show that peer's records only.
-        found = (await self._dht.get_many([key], sufficient_expiration_time=math.nan))[key]
+        found = (await self.dht.get_many([key], sufficient_expiration_time=math.nan))[key]
         if found is None or not isinstance(found.value, dict):
             return {}
         return {subkey: entry.value for subkey, entry in found.value.items()}
@@ -229,7 +234,7 @@ class HivemindNode:
         async def on_stream(info: Any, reader: Any, writer: Any) -> None:
             await handler(str(info.peer_id), reader, writer)
 
-        await self._p2p.add_binary_stream_handler(protocol, on_stream)
+        await self.p2p.add_binary_stream_handler(protocol, on_stream)
 
     async def open_stream(
         self, peer: str, protocol: str
@@ -243,7 +248,7 @@ class HivemindNode:
         from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
         from hivemind.proto import p2pd_pb2
 
-        reader, writer = await self._p2p._client.control.daemon_connector.open_connection()
+        reader, writer = await self.control.daemon_connector.open_connection()
         try:
             opening = p2pd_pb2.StreamOpenRequest(
                 peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol]
@@ -263,31 +268,31 @@ class HivemindNode:
         """End all connections with a peer, and its streams with them."""
         from hivemind.p2p import PeerID
 
-        await self._p2p._client.disconnect(PeerID.from_base58(peer))
+        await self.p2p._client.disconnect(PeerID.from_base58(peer))
 
     async def wait_dead(self) -> str:
         """Return when the daemon has exited or hung up, with what happened."""
-        exited = asyncio.ensure_future(self._p2p._child.wait())
-        hung_up = self._p2p._client.control._read_task
+        exited = asyncio.ensure_future(self.p2p._child.wait())
+        hung_up = self.control._read_task
         try:
             await asyncio.wait({exited, hung_up}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             exited.cancel()
-        code = self._p2p._child.returncode
+        code = self.p2p._child.returncode
         return "the daemon hung up" if code is None else f"the daemon exited with status {code}"
 
     async def stop(self) -> None:
         """End the daemon and remove its sockets."""
-        self._dht.is_alive = False
-        child = self._p2p._child
+        self.dht.is_alive = False
+        child = self.p2p._child
         try:
             async with asyncio.timeout(STOP_SECONDS):
-                await self._p2p.shutdown()
+                await self.p2p.shutdown()
         except TimeoutError:
             logger.warning("p2pd did not stop within %g s; killing it", STOP_SECONDS)
             child.kill()
             await child.wait()
-        for address in (self._p2p._daemon_listen_maddr, self._p2p._client_listen_maddr):
+        for address in (self.p2p._daemon_listen_maddr, self.p2p._client_listen_maddr):
             with suppress(FileNotFoundError):
                 Path(address["unix"]).unlink()
 

@@ -80,6 +80,11 @@ class HivemindTransport:
         )
 
     @property
+    def node(self) -> HivemindNode:
+        """The node of the hash table and the daemon below it; another one after each failure."""
+        return self._supervisor.node
+
+    @property
     def peer_id(self) -> str:
         return self._supervisor.node.peer_id
 

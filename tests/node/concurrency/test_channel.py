@@ -9,8 +9,13 @@ from node.concurrency.channel import Channel, ChannelError
 
 
 @pytest.fixture
-def ends() -> tuple[Channel, Channel]:
-    one, other = socket.socketpair()
+def sockets() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair()
+
+
+@pytest.fixture
+def ends(sockets) -> tuple[Channel, Channel]:
+    one, other = sockets
     return Channel(one), Channel(other)
 
 
@@ -25,7 +30,7 @@ def test_after_it_was_closed_the_other_side_counts_as_gone_from_both_ends(ends):
     there.close()
 
 
-def test_closing_ends_a_wait_for_a_message_and_a_wait_to_be_read(ends):
+def test_closing_ends_a_wait_for_a_message_and_a_wait_to_be_read(sockets, ends):
     here, there = ends
     errors = []
 
@@ -43,7 +48,7 @@ def test_closing_ends_a_wait_for_a_message_and_a_wait_to_be_read(ends):
     for thread in threads:
         thread.start()
     # The first bytes have arrived, so the sender waits for the rest to be read.
-    assert there._end.recv(1)
+    assert sockets[1].recv(1)
     here.close()
     for thread in threads:
         thread.join(20)

@@ -73,7 +73,7 @@ def test_one_prompt_is_one_engines_and_the_work_is_shared(fleet, engines):
     prompts = [(1,) * length for length in (1, 2, 3, 4)]
     everything = [Trajectory(8 * n + k, p) for n, p in enumerate(prompts) for k in range(8)]
     fleet.submit(everything, SAMPLING)
-    homes = [{t.prompt for t in everything if fleet._where[t.key] == n} for n in range(2)]
+    homes = [{t.prompt for t in everything if fleet.home(t.key) == n} for n in range(2)]
     assert [len(home) for home in homes] == [2, 2]
     assert polled(fleet, 32) == {t.key: counted(t.prompt) for t in everything}
     assert fleet.poll(0.0) == []

@@ -278,7 +278,7 @@ def test_the_second_death_loses_nothing_where_it_meets_a_halt(strange, caplog):
     under_way(engine, [Trajectory(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
     os.kill(engine.pid, signal.SIGKILL)
     under_way(engine, [Trajectory(1, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
-    assert engine._counters.snapshot() == {"engine_restarts": 1}
+    assert engine.counters.snapshot() == {"engine_restarts": 1}
     os.kill(engine.pid, signal.SIGKILL)
     left = dict(engine.halt())
     assert sorted(left) == [0, 1] and all(begun.ids for begun in left.values())
@@ -292,7 +292,7 @@ def test_a_stop_that_reaches_the_process_too_is_left_to_its_owner(strange):
     under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
     os.kill(engine.pid, signal.SIGTERM)
     assert len(finished(engine, 1)[0].ids) == GREEDY.max_new_tokens
-    assert engine._counters.snapshot() == {}
+    assert engine.counters.snapshot() == {}
 
 
 def test_without_another_process_it_is_said_which_limit_and_nothing_is_forgotten(
@@ -337,7 +337,7 @@ def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced_when_there_is_w
     os.kill(engine.pid, how)
     engine.rest()
     assert engine.poll(0.1) == []
-    assert engine._counters.snapshot() == {"engine_restarts": 1}
+    assert engine.counters.snapshot() == {"engine_restarts": 1}
     assert engine.pid is None, "another one would take memory that is the learner's now"
     assert "another one starts when there is something to write" in caplog.text
     ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
@@ -357,13 +357,13 @@ def test_a_hung_process_takes_no_message_and_holds_nobody_up(strange):
     os.kill(engine.pid, signal.SIGSTOP)
     groups = engine.generate([(1,) * 500] * 1000, 1, Sampling(max_new_tokens=1))
     assert [sample.ids for (sample,) in groups] == [((500 + 1) % 90 + 1,)] * 1000
-    assert engine._counters.snapshot() == {"engine_restarts": 1}
+    assert engine.counters.snapshot() == {"engine_restarts": 1}
 
 
 def test_a_slow_process_is_left_alone(strange):
     engine = strange("counting", HASTY, slow=0.25 * HASTY)
     engine.generate([(1, 2)], 1, Sampling(max_new_tokens=6))
-    assert engine._counters.snapshot() == {}
+    assert engine.counters.snapshot() == {}
 
 
 def test_a_process_that_hangs_in_its_start_is_not_tried_again(strange, monkeypatch):
@@ -400,7 +400,7 @@ def test_weights_that_the_engine_cannot_use_are_told(strange):
 def test_a_snapshot_that_was_damaged_stops_the_engine_with_its_name(tmp_path):
     policy = random_policy()
     engine = opened(policy, tmp_path, kind="transformers")
-    engine._start()
+    engine.start()
     (folder,) = tmp_path.glob(f"{PREFIX}*")
     (folder / WEIGHTS).write_bytes(b"half")
     with pytest.raises(NodeError, match=f"missing or damaged.*{WEIGHTS}"):

@@ -174,7 +174,7 @@ def test_a_job_that_joins_is_read_and_the_others_are_not_read_again(tmp_path):
     def count(module, args, given):
         read.append(given["input_ids"].numel())
 
-    writing.backend._policy.model.register_forward_pre_hook(count, with_kwargs=True)
+    writing.backend.policy.model.register_forward_pre_hook(count, with_kwargs=True)
     for number, prompt in enumerate(PROMPTS):
         writing.backend.submit([Job(number, prompt, CAP, 1.0, False)])
         writing.steps(5)

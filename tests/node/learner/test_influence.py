@@ -157,7 +157,7 @@ def test_an_update_hears_every_weight_of_the_shipped_models():
         done = tuple(TrainingCompletion((n, *ids), (True,) * 5) for n in (1, 2))
         groups = [TrainingGroup(ids, done, (0.0, 1.0), own) for own in (True, False)]
         with GroupGradients(policy.model, [0, 1]) as parts:
-            learner._add(learner.rows(groups), {}, Tally(), apart=parts)
+            learner.add(learner.rows(groups), {}, Tally(), apart=parts)
         assert parts.complete
 
 

@@ -49,7 +49,7 @@ def gradient_of(
     policy = random_policy(spread=spread)
     learner = Learner(policy, config, **settings)
     caught = []
-    learner._optimizer.step = lambda: caught.append(
+    learner.optimizer.step = lambda: caught.append(
         torch.cat([p.grad.flatten() for p in policy.model.parameters()]).clone()
     )
     learner.update(groups)
@@ -445,10 +445,8 @@ def test_logprobs_under_half_precision_weights_are_float32_and_close_to_full_pre
 def test_half_precision_weights_get_the_full_precision_gradient(dtype):
     policy = random_policy(dtype=dtype)
     learner = Learner(policy, CONFIG)
-    optimizer, caught = learner._optimizer, []
-    optimizer.step = lambda: caught.append(
-        torch.cat([m.grad.flatten() for m in optimizer._masters])
-    )
+    optimizer, caught = learner.optimizer, []
+    optimizer.step = lambda: caught.append(torch.cat([m.grad.flatten() for m in optimizer.masters]))
     learner.update(MIXED)
     (half,), full = caught, gradient_of(MIXED)
     assert half.dtype == torch.float32

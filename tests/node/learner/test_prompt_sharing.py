@@ -75,13 +75,13 @@ def update(
 ) -> tuple[torch.Tensor, UpdateStats]:
     """The gradient and the report of an update that leaves the policy as it is."""
     learner = Learner(policy, config, correction=how)
-    learner._sharing = sharing
+    learner.sharing = sharing
     caught = []
-    learner._optimizer.step = lambda: caught.append(
+    learner.optimizer.step = lambda: caught.append(
         torch.cat([p.grad.flatten() for p in policy.model.parameters()]).clone()
     )
     stats = learner.update(drawn)
-    learner._optimizer.discard()
+    learner.optimizer.discard()
     nothing = torch.zeros(sum(p.numel() for p in policy.model.parameters()))
     return caught[0] if caught else nothing, stats
 

@@ -87,13 +87,13 @@ def test_memory_that_runs_out_after_a_step_leaves_the_proximal_policy_as_it_was(
     config = changed(CONFIG, epochs=2, lr=1e-2)
     policy, usual = cramped_policy(1 << 30, dtype=dtype), random_policy(dtype=dtype)
     learner = Learner(policy, config)
-    step = learner._optimizer.step
+    step = learner.optimizer.step
 
     def step_and_shrink() -> None:
         step()
         policy.model.room = 2 * LONGEST
 
-    learner._optimizer.step = step_and_shrink
+    learner.optimizer.step = step_and_shrink
     stats, expected = learner.update(MIXED), Learner(usual, config).update(MIXED)
     assert stats.halved > 0
     assert stats.clip_fraction == pytest.approx(expected.clip_fraction, abs=0.06)
@@ -129,14 +129,14 @@ def test_an_update_that_fails_half_way_leaves_nothing_to_the_next_one():
     config = changed(CONFIG, micro_batch_tokens=1)
     policy, untroubled = random_policy(), random_policy()
     learner, calls = Learner(policy, config), itertools.count()
-    whole = learner._backward
+    whole = learner.optimizer.backward
 
     def backward(*arguments):
         if next(calls) == 2:
             raise RuntimeError("an unspecified launch failure")
         whole(*arguments)
 
-    learner._backward = backward
+    learner.optimizer.backward = backward
     with pytest.raises(RuntimeError, match="launch failure"):
         learner.update(MIXED)
     assert all(p.grad is None for p in policy.model.parameters())
@@ -152,7 +152,7 @@ def test_memory_that_runs_out_in_the_optimizers_step_is_told_by_what_would_help(
     def step():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    learner._optimizer._adam.step = step
+    learner.optimizer.adam.step = step
     with pytest.raises(NodeError, match=r"optimizer's step.*adamw8bit.*learner.offload.*yields"):
         learner.update(MIXED)
     assert policy.version == 0

@@ -108,7 +108,7 @@ def test_records_take_bounded_space_and_the_latest_stay(
 
 def test_a_full_disk_is_named_by_the_metrics_file(tmp_path: Path) -> None:
     lines = JsonLinesFile(tmp_path / "metrics.jsonl")
-    lines._file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
+    lines.file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
     with pytest.raises(DiskFullError, match="Free some space"):
         lines.write(RECORD)
     lines.close()

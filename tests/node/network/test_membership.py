@@ -31,6 +31,6 @@ def test_a_network_side_that_ends_is_told_and_counted(tmp_path: Path) -> None:
     journal = Journal(MEMORY, clock)
     pool = Pool(journal, 1, 60.0, clock, counters)
     membership = Membership(Config(), RunFolder(tmp_path), journal, pool, counters)
-    asyncio.run(membership._run(Broken()))
+    asyncio.run(membership.follow(Broken()))
     assert str(membership.failure) == "the disk is gone"
     assert counters.snapshot() == {"member_stopped": 1}

@@ -113,13 +113,13 @@ def watched(journal, calls: list[str], **settings) -> tuple[Parts, Rounds]:
     """A node that alternates, and the calls of its engine and learner in their order."""
     made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
     rounds = made.rounds(made.tasks, **settings)
-    learn = rounds._learner.update
+    learn = rounds.learner.update
 
     def update(groups):
         calls.append("learn")
         return learn(groups)
 
-    rounds._learner.update = update
+    rounds.learner.update = update
     return made, rounds
 
 
@@ -135,13 +135,13 @@ def test_an_update_that_fails_after_its_first_step_leaves_the_engine_no_earlier_
     journal,
 ) -> None:
     made, rounds = watched(journal, [])
-    learn = rounds._learner.update
+    learn = rounds.learner.update
 
     def update(groups):
         learn(groups)
         raise ZeroDivisionError
 
-    rounds._learner.update = update
+    rounds.learner.update = update
     with pytest.raises(ZeroDivisionError):
         rounds.step()
     assert made.engine.version == made.policy.version > 0
@@ -361,7 +361,7 @@ def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(jo
     made.overlapping(1).generate(3, Stopwatch())
     left = [group.draw.level for group in made.shelf.groups()]
     again = parts(journal)
-    again.tasks._sampler.levels = (("sums", 0),)
+    again.tasks.sampler.levels = (("sums", 0),)
     again.overlapping(1, version=1)
     assert again.counters.snapshot()["own_groups_filtered{reason=task_gone}"] == left.count(1)
 

@@ -24,8 +24,13 @@ begun_texts = st.lists(
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    shelf = Shelf(Journal(MEMORY, VirtualClock(0.0)))
+def journal() -> Journal:
+    return Journal(MEMORY, VirtualClock(0.0))
+
+
+@pytest.fixture
+def shelf(journal: Journal) -> Shelf:
+    shelf = Shelf(journal)
     shelf.begin(enumerate(DRAWS), 5)
     return shelf
 
@@ -40,12 +45,11 @@ def test_what_is_written_comes_back_to_the_last_bit(begun: Begun, finish: Finish
     assert [k.written for k in kept] == [{}, {3: Written(begun, finish)}, {}]
 
 
-def test_taken_groups_are_used_and_dropped_ones_are_gone(shelf: Shelf) -> None:
+def test_taken_groups_are_used_and_dropped_ones_are_gone(shelf: Shelf, journal: Journal) -> None:
     shelf.write([(Place(t, 0), Written(Begun((1,), (-1.0,), (5,)))) for t in range(3)])
     shelf.take([0, 2], 9)
     shelf.drop([1])
     assert shelf.groups() == []
-    journal = shelf._journal
     assert journal.read("SELECT author, epoch, number, step, trained FROM used") == [
         (b"", 7, 0, 9, 0),
         (b"", 7, 2, 9, 0),

@@ -66,7 +66,7 @@ def test_a_checkpoint_from_before_these_were_kept_is_gone_on_with(tmp_path: Path
     Progress(folder, journal).save(1, trainer())
     progress = Progress(folder, journal)
     for name in ("lead", "forgetting"):
-        del progress._loaded.state[name]
+        del progress.loaded.state[name]
     progress.restore(again := trainer(), pool)
     assert again.lead.worth == 1
     json.dumps(again.alarm.state_dict())
