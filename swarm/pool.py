@@ -17,9 +17,9 @@ from swarm.pooled_group import Candidate, GroupKey, PooledGroup
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
-KEPT_USES = 1 << 18
-"""Uses that are remembered: far more than there can be before a group is too old to be admitted
-again, and few enough for the journal not to grow for ever."""
+KEPT_USES = 1 << 16
+"""Uses that are remembered: several times as many as there can be before a group is too old to be
+admitted again, and few enough for the journal to stop growing within an hour of fast rounds."""
 _OWN = b""
 _THIS = "author=? AND epoch=? AND number=?"
 _INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"

@@ -68,7 +68,7 @@ def chaos(options: argparse.Namespace) -> int:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     try:
-        with crowd(scene, options.folder, options.nodes, listen=True, pause=pause) as swarm:
+        with crowd(scene, options.folder, options.nodes, hurt=True, pause=pause) as swarm:
             for node, author in zip(swarm.nodes, swarm.authors, strict=True):
                 evidence.add("nodes", (node.name, author, node.side))
             gatherer = Gatherer(evidence, swarm.nodes, swarm.roots, scene.whole)

@@ -39,7 +39,7 @@ def soak(options: argparse.Namespace, result_path: Path) -> int:
     console, scene = Console(), World(options.folder)
     evidence = Evidence(options.folder / "evidence.sqlite")
     try:
-        with crowd(scene, options.folder, options.nodes, listen=False, pause=0.0) as swarm:
+        with crowd(scene, options.folder, options.nodes, hurt=False, pause=0.0) as swarm:
             gatherer = Gatherer(evidence, swarm.nodes, swarm.roots, scene.whole)
             try:
                 end = time.monotonic() + 60.0 * options.minutes

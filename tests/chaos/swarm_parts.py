@@ -47,11 +47,11 @@ class Crowd:
 
 
 @contextmanager
-def crowd(world: World, folder: Path, nodes: int, *, listen: bool, pause: float) -> Iterator[Crowd]:
+def crowd(world: World, folder: Path, nodes: int, *, hurt: bool, pause: float) -> Iterator[Crowd]:
     """Start everybody and wait until every node has done a round; end them all afterwards.
 
     Args:
-        listen: whether there are listeners.
+        hurt: whether there are listeners, and a small disk under the first node.
         pause: seconds before each round.
 
     Raises:
@@ -61,7 +61,7 @@ def crowd(world: World, folder: Path, nodes: int, *, listen: bool, pause: float)
     members, listeners = [], []
     try:
         signed, address = _found(world, seed)
-        if listen:
+        if hurt:
             for side in (0, 1):
                 place = folder / f"listener-{side}"
                 listeners.append(_listen(world, place, side, address))
@@ -70,7 +70,7 @@ def crowd(world: World, folder: Path, nodes: int, *, listen: bool, pause: float)
             name = f"node-{number + 1}"
             node = ChaosNode(world, folder / name, name, number % 2, pause=pause)
             members.append(node)
-            if number == 0:
+            if hurt and number == 0:
                 world.small_disk(node.run_folder)
             authors.append(node.prepare(number, [address]))
             node.start()
