@@ -5,8 +5,6 @@ The keys are in :mod:`node.config.sections` and :mod:`node.config.learning`.
 
 from __future__ import annotations
 
-import math
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError, model_validator
 
+from node.config import contradictions
 from node.config.base import Section
-from node.config.kinds import ENGINES, REGISTRIES
+from node.config.kinds import ENGINES
 from node.config.learning import LearnerSection, PolicySection
 from node.config.renamed import present
 from node.config.sections import (
@@ -32,8 +31,6 @@ from node.config.validation_errors import explain
 from node.errors import ConfigError, NodeError
 from node.storage.atomic_files import write_atomic
 from node.storage.run_folder import RunFolder
-from protocol.errors import BadKey
-from protocol.identity import author_of
 
 
 class Config(Section):
@@ -67,58 +64,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Config:
-        mixture = self.mixture
-        if mixture.local + mixture.external == 0:
-            raise ConfigError(
-                "mixture.local",
-                0,
-                "With mixture.external = 0 as well an update has no groups: raise either.",
-            )
-        if mixture.pool_groups < mixture.external:
-            raise ConfigError(
-                "mixture.pool_groups",
-                mixture.pool_groups,
-                f"Hold at least mixture.external = {mixture.external} groups.",
-            )
-        if self.tasks.weights and not any(self.tasks.weights.values()):
-            raise ConfigError(
-                "tasks.weights", self.tasks.weights, "Give at least one family a positive weight."
-            )
-        if self.schedule.over_provision > self.schedule.max_staleness:
-            raise ConfigError(
-                "schedule.over_provision",
-                self.schedule.over_provision,
-                "What an update leaves must be young enough for the next: raise "
-                f"schedule.max_staleness to {math.ceil(self.schedule.over_provision)} or lower it.",
-            )
-        if self.schedule.over_provision and not self.overlaps:
-            raise ConfigError(
-                "schedule.over_provision",
-                self.schedule.over_provision,
-                "Groups are begun ahead of an update under schedule.mode = 'overlap' alone: set "
-                "that, or leave it at 0.",
-            )
-        for key in ("tensor_parallel", "data_parallel"):
-            width = getattr(self.engine, key)
-            if width > 1 and not ENGINES.load(self.engine.kind).several_gpus:
-                able = [name for name in ENGINES.own if ENGINES.load(name).several_gpus]
-                raise ConfigError(
-                    f"engine.{key}",
-                    width,
-                    f"Only engine.kind = {' or '.join(map(repr, able))} takes several GPUs: set "
-                    "that, or leave it at 1.",
-                )
-        if self.network.relay and not self.network.peers:
-            raise ConfigError(
-                "network.relay", True, "Name the peers that relay in network.peers or --peers."
-            )
-        for registry in REGISTRIES:
-            section, name = registry.key.split(".")
-            chosen = getattr(self, section)
-            if options := getattr(chosen, f"{name}_options"):
-                registry.options(getattr(chosen, name), options)
-        for key in ("listen", "announce", "peers"):
-            _check_addresses(f"network.{key}", getattr(self.network, key), key == "peers")
+        contradictions.refuse(self)
         return self
 
 
@@ -205,29 +151,3 @@ def _with_paths(config: Config, base: Path) -> Config:
             "policy": config.policy.model_copy(update={"model": model}),
         }
     )
-
-
-_ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/tcp/(\d{1,5})(/[^/\s]+)*")
-_HIGHEST_PORT = 65535
-
-
-def _check_addresses(key: str, addresses: tuple[str, ...], dialled: bool) -> None:
-    for address in addresses:
-        parsed = _ADDRESS.fullmatch(address)
-        if not parsed or int(parsed[2]) > _HIGHEST_PORT:
-            raise ConfigError(key, address, "Write a multiaddress such as /ip4/10.0.0.5/tcp/31337.")
-        if dialled and not _is_peer(address):
-            raise ConfigError(
-                key,
-                address,
-                "End it with /p2p/ and the peer's id; the peer's start message shows it whole.",
-            )
-
-
-def _is_peer(address: str) -> bool:
-    _, named, peer = address.rpartition("/p2p/")
-    try:
-        author_of(peer)
-    except BadKey:
-        return False
-    return bool(named)

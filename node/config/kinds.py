@@ -39,13 +39,20 @@ CURRICULA = Registry(
 ENGINES = Registry(
     "engine.kind", "node.engines.kind:EngineKind", "node.engines.kinds", "swarm_node.engines"
 )
-REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA, ENGINES)
+TRANSPORTS = Registry(
+    "network.transport",
+    "node.network.transport_kind:TransportKind",
+    "node.network.transports",
+    "swarm_node.transports",
+)
+REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA, ENGINES, TRANSPORTS)
 
 Loss = Annotated[str, AfterValidator(LOSSES.check)]
 Advantage = Annotated[str, AfterValidator(ADVANTAGES.check)]
 Correction = Annotated[str, AfterValidator(CORRECTIONS.check)]
 Selection = Annotated[str, AfterValidator(SELECTIONS.check)]
 Engine = Annotated[str, AfterValidator(ENGINES.check)]
+Transport = Annotated[str, AfterValidator(TRANSPORTS.check)]
 Curriculum = Annotated[str, AfterValidator(CURRICULA.check)]
 
 

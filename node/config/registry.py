@@ -126,14 +126,17 @@ class Registry:
         return getattr(import_module(module), name)  # type: ignore[no-any-return]
 
     def _only_kind(self, module: str) -> Any:
-        (kind,) = (
+        kinds = [
             value
             for value in vars(import_module(module)).values()
             if isinstance(value, type)
             and value.__module__ == module
             and issubclass(value, self._base)
-        )
-        return kind
+        ]
+        if len(kinds) != 1:
+            base = self.base.replace(":", ".")
+            raise TypeError(f"{module} must define one class that extends {base}, not {len(kinds)}")
+        return kinds[0]
 
 
 @lru_cache(maxsize=1)

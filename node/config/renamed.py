@@ -34,7 +34,7 @@ def _advantage(normalise: Any) -> Any:
 RENAMED: Mapping[str, Renamed] = {
     "learner.normalise_std": Renamed("learner.advantage", _advantage),
     "learner.tis_cap": Renamed(
-        "mixture.correction_options.cap", float, ("mixture.correction", "tis")
+        "mixture.correction_options.cap", lambda cap: cap, ("mixture.correction", "tis")
     ),
 }
 """Read for one release, with a warning."""
@@ -72,6 +72,9 @@ def _get(values: Any, key: str) -> Any:
 def _set(values: dict[str, Any], path: list[str], value: Any) -> None:
     *tables, last = path
     for name in tables:
-        values[name] = dict(values.get(name, {}))
+        inner = values.get(name, {})
+        if not isinstance(inner, Mapping):
+            return  # a value where a table belongs is told as such by whoever checks the whole
+        values[name] = dict(inner)
         values = values[name]
     values[last] = value

@@ -16,10 +16,12 @@ from node.config.kinds import (
     CURRICULA,
     ENGINES,
     SELECTIONS,
+    TRANSPORTS,
     Correction,
     Curriculum,
     Engine,
     Selection,
+    Transport,
     kind_key,
     options_key,
 )
@@ -51,7 +53,8 @@ class NodeSection(Section):
 class NetworkSection(Section):
     """How this node meets its peers."""
 
-    transport: Literal["hivemind"] = key("hivemind", "The peer-to-peer stack.")
+    transport: Transport = kind_key(TRANSPORTS, "hivemind", "The peer-to-peer stack.")
+    transport_options: Options = options_key("transport")
     listen: Texts = key(
         ("/ip4/0.0.0.0/tcp/0",),
         "Multiaddresses to listen on. Port 0 takes any free port; name one to open a firewall for.",

@@ -32,32 +32,38 @@ def rows_of(
     for number, group in enumerate(groups):
         if not informative(group.rewards):
             continue
-        room = context_length - len(group.prompt_ids)
-        cap = max(0, min(longest, room))
+        cap = max(0, min(longest, context_length - len(group.prompt_ids)))
         done = [completion.first(cap) for completion in group.completions]
-        tokens = sum(sum(completion.trained) for completion in done)
-        if not tokens:
-            continue
-        counts = Counts(tokens, len(done), longest)
-        advantages = advantage(group.rewards)
-        values = (0.0,) * len(done) if group.own else worth(done, group.rewards)
-        columns = zip(done, advantages, values, strict=True)
-        kept = [each for each in columns if any(each[0].trained)]
-        kept_done, kept_advantages, kept_values = zip(*kept, strict=True)
-        rows.append(
-            Row(
-                group.prompt_ids,
-                kept_done,
-                kept_advantages,
-                group.own,
-                loss.share(counts, len(groups)),
-                number,
-                kept_values,
-                first,
-            )
-        )
-        first += len(kept)
+        if tokens := sum(sum(completion.trained) for completion in done):
+            share = loss.share(Counts(tokens, len(done), longest), len(groups))
+            rows.append(_row(group, done, advantage(group.rewards), share, number, first))
+            first += len(rows[-1].completions)
     return rows
+
+
+def _row(
+    group: TrainingGroup,
+    done: Sequence[TrainingCompletion],
+    advantages: Sequence[float],
+    share: float,
+    number: int,
+    first: int,
+) -> Row:
+    """The completions of a group that have a trained token."""
+    values = (0.0,) * len(done) if group.own else worth(done, group.rewards)
+    columns = zip(done, advantages, values, strict=True)
+    kept = [each for each in columns if any(each[0].trained)]
+    kept_done, kept_advantages, kept_values = zip(*kept, strict=True)
+    return Row(
+        group.prompt_ids,
+        kept_done,
+        kept_advantages,
+        group.own,
+        share,
+        number,
+        kept_values,
+        first,
+    )
 
 
 def worth(completions: Sequence[TrainingCompletion], rewards: Sequence[float]) -> tuple[float, ...]:

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from node.concurrency.loop_thread import LoopThread
 from node.config.config import Config
+from node.config.kinds import TRANSPORTS
 from node.errors import NodeError
 from node.lifecycle import Opened
 from node.network.pinned_manifest import pinned_manifest
+from node.network.transport_kind import TransportKind
 from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
 from node.tasks.verifier.verifier import Verifier
@@ -33,8 +35,6 @@ from swarm.journal import Journal
 from swarm.member import Member, MemberStatus
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
-from swarm.transport.apart.transport import ApartTransport
-from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -101,18 +101,9 @@ class Membership(Opened):
         self._claim("identity", self.identity.author, self._folder.identity)
         loop = LoopThread("network")
         stack.callback(loop.close)
+        kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
         # A seed has no learner that strangers could get in the way of.
-        kind = ApartTransport if self._takes else HivemindTransport
-        transport = kind(
-            self._folder.identity,
-            listen=network.listen,
-            announce=network.announce,
-            peers=network.peers,
-            relay=network.relay,
-            start_timeout=network.start_timeout,
-            peer_cache=self._folder.peer_cache,
-            counters=self._counters,
-        )
+        transport = kind.open(network, self._folder, self._counters, beside=self._takes)
         stack.callback(lambda: loop.call(transport.close()))
         loop.call(transport.start())
         signed, self.notes = loop.call(

@@ -28,6 +28,7 @@ from node.tasks.sampler import served_levels
 from node.tasks.sandbox.walls import find_walls
 from node.tasks.verifier.pool import VerifierPool
 from node.tasks.verifier.verifier import Verifier
+from protocol.manifest import Manifest
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import open_or_restore
@@ -75,6 +76,19 @@ class Participant(Opened):
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
 
+    def _verifiers(self, manifest: Manifest) -> VerifierPool:
+        """Who scores own groups; what they open and what stands around them is said."""
+        allowed = allowed_by(self.config.tasks)
+        for line in overview(manifest.catalogue, allowed):
+            self._say(line)
+        self._say(f"texts are scored behind: {find_walls()}")
+        return VerifierPool(
+            [
+                Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
+                for _ in range(JUDGES if self.config.overlaps else 1)
+            ]
+        )
+
     def _open(self, stack: ExitStack) -> None:
         config, clock = self.config, self._clock
         threads = choose(config.node.threads, share=2 if config.overlaps else 1)
@@ -86,15 +100,7 @@ class Participant(Opened):
             Membership(config, self.folder, journal, pool, self.counters)
         )
         manifest = self.membership.manifest
-        allowed = allowed_by(config.tasks)
-        for line in overview(manifest.catalogue, allowed):
-            self._say(line)
-        self._say(f"texts are scored behind: {find_walls()}")
-        verifiers = [
-            Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
-            for _ in range(JUDGES if config.overlaps else 1)
-        ]
-        verifier = stack.enter_context(VerifierPool(verifiers))
+        verifier = stack.enter_context(self._verifiers(manifest))
         levels = served_levels(manifest.catalogue, verifier.start())
         progress = Progress(self.folder, journal)
         self.notes = (*notes, *self.membership.notes, *progress.notes)

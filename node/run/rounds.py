@@ -194,16 +194,7 @@ class Rounds:
             proven = self._accounts.proven()
             external, outside = self._take(number, informative, len(trained), proven)
         with watch.time("update"):
-            update = self._learn([g.training for g in trained] + outside)
-            if not update.skipped:
-                self._mixture.observe(update.lead, update.groups_external)
-            credited = earned(external, update.useful)
-            self._accounts.prove(credited)
-            if useless := sum(not useful for _, useful in credited):
-                self._counters.add("outside_useless", useless)
-            self._pool.record_update(
-                self._policy.version, [g.key for g in trained], [g.key for g in external]
-            )
+            update = self._update(trained, external, outside)
         if last and every:
             evaluation = self._evaluate()
         self.round = number
@@ -224,6 +215,24 @@ class Rounds:
         )
         self._report(outcome)
         return outcome
+
+    def _update(
+        self,
+        trained: Sequence[OwnGroup],
+        external: Sequence[PooledGroup],
+        outside: Sequence[TrainingGroup],
+    ) -> UpdateStats:
+        """Learn, and note what came of it: the peers' lead, their standing, the lineage."""
+        update = self._learn([*(g.training for g in trained), *outside])
+        if not update.skipped:
+            self._mixture.observe(update.lead, update.groups_external)
+        credited = earned(external, update.useful)
+        self._accounts.prove(credited)
+        if useless := sum(not useful for _, useful in credited):
+            self._counters.add("outside_useless", useless)
+        own, taken = [g.key for g in trained], [g.key for g in external]
+        self._pool.record_update(self._policy.version, own, taken)
+        return update
 
     def _missing(self) -> int:
         """Own groups that outside ones could spare, and do not."""

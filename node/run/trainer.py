@@ -93,16 +93,7 @@ class Trainer:
         self._pool = pool
         self._counters = counters
         self.policy = policy
-        self.sampler = TaskSampler(
-            levels,
-            config.tasks.weights,
-            random.Random(config.node.seed),
-            CURRICULA.open(
-                config.tasks.curriculum,
-                config.tasks.curriculum_options,
-                config.engine.group_size,
-            ),
-        )
+        self.sampler = _sampler(config, levels)
         self._heldout = heldout_tasks(self.sampler.levels, config.schedule.eval_tasks)
         self.alarm = ForgettingAlarm(counters, self._heldout)
         self.lead = PeersLead()
@@ -113,37 +104,11 @@ class Trainer:
         self.engine: RolloutEngine = (
             engine or self._streaming or open_engine(config, policy, counters)
         )
-        self.learner = open_learner(
-            policy,
-            Settings(
-                config.learner,
-                temperature=config.engine.temperature,
-                correction=config.mixture.correction,
-                decoupled=self._streaming is not None and config.schedule.max_staleness > 0,
-                floor="unlikely" in config.mixture.refuse,
-                correction_options=config.mixture.correction_options,
-            ),
-            ranks,
-        )
+        stale = self._streaming is not None and config.schedule.max_staleness > 0
+        self.learner = open_learner(policy, _learning(config, decoupled=stale), ranks)
         self._sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
-        self._draws = Draws(
-            journal,
-            clock,
-            manifest.epoch_seconds,
-            manifest.max_groups_per_epoch,
-            random.Random(),
-        )
-        self._intake = Intake(
-            policy,
-            Limits(
-                config.engine.group_size,
-                config.engine.max_new_tokens,
-                [name for name in FILTERS if name in config.mixture.refuse],
-            ),
-            {spec.name: spec.extract for spec in manifest.catalogue},
-            secret or secrets.token_bytes(16),
-            counters,
-        )
+        self._draws = _draws(journal, clock, manifest)
+        self._intake = _intake(config, policy, manifest, secret, counters)
         self._overlapping: OverlappingGenerator | None = None
         self._generator = Generator(
             author=author,
@@ -176,20 +141,7 @@ class Trainer:
             source=self._source(done),
             pool=self._pool,
             accounts=Accounts(self._journal, self._clock),
-            mixture=Mixture(
-                MixtureConfig(
-                    config.mixture.external,
-                    config.mixture.informative,
-                    rules.discard,
-                    config.mixture.local,
-                    config.mixture.author_share,
-                    config.mixture.newcomer_share,
-                ),
-                config.node.seed,
-                self.lead,
-                SELECTIONS.load(config.mixture.select),
-                SELECTIONS.options(config.mixture.select, config.mixture.select_options),
-            ),
+            mixture=_mixture(config, rules, self.lead),
             intake=self._intake,
             policy=self.policy,
             learner=self.learner,
@@ -258,6 +210,57 @@ class Trainer:
             sampling.temperature,
             sampling.max_new_tokens,
         )
+
+
+def _sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:
+    tasks = config.tasks
+    curriculum = CURRICULA.open(
+        tasks.curriculum, tasks.curriculum_options, config.engine.group_size
+    )
+    return TaskSampler(levels, tasks.weights, random.Random(config.node.seed), curriculum)
+
+
+def _learning(config: Config, *, decoupled: bool) -> Settings:
+    return Settings(
+        config.learner,
+        temperature=config.engine.temperature,
+        correction=config.mixture.correction,
+        decoupled=decoupled,
+        floor="unlikely" in config.mixture.refuse,
+        correction_options=config.mixture.correction_options,
+    )
+
+
+def _draws(journal: Journal, clock: Clock, manifest: Manifest) -> Draws:
+    epoch, most = manifest.epoch_seconds, manifest.max_groups_per_epoch
+    return Draws(journal, clock, epoch, most, random.Random())
+
+
+def _intake(
+    config: Config, policy: Policy, manifest: Manifest, secret: bytes, counters: Counters
+) -> Intake:
+    limits = Limits(
+        config.engine.group_size,
+        config.engine.max_new_tokens,
+        [name for name in FILTERS if name in config.mixture.refuse],
+    )
+    extract = {spec.name: spec.extract for spec in manifest.catalogue}
+    return Intake(policy, limits, extract, secret or secrets.token_bytes(16), counters)
+
+
+def _mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
+    mixture = config.mixture
+    settings = MixtureConfig(
+        mixture.external,
+        mixture.informative,
+        rules.discard,
+        mixture.local,
+        mixture.author_share,
+        mixture.newcomer_share,
+    )
+    rule = SELECTIONS.load(mixture.select)
+    options = SELECTIONS.options(mixture.select, mixture.select_options)
+    return Mixture(settings, config.node.seed, lead, rule, options)
 
 
 def public_name(name: str) -> str:

@@ -47,8 +47,8 @@ class Starter:
     as_checkpoint: bool = False
     place: Path | None = None
     module: str = MODULE
-    starts: int = 0
-    _snapshot: Snapshot | None = None
+    starts: int = field(default=0, init=False)
+    _snapshot: Snapshot | None = field(default=None, init=False)
 
     def start(self, policy: Policy) -> EngineChild:
         """A process that is on its way up.

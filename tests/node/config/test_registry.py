@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,76 @@ def test_options_of_a_kind_that_has_none_are_refused() -> None:
         Config.with_overrides({"learner.loss_options.beta": 1})
 
 
+CHANGES = {
+    "learner.loss": """
+from node.learner.loss import Loss
+class Mine(Loss):
+    def __call__(self, terms):
+        return -(terms.cur * terms.advantages[:, None]).sum()
+""",
+    "learner.advantage": """
+from node.learner.advantage import Advantage
+class Mine(Advantage):
+    def of(self, rewards):
+        return tuple(rewards)
+""",
+    "mixture.correction": """
+from node.learner.correction import Correction
+class Mine(Correction):
+    def outside(self, prox, entropies, mask, batch):
+        return prox * 0
+""",
+    "mixture.select": """
+from swarm.mixture.selection import Selection
+class Mine(Selection):
+    slots = 4
+    def room(self, informative):
+        return 4
+""",
+    "tasks.curriculum": """
+from node.tasks.curriculum import Curriculum
+class Mine(Curriculum):
+    def next(self, levels, weights, rng):
+        return levels[0]
+""",
+    "engine.kind": """
+from node.engines.kind import EngineKind
+class Mine(EngineKind):
+    beside = True
+    def backend(self, settings):
+        raise NotImplementedError
+""",
+    "network.transport": """
+from node.network.transport_kind import TransportKind
+class Mine(TransportKind):
+    def open(self, network, folder, counters, *, beside):
+        raise NotImplementedError
+""",
+}
+"""By key: a whole file that adds a kind."""
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.key)
+def test_one_file_in_its_folder_adds_a_kind(registry: Registry, tmp_path, monkeypatch) -> None:
+    package = import_module(registry.package)
+    (tmp_path / "mine.py").write_text(CHANGES[registry.key])
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, f"{registry.package}.mine", raising=False)
+    seen = dataclasses.replace(registry)
+    assert "mine" in seen.own
+    assert seen.load("mine").__name__ == "Mine"
+    monkeypatch.delitem(sys.modules, f"{registry.package}.mine")
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.key)
+def test_one_file_of_a_package_adds_a_kind(registry: Registry, tmp_path, monkeypatch) -> None:
+    module = registry.key.replace(".", "_")
+    (tmp_path / f"{module}.py").write_text(CHANGES[registry.key])
+    declare(monkeypatch, tmp_path, "mine", f"{module}:Mine", registry.group)
+    Config.with_overrides({registry.key: "mine"})
+    assert registry.load("mine").__name__ == "Mine"
+
+
 PLAIN = """
 from node.learner.loss import Loss
 class Plain(Loss):
@@ -92,7 +164,7 @@ def test_a_package_that_is_wrong_is_told_as_such(
 ) -> None:
     declare(monkeypatch, package, name, target, LOSSES.group)
     with pytest.raises(ConfigError, match=told):
-        LOSSES.load(name)
+        Config.with_overrides({"learner.loss": name})
 
 
 def test_keys_of_an_earlier_release_are_read_with_a_warning(caplog) -> None:
@@ -120,7 +192,18 @@ def test_an_earlier_key_without_effect_is_left_out_with_a_warning(caplog) -> Non
     [
         ({"learner": {"normalise_std": True, "advantage": "grpo"}}, "learner.normalise_std"),
         ({"learner": {"normalise_std": "maybe"}}, "learner.advantage"),
+        (
+            {"learner": {"tis_cap": "much"}, "mixture": {"correction": "tis"}},
+            "mixture.correction_options.cap",
+        ),
         ({"learner": 3}, "learner"),
+        (
+            {
+                "learner": {"tis_cap": 1.0},
+                "mixture": {"correction": "tis", "correction_options": 5},
+            },
+            "mixture.correction_options",
+        ),
     ],
 )
 def test_an_earlier_key_with_a_wrong_value_is_told_as_any_other(table: dict, key: str) -> None:

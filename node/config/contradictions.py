@@ -1,0 +1,124 @@
+"""Values that are right alone and wrong together, or that only this machine can judge."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from node.config.kinds import ENGINES, REGISTRIES
+from node.errors import ConfigError
+from protocol.errors import BadKey
+from protocol.identity import author_of
+
+if TYPE_CHECKING:
+    from node.config.config import Config
+
+
+def refuse(config: Config) -> None:
+    """Look at a whole configuration.
+
+    Raises:
+        ConfigError: a key contradicts another one, or what it names is not here.
+    """
+    _check_groups(config)
+    _check_schedule(config)
+    _check_kinds(config)
+    _check_gpus(config)
+    _check_network(config)
+
+
+def _check_groups(config: Config) -> None:
+    mixture = config.mixture
+    if mixture.local + mixture.external == 0:
+        raise ConfigError(
+            "mixture.local",
+            0,
+            "With mixture.external = 0 as well an update has no groups: raise either.",
+        )
+    if mixture.pool_groups < mixture.external:
+        raise ConfigError(
+            "mixture.pool_groups",
+            mixture.pool_groups,
+            f"Hold at least mixture.external = {mixture.external} groups.",
+        )
+    if config.tasks.weights and not any(config.tasks.weights.values()):
+        raise ConfigError(
+            "tasks.weights", config.tasks.weights, "Give at least one family a positive weight."
+        )
+
+
+def _check_schedule(config: Config) -> None:
+    schedule = config.schedule
+    if schedule.over_provision > schedule.max_staleness:
+        raise ConfigError(
+            "schedule.over_provision",
+            schedule.over_provision,
+            "What an update leaves must be young enough for the next: raise "
+            f"schedule.max_staleness to {math.ceil(schedule.over_provision)} or lower it.",
+        )
+    if schedule.over_provision and not config.overlaps:
+        raise ConfigError(
+            "schedule.over_provision",
+            schedule.over_provision,
+            "Groups are begun ahead of an update under schedule.mode = 'overlap' alone: set "
+            "that, or leave it at 0.",
+        )
+
+
+def _check_kinds(config: Config) -> None:
+    for registry in REGISTRIES:
+        section, name = registry.key.split(".")
+        chosen = getattr(config, section)
+        kind, options = getattr(chosen, name), getattr(chosen, f"{name}_options")
+        if options or kind not in registry.own:  # what is not ours may be broken
+            registry.options(kind, options)
+
+
+def _check_gpus(config: Config) -> None:
+    for key in ("tensor_parallel", "data_parallel"):
+        width = getattr(config.engine, key)
+        if width > 1 and not ENGINES.load(config.engine.kind).several_gpus:
+            able = [name for name in ENGINES.own if ENGINES.load(name).several_gpus]
+            raise ConfigError(
+                f"engine.{key}",
+                width,
+                f"Only engine.kind = {' or '.join(map(repr, able))} takes several GPUs: set "
+                "that, or leave it at 1.",
+            )
+
+
+def _check_network(config: Config) -> None:
+    network = config.network
+    if network.relay and not network.peers:
+        raise ConfigError(
+            "network.relay", True, "Name the peers that relay in network.peers or --peers."
+        )
+    for key in ("listen", "announce", "peers"):
+        _check_addresses(f"network.{key}", getattr(network, key), key == "peers")
+
+
+_ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/tcp/(\d{1,5})(/[^/\s]+)*")
+_HIGHEST_PORT = 65535
+
+
+def _check_addresses(key: str, addresses: tuple[str, ...], dialled: bool) -> None:
+    for address in addresses:
+        parsed = _ADDRESS.fullmatch(address)
+        if not parsed or int(parsed[2]) > _HIGHEST_PORT:
+            raise ConfigError(key, address, "Write a multiaddress such as /ip4/10.0.0.5/tcp/31337.")
+        if dialled and not _is_peer(address):
+            raise ConfigError(
+                key,
+                address,
+                "End it with /p2p/ and the peer's id; the peer's start message shows it whole.",
+            )
+
+
+def _is_peer(address: str) -> bool:
+    _, named, peer = address.rpartition("/p2p/")
+    try:
+        author_of(peer)
+    except BadKey:
+        return False
+    return bool(named)

@@ -1,0 +1,36 @@
+"""hivemind's hash table and libp2p streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from node.config.sections import NetworkSection
+from node.network.transport_kind import TransportKind
+from node.storage.run_folder import RunFolder
+from swarm.common.counters import Counters
+
+if TYPE_CHECKING:
+    from swarm.transport.transport import Transport
+
+
+class Hivemind(TransportKind):
+    """Real p2p daemons; beside a learner in a process of their own."""
+
+    def open(
+        self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
+    ) -> Transport:
+        """One that listens and announces as the configuration says."""
+        from swarm.transport.apart.transport import ApartTransport
+        from swarm.transport.hivemind.transport import HivemindTransport
+
+        kind = ApartTransport if beside else HivemindTransport
+        return kind(
+            folder.identity,
+            listen=network.listen,
+            announce=network.announce,
+            peers=network.peers,
+            relay=network.relay,
+            start_timeout=network.start_timeout,
+            peer_cache=folder.peer_cache,
+            counters=counters,
+        )
