@@ -41,6 +41,8 @@ app = typer.Typer(
 )
 
 
+GROUP = "swarm_node.commands"
+"""Entry points by which a package adds commands."""
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
     ("demo", demo.command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
@@ -80,9 +82,34 @@ def options(
     """Train a language model on this machine together with others, peer to peer."""
 
 
+def add_commands() -> None:
+    """Take in what installed packages name in the entry points ``swarm_node.commands``.
+
+    Each is a function that typer can read, or a :class:`typer.Typer` of several.
+    """
+    taken = {name for name, *_ in COMMANDS} | {"identity", "experiment"}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        if entry.name in taken:
+            say(f"warning: {entry.value} is left out: there is a command {entry.name}", err=True)
+            continue
+        try:
+            found = entry.load()
+        except Exception as error:  # noqa: BLE001 - a package's fault takes no other command away
+            say(
+                f"warning: command {entry.name}: {entry.value} cannot be imported: {error}",
+                err=True,
+            )
+            continue
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=entry.name)
+        else:
+            app.command(entry.name)(found)
+
+
 def run() -> None:
     """Run one command; exit with 0, 1 (it failed) or 2 (what was asked for makes no sense)."""
     guard_terminal()
+    add_commands()
     try:
         app(prog_name="swarm-node")
     except Exception as error:  # noqa: BLE001 - the last line of defence, and it is loud

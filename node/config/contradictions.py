@@ -69,10 +69,16 @@ def _check_schedule(config: Config) -> None:
 def _check_kinds(config: Config) -> None:
     for registry in REGISTRIES:
         section, name = registry.key.split(".")
-        chosen = getattr(config, section)
-        kind, options = getattr(chosen, name), getattr(chosen, f"{name}_options")
-        if options or kind not in registry.own:  # what is not ours may be broken
-            registry.options(kind, options)
+        chosen = getattr(getattr(config, section), name)
+        options = getattr(getattr(config, section), f"{name}_options")
+        if isinstance(chosen, str):
+            chosen, options = (chosen,), {chosen: options}
+        for kind in chosen:
+            if options.get(kind) or kind not in registry.own:  # what is not ours may be broken
+                registry.options(kind, options.get(kind, {}))
+        if idle := sorted(options.keys() - set(chosen)):
+            remedy = f"It is not in {registry.key}: name it there, or take the table out."
+            raise ConfigError(f"{registry.key}_options", idle[0], remedy)
 
 
 def _check_gpus(config: Config) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Strict
 
 from node.config.base import key
 from node.config.registry import Registry
@@ -45,7 +45,19 @@ TRANSPORTS = Registry(
     "node.network.transports",
     "swarm_node.transports",
 )
-REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA, ENGINES, TRANSPORTS)
+LOGGERS = Registry(
+    "monitor.loggers", "node.monitor.logger:Logger", "node.monitor.loggers", "swarm_node.loggers"
+)
+REGISTRIES = (
+    LOSSES,
+    ADVANTAGES,
+    CORRECTIONS,
+    SELECTIONS,
+    CURRICULA,
+    ENGINES,
+    TRANSPORTS,
+    LOGGERS,
+)
 
 Loss = Annotated[str, AfterValidator(LOSSES.check)]
 Advantage = Annotated[str, AfterValidator(ADVANTAGES.check)]
@@ -54,9 +66,12 @@ Selection = Annotated[str, AfterValidator(SELECTIONS.check)]
 Engine = Annotated[str, AfterValidator(ENGINES.check)]
 Transport = Annotated[str, AfterValidator(TRANSPORTS.check)]
 Curriculum = Annotated[str, AfterValidator(CURRICULA.check)]
+Loggers = Annotated[
+    tuple[Annotated[str, Strict(), AfterValidator(LOGGERS.check)], ...], Strict(False)
+]
 
 
-def kind_key(registry: Registry, default: str, about: str) -> Any:
+def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> Any:
     """A key that names a kind; its values are those of the project and of installed packages."""
     return key(default, about, choices=registry.own)
 

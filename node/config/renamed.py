@@ -28,11 +28,17 @@ class Renamed:
 
 
 def _advantage(normalise: Any) -> Any:
-    return {True: "grpo", False: "dr_grpo"}.get(normalise, normalise)
+    return {True: "grpo", False: "dr_grpo"}[normalise] if isinstance(normalise, bool) else normalise
+
+
+def _loggers(tensorboard: Any) -> Any:
+    named = {True: ["tensorboard"], False: []}
+    return named[tensorboard] if isinstance(tensorboard, bool) else tensorboard
 
 
 RENAMED: Mapping[str, Renamed] = {
     "learner.normalise_std": Renamed("learner.advantage", _advantage),
+    "monitor.tensorboard": Renamed("monitor.loggers", _loggers),
     "learner.tis_cap": Renamed(
         "mixture.correction_options.cap", lambda cap: cap, ("mixture.correction", "tis")
     ),

@@ -15,11 +15,13 @@ from node.config.kinds import (
     CORRECTIONS,
     CURRICULA,
     ENGINES,
+    LOGGERS,
     SELECTIONS,
     TRANSPORTS,
     Correction,
     Curriculum,
     Engine,
+    Loggers,
     Selection,
     Transport,
     kind_key,
@@ -287,8 +289,14 @@ class MonitorSection(Section):
     prometheus_port: int = key(
         0, "Port of the Prometheus metrics on this machine (127.0.0.1). 0: none.", ge=0, le=65535
     )
-    tensorboard: bool = key(
-        False, "Write TensorBoard event files (needs the extra: swarm-node[tensorboard])."
+    loggers: Loggers = kind_key(
+        LOGGERS,
+        (),
+        'Where else records go: "tensorboard" writes event files into the run folder (needs the '
+        "extra: swarm-node[tensorboard]).",
+    )
+    loggers_options: dict[str, Options] = key(
+        {}, "Settings of those loggers that have any of their own, a table for each name."
     )
     log_level: Literal["debug", "info", "warning", "error"] = key(
         "info", "Least important messages that go to node.log."

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from node.config.config import Config
+from node.config.kinds import LOGGERS
 from node.monitor.jsonl import JsonLinesFile, JsonLinesOutput
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.prometheus import Prometheus
 from node.monitor.sink import Sink
-from node.monitor.tensorboard import TensorBoard
 from node.monitor.terminal import Terminal
 from node.storage.run_folder import RunFolder
 
@@ -33,8 +33,8 @@ def open_sinks(config: Config, folder: RunFolder, *, json: bool = False) -> tupl
         add(JsonLinesFile(folder.metrics))
         if monitor.prometheus_port:
             add(Prometheus(monitor.prometheus_port))
-        if monitor.tensorboard:
-            add(TensorBoard(folder.tensorboard))
+        for name in monitor.loggers:
+            add(LOGGERS.open(name, monitor.loggers_options.get(name, {}), folder))
         add(_view(config, json))
         stack.pop_all()
     return tuple(sinks)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from node.config.config import Config
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from tests.node.conftest import Terminal
+from tests.node.packages import declare
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -35,6 +37,30 @@ def test_help_answers_without_loading_torch_pydantic_or_the_network() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert shown.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("greeting:hello", "hello from a package"),
+        ("greeting:gone", "warning: command hello: greeting:gone cannot be imported"),
+    ],
+)
+def test_a_package_adds_a_command_and_a_broken_one_takes_none_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, told: str
+) -> None:
+    (tmp_path / "greeting.py").write_text("def hello():\n    print('hello from a package')\n")
+    declare(monkeypatch, tmp_path, "hello", target, "swarm_node.commands")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    commands = "import sys; from node.cli.main import run; sys.argv[0] = 'swarm-node'; run()"
+    shown = subprocess.run(
+        [sys.executable, "-c", commands, "hello" if "gone" not in target else "--version"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told in shown.stdout + shown.stderr
 
 
 def test_an_unknown_command_is_a_usage_error(terminal: Terminal) -> None:

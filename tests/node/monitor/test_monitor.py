@@ -17,12 +17,12 @@ from node.errors import DiskFullError, NodeError
 from node.monitor import jsonl
 from node.monitor.jsonl import JsonLinesFile, read_records
 from node.monitor.live import LivePanel, PlainLines
+from node.monitor.loggers.tensorboard import TensorBoard
 from node.monitor.logs import start_logging
 from node.monitor.prometheus import Prometheus
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import open_sinks
 from node.monitor.sparkline import BARS, sparkline
-from node.monitor.tensorboard import TensorBoard
 from node.storage.run_folder import RunFolder
 
 RECORD = RoundRecord(
@@ -177,11 +177,11 @@ def test_a_taken_metrics_port_is_named_with_its_key() -> None:
 def test_tensorboard_files_hold_the_figures_by_round(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = TensorBoard(tmp_path)
+    board = TensorBoard(folder := RunFolder(tmp_path))
     for record in rounds(3):
         board.write(record)
     board.close()
-    events = EventAccumulator(str(tmp_path)).Reload()
+    events = EventAccumulator(str(folder.tensorboard)).Reload()
     assert [(e.step, round(e.value, 3)) for e in events.Scalars("reward_own")] == [
         (1, 0.333),
         (2, 0.667),
@@ -196,7 +196,7 @@ def test_a_missing_tensorboard_says_how_to_get_it(
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(NodeError, match=r"pip install 'swarm-node\[tensorboard\]'"):
-        TensorBoard(tmp_path)
+        TensorBoard(RunFolder(tmp_path))
 
 
 def test_the_config_decides_what_is_opened(
@@ -219,7 +219,7 @@ def test_when_one_sink_cannot_open_the_others_are_released(
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     port = free_port()
     config = Config.with_overrides(
-        {"monitor.prometheus_port": port, "monitor.tensorboard": True, "monitor.live": False}
+        {"monitor.prometheus_port": port, "monitor.loggers": ["tensorboard"], "monitor.live": False}
     )
     with pytest.raises(NodeError, match="tensorboard"):
         open_sinks(config, RunFolder(tmp_path))
