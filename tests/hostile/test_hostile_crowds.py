@@ -35,8 +35,8 @@ async def never_answers(swarm: MemorySwarm, names: list[str], about: Node) -> No
 
     for name in names:
         sid = await swarm.stranger(name)
-        sid.handle(PULL_STREAM, never, **LIMITS)
-        sid.handle(GOSSIP_STREAM, never, **LIMITS)
+        sid.handle(PULL_STREAM, never, LIMITS)
+        sid.handle(GOSSIP_STREAM, never, LIMITS)
         await offer_as(sid, about, name, offer(name.encode().ljust(32)))
 
 

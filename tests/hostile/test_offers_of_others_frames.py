@@ -36,8 +36,8 @@ def test_mallory_announces_bens_frame_first_and_it_is_still_taken_from_ben(serve
         async def serve(peer: str, request: bytes) -> bytes:
             return good
 
-        mallory.handle(PULL_STREAM, spoil, **LIMITS)
-        ben.handle(PULL_STREAM, serve, **LIMITS)
+        mallory.handle(PULL_STREAM, spoil, LIMITS)
+        ben.handle(PULL_STREAM, serve, LIMITS)
         offer = Offer(sha256(frame).digest(), len(frame), 1, bytes((0,) * 7 + (1,)), 1)
         await offer_as(mallory, anna, "mallory", offer)
         for _ in range(4):
