@@ -21,9 +21,9 @@ def refuse(config: Config) -> None:
     Raises:
         ConfigError: a key contradicts another one, or what it names is not here.
     """
+    _check_kinds(config)
     _check_groups(config)
     _check_schedule(config)
-    _check_kinds(config)
     _check_gpus(config)
     _check_network(config)
 
@@ -74,6 +74,7 @@ def _check_kinds(config: Config) -> None:
         if isinstance(chosen, str):
             chosen, options = (chosen,), {chosen: options}
         for kind in chosen:
+            registry.check(kind)
             if options.get(kind) or kind not in registry.own:  # what is not ours may be broken
                 registry.options(kind, options.get(kind, {}))
         if idle := sorted(options.keys() - set(chosen)):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, Strict
+from typing import Any
 
 from node.config.base import key
 from node.config.registry import Registry
@@ -58,17 +56,6 @@ REGISTRIES = (
     TRANSPORTS,
     LOGGERS,
 )
-
-Loss = Annotated[str, AfterValidator(LOSSES.check)]
-Advantage = Annotated[str, AfterValidator(ADVANTAGES.check)]
-Correction = Annotated[str, AfterValidator(CORRECTIONS.check)]
-Selection = Annotated[str, AfterValidator(SELECTIONS.check)]
-Engine = Annotated[str, AfterValidator(ENGINES.check)]
-Transport = Annotated[str, AfterValidator(TRANSPORTS.check)]
-Curriculum = Annotated[str, AfterValidator(CURRICULA.check)]
-Loggers = Annotated[
-    tuple[Annotated[str, Strict(), AfterValidator(LOGGERS.check)], ...], Strict(False)
-]
 
 
 def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from node.config.base import DecayRates, Options, Section, Texts, key
-from node.config.kinds import ADVANTAGES, LOSSES, Advantage, Loss, kind_key, options_key
+from node.config.kinds import ADVANTAGES, LOSSES, kind_key, options_key
 
 
 class PolicySection(Section):
@@ -47,9 +47,9 @@ class PolicySection(Section):
 class LearnerSection(Section):
     """How the policy is updated."""
 
-    loss: Loss = kind_key(LOSSES, "grpo", "The policy loss.")
+    loss: str = kind_key(LOSSES, "grpo", "The policy loss.")
     loss_options: Options = options_key("loss")
-    advantage: Advantage = kind_key(
+    advantage: str = kind_key(
         ADVANTAGES,
         "grpo",
         "How a group's rewards become advantages: less their mean, and divided by their standard "

@@ -18,12 +18,6 @@ from node.config.kinds import (
     LOGGERS,
     SELECTIONS,
     TRANSPORTS,
-    Correction,
-    Curriculum,
-    Engine,
-    Loggers,
-    Selection,
-    Transport,
     kind_key,
     options_key,
 )
@@ -55,7 +49,7 @@ class NodeSection(Section):
 class NetworkSection(Section):
     """How this node meets its peers."""
 
-    transport: Transport = kind_key(TRANSPORTS, "hivemind", "The peer-to-peer stack.")
+    transport: str = kind_key(TRANSPORTS, "hivemind", "The peer-to-peer stack.")
     transport_options: Options = options_key("transport")
     listen: Texts = key(
         ("/ip4/0.0.0.0/tcp/0",),
@@ -95,7 +89,7 @@ class NetworkSection(Section):
 class EngineSection(Section):
     """How completions are sampled."""
 
-    kind: Engine = kind_key(
+    kind: str = kind_key(
         ENGINES,
         "transformers",
         'The rollout engine: "transformers" samples with the policy itself, "vllm" with vLLM in a '
@@ -145,7 +139,7 @@ class TasksSection(Section):
     weights: dict[str, Annotated[float, Field(ge=0)]] = key(
         {}, "Share of each family, by name; families not named get none. Empty: all alike."
     )
-    curriculum: Curriculum = kind_key(
+    curriculum: str = kind_key(
         CURRICULA,
         "uniform",
         '"uniform" draws families by weight and their levels evenly; "thompson" favours levels '
@@ -179,7 +173,7 @@ class MixtureSection(Section):
         ge=0,
         le=4096,
     )
-    select: Selection = kind_key(
+    select: str = kind_key(
         SELECTIONS,
         "auto",
         'How many external groups an update takes, among those whose rewards differ: "uniform" '
@@ -194,7 +188,7 @@ class MixtureSection(Section):
         ge=1,
         le=4096,
     )
-    correction: Correction = kind_key(
+    correction: str = kind_key(
         CORRECTIONS,
         "tapered",
         'Of external groups: "none" treats them as self-generated; "tis" weighs their tokens by '
@@ -289,7 +283,7 @@ class MonitorSection(Section):
     prometheus_port: int = key(
         0, "Port of the Prometheus metrics on this machine (127.0.0.1). 0: none.", ge=0, le=65535
     )
-    loggers: Loggers = kind_key(
+    loggers: Texts = kind_key(
         LOGGERS,
         (),
         'Where else records go: "tensorboard" writes event files into the run folder (needs the '
