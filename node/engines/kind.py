@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from node.config.base import Section
+from node.config.kind import Kind
 from node.config.sections import EngineSection
 
 if TYPE_CHECKING:
@@ -14,30 +14,23 @@ if TYPE_CHECKING:
     from node.policy.policy import Policy
 
 
-class EngineKind(ABC):
+class EngineKind(Kind, ABC):
     """One kind of rollout engine; each has a file in ``kinds/``, which imports nothing heavy.
 
-    Args:
-        options: an instance of ``Options``, where it has settings of its own.
-
     Attributes:
-        Options: those settings, keys of ``engine.kind_options``; None: none.
+        Options: keys of ``engine.kind_options``.
         beside: it writes while the policy learns, where the schedule is left to it.
         several_gpus: a model may be split over GPUs, and several engines stand beside each other.
         as_checkpoint: its process reads weights as a folder that ``transformers`` loads.
         start_seconds: that its process takes to start, about.
     """
 
-    Options: ClassVar[type[Section] | None] = None
     beside: ClassVar[bool] = False
     several_gpus: ClassVar[bool] = False
     as_checkpoint: ClassVar[bool] = True
     start_seconds: ClassVar[float] = 3.0
 
-    def __init__(self, options: Any = None) -> None:
-        self.options = options
-
-    def check(self) -> None:  # noqa: B027 - most need nothing
+    def check(self) -> None:
         """Look for what it needs on this machine.
 
         Raises:

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
-from node.config.base import Section
+from node.config.kind import Kind
 from swarm.pooled_group import informative
 
 
-class Advantage(ABC):
+class Advantage(Kind, ABC):
     """One way to turn a group's rewards into advantages; each has a file in ``advantages/``.
 
-    Args:
-        options: an instance of ``Options``, where it has settings of its own.
-
     Attributes:
-        Options: those settings, keys of ``learner.advantage_options``; None: none.
+        Options: keys of ``learner.advantage_options``.
     """
-
-    Options: ClassVar[type[Section] | None] = None
-
-    def __init__(self, options: Any = None) -> None:
-        self.options = options
 
     def __call__(self, rewards: Sequence[float]) -> tuple[float, ...]:
         """One a completion; exactly zero, free of rounding, where all rewards are equal."""

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from node.config.base import Section
+from node.config.kind import Kind
 from node.learner.batches import MicroBatch
 
 
-class Correction(ABC):
+class Correction(Kind, ABC):
     """A rule for the weights of tokens that this node's policy did not write itself.
 
     Log-probs that an outside author claims may lower a weight and must never raise it above what
     it is where nothing is claimed.
 
-    Args:
-        options: an instance of ``Options``, where the rule has settings of its own.
-
     Attributes:
-        Options: those settings, keys of ``mixture.correction_options``; None: none.
+        Options: keys of ``mixture.correction_options``.
         by_use: an outside group's gradient also counts only as far as its right answers are
             plausible (:func:`node.learner.plausibility.usefulness`).
     """
 
-    Options: ClassVar[type[Section] | None] = None
     by_use: ClassVar[bool] = False
-
-    def __init__(self, options: Any = None) -> None:
-        self.options = options
 
     @abstractmethod
     def outside(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-from node.config.base import Section
+from node.config.kind import Kind
 from node.config.sections import NetworkSection
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
@@ -14,20 +14,12 @@ if TYPE_CHECKING:
     from swarm.transport.transport import Transport
 
 
-class TransportKind(ABC):
+class TransportKind(Kind, ABC):
     """One peer-to-peer stack; each has a file in ``transports/``.
 
-    Args:
-        options: an instance of ``Options``, where it has settings of its own.
-
     Attributes:
-        Options: those settings, keys of ``network.transport_options``; None: none.
+        Options: keys of ``network.transport_options``.
     """
-
-    Options: ClassVar[type[Section] | None] = None
-
-    def __init__(self, options: Any = None) -> None:
-        self.options = options
 
     @abstractmethod
     def open(
