@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -25,6 +25,7 @@ from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.rollout.intake import Intake
+from node.rollout.source import GroupSource
 from node.run.outcome import Outcome, earned
 from protocol.rollout import Group
 from swarm.accounts import Accounts
@@ -74,22 +75,6 @@ class RoundSettings:
     checkpoint_every: int
     rules: Rules = Rules()
     yields: bool = False
-
-
-class GroupSource(Protocol):
-    """Where a round's own groups come from: the schedule is the source's.
-
-    :class:`node.rollout.generator.Generator` writes them when asked and stands still while the
-    policy learns; :class:`node.rollout.overlapping_generator.OverlappingGenerator` never does.
-    """
-
-    def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
-        """Own groups of the next update, about ``count`` of them, none handed out before."""
-        ...
-
-    def beside(self, work: Callable[[], T]) -> T:
-        """Do ``work``, an update, and whatever generation goes on meanwhile."""
-        ...
 
 
 class Rounds:

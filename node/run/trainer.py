@@ -29,11 +29,12 @@ from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
 from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
+from node.rollout.source import GroupSource
 from node.rollout.staleness_window import Window
 from node.rollout.task_indexes import Draws
 from node.rollout.unfinished_groups import Shelf
 from node.run.outcome import Outcome
-from node.run.rounds import GroupSource, Rounds, RoundSettings, Rules
+from node.run.rounds import Rounds, RoundSettings, Rules
 from node.tasks.curriculum import EnvLevel
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer

@@ -20,7 +20,8 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.common.known_peers import REMEMBERED_SECONDS
 from swarm.transport.apart.transport import ApartTransport
-from swarm.transport.hivemind.node import HivemindNode, NodeSettings
+from swarm.transport.hivemind.node import HivemindNode
+from swarm.transport.hivemind.settings import NodeSettings
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking

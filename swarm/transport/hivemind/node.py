@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from swarm.transport.guests import Guests
 from swarm.transport.hivemind.client import expect_hang_ups, limit_calls, take_streams
 from swarm.transport.hivemind.records import RecordGate, StrictSerializer
 from swarm.transport.hivemind.routing import OneIdEach
+from swarm.transport.hivemind.settings import NodeSettings
 from swarm.transport.hivemind.storage import BoundedStorage
 from swarm.transport.machine import DETACHED, DaemonFailed, with_port_of
 from swarm.transport.transport import PeerUnreachable
@@ -35,25 +36,6 @@ StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awai
 
 RPC_SECONDS = 1.5
 STOP_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSettings:
-    """How a daemon runs.
-
-    Attributes:
-        identity: libp2p private key file.
-        listen: multiaddresses to listen on.
-        announce: multiaddresses told to others instead of the ones listened on.
-        relays: addresses of peers that relay for this one when it cannot be reached.
-        start_timeout: seconds for the daemon to come up.
-    """
-
-    identity: Path
-    listen: tuple[str, ...]
-    announce: tuple[str, ...]
-    relays: tuple[str, ...]
-    start_timeout: float
 
 
 class HivemindNode:

@@ -11,7 +11,8 @@ from typing import Any
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.transport.guests import Guests
-from swarm.transport.hivemind.node import HivemindNode, NodeSettings
+from swarm.transport.hivemind.node import HivemindNode
+from swarm.transport.hivemind.settings import NodeSettings
 from swarm.transport.machine import check_ports, sweep_sockets
 from swarm.transport.peer_cache import PeerCache
 from swarm.transport.redial import Redial

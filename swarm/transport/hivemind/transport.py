@@ -12,7 +12,8 @@ from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.common.known_peers import Standing
 from swarm.transport.guests import Guests
-from swarm.transport.hivemind.node import HivemindNode, NodeSettings, StreamHandler
+from swarm.transport.hivemind.node import HivemindNode, StreamHandler
+from swarm.transport.hivemind.settings import NodeSettings
 from swarm.transport.hivemind.supervisor import Supervisor
 from swarm.transport.peer_cache import PeerCache
 from swarm.transport.service import Service
