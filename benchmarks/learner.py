@@ -49,7 +49,12 @@ def groups_of(policy: Any, options: argparse.Namespace) -> list[Any]:
     for number, (prompt, written) in enumerate(zip(prompts, samples, strict=True)):
         own = number % 2 == 0
         completions = tuple(
-            TrainingCompletion(s.ids, (True,) * len(s.ids), s.logprobs, s.versions if own else None)
+            TrainingCompletion(
+                s.tokens.ids,
+                (True,) * len(s.tokens.ids),
+                s.tokens.logprobs,
+                s.tokens.versions if own else None,
+            )
             for s in written
         )
         groups.append(TrainingGroup(tuple(prompt), completions, rewards, own))

@@ -85,7 +85,7 @@ def update_to_token(policy: Any, engine: Any, prompt: list[int], turns: int) -> 
         policy.version += 1
         engine.update(policy)
         ((sample,),) = engine.generate([prompt], 1, Sampling(max_new_tokens=1))
-        assert sample.versions == (policy.version,)
+        assert sample.tokens.versions == (policy.version,)
 
     work()
     return [seconds(work) for _ in range(turns)]

@@ -29,7 +29,8 @@ class Finish(IntEnum):
 class Tokens:
     """How the author's policy wrote one segment, token by token.
 
-    The three tuples have the same length. A final end-of-sequence token is included where the
+    The three tuples have the same length; empty ones stand for a completion that is yet to be
+    written, and never travel. A final end-of-sequence token is included where the
     policy sampled it.
 
     Attributes:
@@ -39,9 +40,13 @@ class Tokens:
         versions: the author's policy step that each token was sampled under.
     """
 
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+
+    def first(self, count: int) -> Tokens:
+        """The first ``count`` of them."""
+        return Tokens(self.ids[:count], self.logprobs[:count], self.versions[:count])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from node.policy.policy import Policy
-from protocol.rollout import Finish
+from protocol.rollout import Finish, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +45,14 @@ class Sample:
     """One sampled completion.
 
     Attributes:
-        ids: in the policy's vocabulary, the end-of-sequence token included where it was sampled.
-        logprobs: natural log of each id's probability under the distribution sampled from.
-        versions: the policy's version that each id was sampled under.
+        tokens: as they were sampled; versions never decrease.
         finish: stopped by itself, or cut at the length cap.
-        text: ``ids`` decoded, special tokens left out.
+        text: the tokens decoded, special ones left out.
     """
 
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
+    tokens: Tokens
     finish: Finish
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What a completion has so far; empty where nothing is written yet.
-
-    Attributes:
-        ids: sampled tokens.
-        logprobs: one a token, as in :class:`Sample`.
-        versions: the policy's version that each id was sampled under, never decreasing.
-    """
-
-    ids: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    versions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +62,12 @@ class Trajectory:
     Attributes:
         key: names it among those that an engine has at a time.
         prompt: token ids.
-        begun: what is written already.
+        tokens: what is written already.
     """
 
     key: int
     prompt: tuple[int, ...]
-    begun: Begun = Begun()
+    tokens: Tokens = field(default_factory=Tokens)
 
 
 class RolloutEngine(Protocol):
@@ -149,7 +130,7 @@ class StreamingEngine(RolloutEngine, Protocol):
     def nudge(self) -> None:
         """Let a :meth:`poll` that waits, or else the next one, return; from any thread."""
 
-    def halt(self) -> list[tuple[int, Begun]]:
+    def halt(self) -> list[tuple[int, Tokens]]:
         """Stop writing; what has not finished, in the order it was submitted.
 
         Completions that finished before the halt took effect are left to :meth:`poll`.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from node.engines.engine import Sample, Sampling
 from node.policy.policy import Policy
 from node.recipe.corpus import noise_answer
-from protocol.rollout import Finish
+from protocol.rollout import Finish, Tokens
 
 CONSTANT = "unknown"
 
@@ -59,4 +59,5 @@ class UselessEngine:
     def _sample(self, text: str) -> Sample:
         ids = tuple(self._policy.encode_completion(text, stopped=True))
         versions = (self._policy.version,) * len(ids)
-        return Sample(ids, (0.0,) * len(ids), versions, Finish.STOP, text)
+        tokens = Tokens(ids, (0.0,) * len(ids), versions)
+        return Sample(tokens, Finish.STOP, text)

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protocol.rollout import Tokens
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingCompletion:
@@ -38,6 +40,11 @@ class TrainingCompletion:
             raise ValueError(
                 f"ids, trained, behaviour and versions differ in length: {sorted(lengths)}"
             )
+
+    @classmethod
+    def own(cls, tokens: Tokens) -> TrainingCompletion:
+        """One that this node's policy wrote."""
+        return cls(tokens.ids, (True,) * len(tokens.ids), tokens.logprobs, tokens.versions)
 
     def first(self, count: int) -> TrainingCompletion:
         """The first ``count`` tokens."""

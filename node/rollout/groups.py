@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from node.engines.engine import Sample
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.policy.policy import Policy
-from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
+from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.pooled_group import PooledGroup
 
 
@@ -47,7 +47,7 @@ def own_group(
     """Join samples and verdicts of one task."""
     completions = tuple(
         Completion(
-            segments=(Segment(Writer.POLICY, s.text, Tokens(s.ids, s.logprobs, s.versions)),),
+            segments=(Segment(Writer.POLICY, s.text, s.tokens),),
             reward=reward,
             finish=s.finish,
         )
@@ -55,9 +55,7 @@ def own_group(
     )
     training = TrainingGroup(
         prompt_ids=tuple(prompt_ids),
-        completions=tuple(
-            TrainingCompletion(s.ids, (True,) * len(s.ids), s.logprobs, s.versions) for s in samples
-        ),
+        completions=tuple(TrainingCompletion.own(s.tokens) for s in samples),
         rewards=tuple(rewards),
         own=True,
     )

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 from node.concurrency.work_thread import WorkThread
-from node.engines.engine import Begun, Sample, Sampling, StreamingEngine, Trajectory
+from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
 from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
@@ -17,7 +17,7 @@ from node.rollout.generator import Generator
 from node.rollout.groups import OwnGroup
 from node.rollout.running_group import RunningGroup
 from node.rollout.staleness_window import Window
-from node.rollout.unfinished_groups import Place, Shelf, Written
+from node.rollout.unfinished_groups import KeptCompletion, Place, Shelf
 from swarm.common.counters import Counters
 from swarm.journal_errors import JournalError
 
@@ -212,8 +212,7 @@ class OverlappingGenerator:
             place = self._place(key)
             group = self._groups[place.ticket]
             group.samples[place.number] = sample
-            begun = Begun(sample.ids, sample.logprobs, sample.versions)
-            written.append((place, Written(begun, sample.finish)))
+            written.append((place, KeptCompletion(sample.tokens, sample.finish)))
             if group.complete:
                 self._judge(group)
         self._shelf.write(written)
@@ -246,7 +245,7 @@ class OverlappingGenerator:
         unfinished = [(self._place(key), begun) for key, begun in self._engine.halt()]
         for place, begun in unfinished:
             self._groups[place.ticket].begun[place.number] = begun
-        self._shelf.write((place, Written(begun)) for place, begun in unfinished)
+        self._shelf.write((place, KeptCompletion(begun)) for place, begun in unfinished)
         halted = {place.ticket for place, _ in unfinished}
         self._waiting += [self._groups[ticket] for ticket in halted]
         self._finish(self._engine.poll(0.0))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from node.engines.engine import Begun, Sample
+from node.engines.engine import Sample
 from node.policy.policy import Policy
 from node.rollout.generator import Draw
 from node.rollout.groups import OwnGroup
-from node.rollout.unfinished_groups import Kept, Place, Written
-from protocol.rollout import Finish
+from node.rollout.unfinished_groups import Kept, KeptCompletion, Place
+from protocol.rollout import Finish, Tokens
 
 
 @dataclass(slots=True)
@@ -31,16 +31,16 @@ class RunningGroup:
     size: int
     prompt_ids: list[int] = field(default_factory=list)
     samples: dict[int, Sample] = field(default_factory=dict)
-    begun: dict[int, Begun] = field(default_factory=dict)
+    begun: dict[int, Tokens] = field(default_factory=dict)
     scored: OwnGroup | None = None
 
     @classmethod
     def of(cls, kept: Kept, size: int, policy: Policy, cap: int) -> RunningGroup:
         """A group of an earlier run, whose ``size`` or length ``cap`` may have been others."""
         group = cls(kept.ticket, kept.draw, size)
-        for number, written in kept.written.items():
+        for number, completion in kept.completions.items():
             if number < size:
-                group._add(number, written, policy, cap)
+                group._add(number, completion, policy, cap)
         return group
 
     @property
@@ -48,21 +48,19 @@ class RunningGroup:
         """Whether every completion has finished."""
         return len(self.samples) == self.size
 
-    def unfinished(self) -> list[tuple[Place, Begun]]:
+    def unfinished(self) -> list[tuple[Place, Tokens]]:
         """What is to be written or gone on with."""
         return [
-            (Place(self.ticket, number), self.begun.get(number, Begun()))
+            (Place(self.ticket, number), self.begun.get(number, Tokens()))
             for number in range(self.size)
             if number not in self.samples
         ]
 
-    def _add(self, number: int, written: Written, policy: Policy, cap: int) -> None:
-        begun, finish = written.begun, written.finish
-        if finish is None and len(begun.ids) >= cap:
+    def _add(self, number: int, kept: KeptCompletion, policy: Policy, cap: int) -> None:
+        tokens, finish = kept.tokens, kept.finish
+        if finish is None and len(tokens.ids) >= cap:
             finish = Finish.LENGTH
         if finish is None:
-            self.begun[number] = begun
-            return
-        text = policy.decode(begun.ids)
-        sample = Sample(begun.ids, begun.logprobs, begun.versions, finish, text)
-        self.samples[number] = sample
+            self.begun[number] = tokens
+        else:
+            self.samples[number] = Sample(tokens, finish, policy.decode(tokens.ids))

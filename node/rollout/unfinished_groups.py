@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from node.engines.engine import Begun
 from node.rollout.generator import Draw
-from protocol.rollout import Finish
+from protocol.rollout import Finish, Tokens
 from swarm.journal import Journal
 
 OWN = b""
@@ -25,10 +24,10 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class KeptCompletion:
     """What a completion has so far; ``finish`` is None while it goes on."""
 
-    begun: Begun
+    tokens: Tokens
     finish: Finish | None = None
 
 
@@ -40,13 +39,13 @@ class Kept:
         ticket: names the group in this run folder.
         draw: its task.
         version: updates done when it was begun.
-        written: of each completion that has anything, by its number.
+        completions: those that have anything, by number.
     """
 
     ticket: int
     draw: Draw
     version: int
-    written: dict[int, Written]
+    completions: dict[int, KeptCompletion]
 
 
 class Shelf:
@@ -68,9 +67,9 @@ class Shelf:
         with self._journal.transaction() as connection:
             connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def write(self, completions: Iterable[tuple[Place, Written]]) -> None:
+    def write(self, completions: Iterable[tuple[Place, KeptCompletion]]) -> None:
         """Keep what these completions have so far."""
-        rows = [(*place, *_packed(written)) for place, written in completions]
+        rows = [(*place, *_packed(each)) for place, each in completions]
         if not rows:
             return
         with self._journal.transaction() as connection:
@@ -100,11 +99,12 @@ class Shelf:
         """
         cut = []
         lost = 0
-        for place, written in self._written():
-            kept = sum(v <= step for v in written.begun.versions)
-            if missing := len(written.begun.ids) - kept:
+        for place, completion in self._completions():
+            tokens = completion.tokens
+            kept = sum(v <= step for v in tokens.versions)
+            if missing := len(tokens.ids) - kept:
                 lost += missing
-                cut.append((place, Written(_first(written.begun, kept))))
+                cut.append((place, KeptCompletion(tokens.first(kept))))
         self.write(cut)
         with self._journal.transaction() as connection:
             connection.execute("UPDATE begun SET version=min(version, ?)", (version,))
@@ -116,11 +116,11 @@ class Shelf:
             "SELECT ticket, version, env, level, epoch, number, seed FROM begun ORDER BY ticket"
         )
         kept = {row[0]: Kept(row[0], Draw(*row[2:]), row[1], {}) for row in rows}
-        for place, written in self._written():
-            kept[place.ticket].written[place.number] = written
+        for place, completion in self._completions():
+            kept[place.ticket].completions[place.number] = completion
         return list(kept.values())
 
-    def _written(self) -> list[tuple[Place, Written]]:
+    def _completions(self) -> list[tuple[Place, KeptCompletion]]:
         rows = self._journal.read(
             "SELECT ticket, place, finish, ids, logprobs, versions FROM written ORDER BY 1, 2"
         )
@@ -133,27 +133,23 @@ def _strike(connection: sqlite3.Connection, tickets: Sequence[int]) -> None:
     connection.executemany("DELETE FROM written WHERE ticket=?", rows)
 
 
-def _first(begun: Begun, count: int) -> Begun:
-    return Begun(begun.ids[:count], begun.logprobs[:count], begun.versions[:count])
-
-
-def _packed(written: Written) -> tuple[int | None, bytes, bytes, bytes]:
+def _packed(completion: KeptCompletion) -> tuple[int | None, bytes, bytes, bytes]:
     """Little-endian words of 32 bits: a log-prob keeps the precision it was worked out in."""
-    begun = written.begun
-    n = len(begun.ids)
+    tokens = completion.tokens
+    n = len(tokens.ids)
     return (
-        written.finish,
-        struct.pack(f"<{n}I", *begun.ids),
-        struct.pack(f"<{n}f", *begun.logprobs),
-        struct.pack(f"<{n}I", *begun.versions),
+        completion.finish,
+        struct.pack(f"<{n}I", *tokens.ids),
+        struct.pack(f"<{n}f", *tokens.logprobs),
+        struct.pack(f"<{n}I", *tokens.versions),
     )
 
 
-def _unpacked(finish: int | None, ids: bytes, logprobs: bytes, versions: bytes) -> Written:
+def _unpacked(finish: int | None, ids: bytes, logprobs: bytes, versions: bytes) -> KeptCompletion:
     n = len(ids) // 4
-    begun = Begun(
+    tokens = Tokens(
         struct.unpack(f"<{n}I", ids),
         struct.unpack(f"<{n}f", logprobs),
         struct.unpack(f"<{n}I", versions),
     )
-    return Written(begun, None if finish is None else Finish(finish))
+    return KeptCompletion(tokens, None if finish is None else Finish(finish))

@@ -96,13 +96,13 @@ def finished(engine: StreamingEngine, count: int) -> dict[int, Sample]:
 
 def assert_drawn_from(sample: Sample, prompt: tuple[int, ...], policies: list[Policy]) -> None:
     """Every token's log-prob is that of the policy whose version it carries."""
-    assert list(sample.versions) == sorted(sample.versions)
-    versions = torch.tensor(sample.versions)
+    assert list(sample.tokens.versions) == sorted(sample.tokens.versions)
+    versions = torch.tensor(sample.tokens.versions)
     for policy in policies:
-        expected = lone_logprobs(policy, prompt, sample.ids, 0.7)
+        expected = lone_logprobs(policy, prompt, sample.tokens.ids, 0.7)
         chosen = versions == policy.version
         torch.testing.assert_close(
-            torch.tensor(sample.logprobs)[chosen], expected[chosen], atol=1e-3, rtol=0
+            torch.tensor(sample.tokens.logprobs)[chosen], expected[chosen], atol=1e-3, rtol=0
         )
 
 
@@ -115,9 +115,9 @@ def test_greedy_completions_equal_transformers_from_the_start_and_after_every_up
         samples = engine.generate(PROMPTS, 2, greedy)
         for prompt, group in zip(PROMPTS, samples, strict=True):
             for sample in group:
-                assert sample.ids == generated(policy, prompt, 32)
-                assert set(sample.versions) == {version}
-        completions.append(samples[0][0].ids)
+                assert sample.tokens.ids == generated(policy, prompt, 32)
+                assert set(sample.tokens.versions) == {version}
+        completions.append(samples[0][0].tokens.ids)
     assert len(set(completions)) == 4
 
 
@@ -132,9 +132,9 @@ def test_what_trained_adapters_make_is_written_from_the_start_and_after_every_up
         engine.update(policy)
         samples = engine.generate(PROMPTS, 1, greedy)
         for prompt, (sample,) in zip(PROMPTS, samples, strict=True):
-            assert sample.ids == generated(policy.merged(), prompt, 32)
-            assert set(sample.versions) == {version}
-        completions.append(samples[0][0].ids)
+            assert sample.tokens.ids == generated(policy.merged(), prompt, 32)
+            assert set(sample.tokens.versions) == {version}
+        completions.append(samples[0][0].tokens.ids)
         assert not learner.update(MIXED).skipped
     assert len(set(completions)) == 4
 
@@ -154,9 +154,14 @@ def test_an_update_with_requests_on_their_way_loses_none_and_every_token_knows_i
     engine.update(policies[2])
     samples = finished(engine, 12)
     assert sorted(samples) == list(range(12))
-    assert any(set(sample.versions) == {4, 5, 6} for sample in samples.values())
+    assert any(set(sample.tokens.versions) == {4, 5, 6} for sample in samples.values())
     for key, sample in samples.items():
-        assert len(sample.ids) == len(sample.logprobs) == len(sample.versions) == 300
+        assert (
+            len(sample.tokens.ids)
+            == len(sample.tokens.logprobs)
+            == len(sample.tokens.versions)
+            == 300
+        )
         assert_drawn_from(sample, PROMPTS[key % 4], policies)
 
 
@@ -175,9 +180,9 @@ def test_halted_completions_are_gone_on_with_under_new_weights_after_a_rest(engi
     resumed = [Trajectory(key, PROMPTS[key], begun) for key, begun in left]
     engine.submit(resumed, sampling)
     for key, sample in finished(engine, 4).items():
-        begun = resumed[key].begun
-        assert sample.ids[: len(begun.ids)] == begun.ids
-        assert sample.versions == (7,) * len(begun.ids) + (8,) * (300 - len(begun.ids))
+        begun = resumed[key].tokens
+        assert sample.tokens.ids[: len(begun.ids)] == begun.ids
+        assert sample.tokens.versions == (7,) * len(begun.ids) + (8,) * (300 - len(begun.ids))
         assert_drawn_from(sample, PROMPTS[key], policies)
 
 
@@ -185,7 +190,7 @@ def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
     policy = policy_of(9, tied=tied, spread=0.1)
     engine.update(policy)
     ((sample,),) = engine.generate([(1,) * (CONTEXT - 5)], 1, Sampling(max_new_tokens=64))
-    assert len(sample.ids) == 5
+    assert len(sample.tokens.ids) == 5
     assert sample.finish is Finish.LENGTH
 
 
@@ -198,8 +203,8 @@ def test_a_vllm_that_sleeps_while_the_policy_learns_wakes_with_its_newest_weight
             engine.update(policy_of(version, tied=tied))
         policy = policy_of(newest, tied=tied)
         for prompt, (sample,) in zip(PROMPTS, engine.generate(PROMPTS, 1, greedy), strict=True):
-            assert sample.ids == generated(policy, prompt, 32)
-            assert set(sample.versions) == {newest}
+            assert sample.tokens.ids == generated(policy, prompt, 32)
+            assert set(sample.tokens.versions) == {newest}
 
 
 def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(tmp_path):
@@ -218,8 +223,8 @@ def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(
     assert counters.snapshot() == {"engine_restarts": 1}
     for key in range(64):
         sample = samples[key]
-        assert (sample.ids[-1] in policy.stop_ids) == (sample.finish is Finish.STOP)
-        assert not set(sample.ids[:-1]) & set(policy.stop_ids)
+        assert (sample.tokens.ids[-1] in policy.stop_ids) == (sample.finish is Finish.STOP)
+        assert not set(sample.tokens.ids[:-1]) & set(policy.stop_ids)
         assert_drawn_from(sample, (10, 11, key), [policy])
     engine.close()
 

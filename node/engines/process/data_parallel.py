@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from node.engines.engine import Begun, Sample, Sampling, StreamingEngine, Trajectory
+from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
 from node.policy.policy import Policy
+from protocol.rollout import Tokens
 
 LOOK_SECONDS = 0.005
 
@@ -81,7 +82,7 @@ class EngineFleet:
         """The number of the engine that writes a trajectory."""
         return self._where[key]
 
-    def halt(self) -> list[tuple[int, Begun]]:
+    def halt(self) -> list[tuple[int, Tokens]]:
         """See :class:`node.engines.engine.StreamingEngine`."""
         left = dict(each for engine in self._engines for each in engine.halt())
         ordered = [(key, left[key]) for key in self._where if key in left]

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from node.engines.backend import Written
-from node.engines.engine import Begun, Sample, Sampling, Trajectory
+from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.process.child import EngineChild
 from node.engines.process.request import Pending
 from node.engines.process.starter import Starter
 from node.errors import NodeError
 from node.policy.policy import Policy
-from protocol.rollout import Finish
+from protocol.rollout import Finish, Tokens
 from swarm.common.counters import Counters
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class EngineProcess:
         if child := self._child:
             child.nudge()
 
-    def halt(self) -> list[tuple[int, Begun]]:
+    def halt(self) -> list[tuple[int, Tokens]]:
         """See :class:`node.engines.engine.StreamingEngine`."""
         self._halting = True
         try:
@@ -116,7 +116,7 @@ class EngineProcess:
                 self._order("halt")
         finally:
             self._halting = False
-        left = [(p.trajectory.key, p.begun()) for p in self._pending.values()]
+        left = [(p.trajectory.key, p.tokens) for p in self._pending.values()]
         self._pending.clear()
         return left
 
@@ -171,7 +171,7 @@ class EngineProcess:
         self._submitted += len(wanted)
         self._pending.update(zip(numbers, wanted, strict=True))
         for number, pending in zip(numbers, wanted, strict=True):
-            if (finish := pending.complete(self._policy)) is not None:
+            if (finish := pending.ended(self._policy)) is not None:
                 self._done(number, finish)
         if self._child is None:
             self.start()
@@ -197,12 +197,13 @@ class EngineProcess:
         jobs: list[list[Any]] = []
         tokens = 0
         for number in numbers:
-            pending = self._pending[number]
-            if jobs and tokens + pending.length > MESSAGE_TOKENS:
+            job = self._pending[number].job(number)
+            length = len(job[1])
+            if jobs and tokens + length > MESSAGE_TOKENS:
                 self._child.send({"jobs": jobs})
                 jobs, tokens = [], 0
-            jobs.append(pending.job(number))
-            tokens += pending.length
+            jobs.append(job)
+            tokens += length
         self._child.send({"jobs": jobs})
 
     def _receive(self, seconds: float | None) -> None:
@@ -230,7 +231,7 @@ class EngineProcess:
         pending = self._pending.get(written.number)
         if pending is None:
             return
-        pending.add(written)
+        pending.added.append(written)
         if written.finish is not None:
             self._done(written.number, Finish(written.finish))
 

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from node.engines.backend import Written
-from node.engines.engine import Begun, Sample, Sampling, Trajectory
+from node.engines.engine import Sample, Sampling, Trajectory
 from node.policy.policy import Policy
-from protocol.rollout import Finish
+from protocol.rollout import Finish, Tokens
 
 
 @dataclass(slots=True)
 class Pending:
-    """A trajectory, how it is sampled, and its tokens so far.
+    """A trajectory, how it is sampled, and what was added to it.
 
     Attributes:
         streamed: whether it is polled for.
         cap: most tokens of the whole completion.
+        added: by the engine, in order.
     """
 
     trajectory: Trajectory
     sampling: Sampling
     streamed: bool
     cap: int
-    ids: list[int]
-    logprobs: list[float]
-    versions: list[int]
+    added: list[Written] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -38,47 +37,34 @@ class Pending:
             ValueError: its prompt leaves no room for a completion.
         """
         policy.check_prompt(trajectory.prompt)
-        begun = trajectory.begun
         room = policy.context_length - len(trajectory.prompt)
-        cap = min(sampling.max_new_tokens, room)
-        return cls(
-            trajectory,
-            sampling,
-            streamed,
-            cap,
-            list(begun.ids),
-            list(begun.logprobs),
-            list(begun.versions),
-        )
+        return cls(trajectory, sampling, streamed, min(sampling.max_new_tokens, room))
 
     @property
-    def length(self) -> int:
-        """Tokens of prompt and completion so far."""
-        return len(self.trajectory.prompt) + len(self.ids)
+    def tokens(self) -> Tokens:
+        """All that it has so far."""
+        begun, added = self.trajectory.tokens, self.added
+        return Tokens(
+            (*begun.ids, *(token for each in added for token in each.ids)),
+            (*begun.logprobs, *(value for each in added for value in each.logprobs)),
+            (*begun.versions, *(each.version for each in added for _ in each.ids)),
+        )
 
-    def add(self, written: Written) -> None:
-        """Append what the engine has written."""
-        self.ids += written.ids
-        self.logprobs += written.logprobs
-        self.versions += [written.version] * len(written.ids)
-
-    def complete(self, policy: Policy) -> Finish | None:
+    def ended(self, policy: Policy) -> Finish | None:
         """How it has ended, where nothing is left to write."""
-        if self.ids and self.ids[-1] in policy.stop_ids:
+        ids = self.tokens.ids
+        if ids and ids[-1] in policy.stop_ids:
             return Finish.STOP
-        return Finish.LENGTH if len(self.ids) >= self.cap else None
-
-    def begun(self) -> Begun:
-        """What it has so far."""
-        return Begun(tuple(self.ids), tuple(self.logprobs), tuple(self.versions))
+        return Finish.LENGTH if len(ids) >= self.cap else None
 
     def sample(self, policy: Policy, finish: Finish) -> Sample:
         """The completion it has become."""
-        begun = self.begun()
-        return Sample(begun.ids, begun.logprobs, begun.versions, finish, policy.decode(begun.ids))
+        tokens = self.tokens
+        return Sample(tokens, finish, policy.decode(tokens.ids))
 
     def job(self, number: int) -> list[Any]:
         """The message that has it written (see :class:`node.engines.backend.Job`)."""
-        sampling = self.sampling
-        ids = [*self.trajectory.prompt, *self.ids]
-        return [number, ids, self.cap - len(self.ids), sampling.temperature, sampling.greedy]
+        written = self.tokens.ids
+        ids = [*self.trajectory.prompt, *written]
+        room = self.cap - len(written)
+        return [number, ids, room, self.sampling.temperature, self.sampling.greedy]

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from node.engines.backend import BackendSettings, Job, Written
 from node.engines.engine import Sampling
-from node.engines.transformers.decoding import Decoding, Piece
+from node.engines.transformers.decoding import Decoding
 from node.engines.weight_snapshot import load_into
 from node.policy.policy import Policy
 
@@ -93,7 +93,7 @@ class ContinuousDecoding:
         """See :class:`node.engines.backend.Backend`."""
         written = self._admit() if self._update_in is None else []
         if self._decoding:
-            written += self._written(self._decoding.step())
+            written += self._by_job(self._decoding.step())
             if not self._decoding.left:
                 self._decoding = None
         if self._update_in is not None:
@@ -154,8 +154,8 @@ class ContinuousDecoding:
         if alike := self._take():
             jobs = [job for same in alike.values() for job in same]
             counts = [len(same) for same in alike.values()]
-            pieces = self._decoding.join(list(alike), counts, [job.room for job in jobs])
-            written += self._written(pieces)
+            joined = self._decoding.join(list(alike), counts, [job.room for job in jobs])
+            written += self._by_job(joined)
             for number, job in enumerate(jobs, self._joined):
                 self._rows[number] = _Row(job, [])
             self._joined += len(jobs)
@@ -176,7 +176,7 @@ class ContinuousDecoding:
         """End the batch; what goes on in it waits, before all others and with what it has."""
         if self._decoding is None:
             return []
-        written = self._written(self._decoding.flush())
+        written = self._by_job(self._decoding.flush())
         self._waiting.extendleft(
             replace(row.job, ids=(*row.job.ids, *row.ids), room=row.job.room - len(row.ids))
             for row in reversed(self._rows.values())
@@ -184,17 +184,13 @@ class ContinuousDecoding:
         self._rows, self._decoding = {}, None
         return written
 
-    def _written(self, pieces: Sequence[Piece]) -> list[Written]:
-        """Pieces by the numbers of their jobs; rows that have ended are let go."""
-        written = []
-        for piece in pieces:
-            row = self._rows[piece.row]
-            row.ids += piece.ids
-            written.append(
-                Written(
-                    row.job.number, piece.ids, piece.logprobs, self.policy.version, piece.finish
-                )
-            )
-            if piece.finish is not None:
-                del self._rows[piece.row]
-        return [each for each in written if each.ids]
+    def _by_job(self, written: Sequence[Written]) -> list[Written]:
+        """What rows were added, by the numbers of their jobs; those that have ended are let go."""
+        named = []
+        for each in written:
+            row = self._rows[each.number]
+            row.ids += each.ids
+            named.append(replace(each, number=row.job.number))
+            if each.finish is not None:
+                del self._rows[each.number]
+        return [each for each in named if each.ids]

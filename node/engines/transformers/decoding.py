@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from node.engines.backend import Written
 from node.engines.engine import Sampling
 from node.engines.transformers.batch_rows import BatchRows
 from node.engines.transformers.fused_decoder import FusedDecoder, Past, fits
@@ -29,23 +30,6 @@ TELL_EVERY = 32
 PREFILL_WORTH, DECODE_WORTH = 256, 1024
 """Tokens of padding that are worth another forward pass, or one more attention in every layer."""
 HIDDEN = -1e4
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What a row was added since its last piece.
-
-    Attributes:
-        row: its number.
-        ids: sampled tokens, the one that ended it included.
-        logprobs: one a token, of the distribution it was drawn from.
-        finish: None while it goes on.
-    """
-
-    row: int
-    ids: list[int]
-    logprobs: list[float]
-    finish: Finish | None
 
 
 @dataclass(slots=True)
@@ -113,7 +97,7 @@ class Decoding:
 
     def join(
         self, prompts: Sequence[Sequence[int]], counts: Sequence[int], caps: Sequence[int]
-    ) -> list[Piece]:
+    ) -> list[Written]:
         """Read prompts, and write their completions from the next step on.
 
         Args:
@@ -124,16 +108,16 @@ class Decoding:
         Returns:
             What the rows that are left were added and was not told.
         """
-        pieces = self.flush()
+        written = self.flush()
         newcomers = self._read(prompts, counts, caps)
         self._joined += len(caps)
         self._last = max(self._last, self._steps + max(caps))
         self._arrange(newcomers)
-        return pieces
+        return written
 
-    def step(self) -> list[Piece]:
+    def step(self) -> list[Written]:
         """Sample one token of every row that is left; what is worth telling now."""
-        rows, pieces = self._rows, list[Piece]()
+        rows, written = self._rows, list[Written]()
         assert rows is not None
         tokens, logprobs = draw(rows.logits, self._sampling, self._random)
         self._unsaved.append((tokens, logprobs))
@@ -142,27 +126,27 @@ class Decoding:
         if self._on_cpu or self._steps % CHECK_EVERY_ON_GPU == 0 or self._steps == self._last:
             left = len(rows) - int(rows.ended.sum())
             if left < self.left:
-                pieces = self._tell(rows.ended & ~rows.told)
+                written = self._tell(rows.ended & ~rows.told)
                 self.left = left
             if not left:
                 self._rows, self._cohorts = None, []
-                return pieces
+                return written
             # They leave once they are worth a copy of the cache.
             if left <= COMPACT_BELOW * len(rows):
                 tokens = tokens[self._arrange([])]
         if self._steps - self._told_at == TELL_EVERY:
-            pieces += self.flush()
+            written += self.flush()
         self._forward(tokens)
-        return pieces
+        return written
 
-    def flush(self) -> list[Piece]:
+    def flush(self) -> list[Written]:
         """What the rows that are left were added and was not told."""
-        pieces = self._tell(~self._rows.told) if self._rows else []
+        written = self._tell(~self._rows.told) if self._rows else []
         self._unsaved.clear()
         self._told_at = self._steps
-        return pieces
+        return written
 
-    def _tell(self, which: Tensor) -> list[Piece]:
+    def _tell(self, which: Tensor) -> list[Written]:
         rows = self._rows
         if rows is None or not self._unsaved:
             return []
@@ -170,9 +154,9 @@ class Decoding:
         self._unsaved = [(ids, logprobs)]
         rows.told = rows.ended.clone()
         columns = [each[which].tolist() for each in (rows.number, rows.last, ids, logprobs)]
-        return [self._piece(*row) for row in zip(*columns, strict=True)]
+        return [self._written(*row) for row in zip(*columns, strict=True)]
 
-    def _piece(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> Piece:
+    def _written(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> Written:
         """Cut off what was sampled after the end."""
         finish = None
         if last <= self._steps:
@@ -182,7 +166,7 @@ class Decoding:
         if ends:
             finish = Finish.STOP
             del ids[ends[0] + 1 :]
-        return Piece(row, ids, logprobs[: len(ids)], finish)
+        return Written(row, ids, logprobs[: len(ids)], self._policy.version, finish)
 
     def _read(
         self, prompts: Sequence[Sequence[int]], counts: Sequence[int], caps: Sequence[int]

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from node.engines.backend import Written
 from node.engines.engine import Sample, Sampling
-from node.engines.transformers.decoding import Decoding, Piece
+from node.engines.transformers.decoding import Decoding
 from node.policy.policy import Policy
+from protocol.rollout import Tokens
 
 MAX_ROWS = 256
 
@@ -71,23 +73,19 @@ class TransformersEngine:
         room = [self._policy.context_length - len(prompt) for prompt in prompts for _ in range(n)]
         caps = [min(sampling.max_new_tokens, each) for each in room]
         decoding = Decoding(self._policy.merged(), sampling, self._random)
-        pieces = decoding.join(prompts, [n] * len(prompts), caps)
+        written = decoding.join(prompts, [n] * len(prompts), caps)
         while decoding.left:
-            pieces += decoding.step()
-        rows: list[list[Piece]] = [[] for _ in caps]
-        for piece in pieces:
-            rows[piece.row].append(piece)
+            written += decoding.step()
+        rows: list[list[Written]] = [[] for _ in caps]
+        for each in written:
+            rows[each.number].append(each)
         samples = [self._sample(row) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
-    def _sample(self, pieces: Sequence[Piece]) -> Sample:
-        ids = tuple(token for piece in pieces for token in piece.ids)
-        finish = pieces[-1].finish
+    def _sample(self, written: Sequence[Written]) -> Sample:
+        ids = tuple(token for each in written for token in each.ids)
+        logprobs = tuple(value for each in written for value in each.logprobs)
+        finish = written[-1].finish
         assert finish is not None
-        return Sample(
-            ids=ids,
-            logprobs=tuple(value for piece in pieces for value in piece.logprobs),
-            versions=(self._policy.version,) * len(ids),
-            finish=finish,
-            text=self._policy.decode(ids),
-        )
+        tokens = Tokens(ids, logprobs, (self._policy.version,) * len(ids))
+        return Sample(tokens, finish, self._policy.decode(ids))

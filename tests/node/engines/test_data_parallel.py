@@ -53,7 +53,7 @@ def polled(fleet: EngineFleet, count: int) -> dict[int, tuple[int, ...]]:
     while len(samples) < count:
         finished = fleet.poll(240.0)
         assert finished
-        samples |= {key: sample.ids for key, sample in finished}
+        samples |= {key: sample.tokens.ids for key, sample in finished}
     return samples
 
 
@@ -65,7 +65,7 @@ def test_completions_come_in_the_order_of_their_prompts_whoever_wrote_them(fleet
     prompts = [(1,) * length for length in range(1, 8)]
     groups = fleet.generate(prompts, 2, SAMPLING)
     expected = [[counted(prompt)] * 2 for prompt in prompts]
-    assert [[sample.ids for sample in group] for group in groups] == expected
+    assert [[sample.tokens.ids for sample in group] for group in groups] == expected
     assert engines[0].pid != engines[1].pid
 
 

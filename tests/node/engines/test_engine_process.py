@@ -14,14 +14,14 @@ import psutil
 import pytest
 import torch
 
-from node.engines.engine import Begun, Sample, Sampling, Trajectory
+from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.process.engine import EngineProcess
 from node.engines.process.starter import Starter
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.weight_snapshot import PREFIX, WEIGHTS
 from node.errors import NodeError
 from node.policy.policy import Policy
-from protocol.rollout import Finish
+from protocol.rollout import Finish, Tokens
 from swarm.common.counters import Counters
 from tests.support import lone_logprobs, random_policy
 
@@ -104,8 +104,8 @@ def test_greedy_completions_equal_generate_prompt_by_prompt(engine):
     samples = engine.generate(prompts, 2, GREEDY)
     policy = random_policy()
     for prompt, (one, two) in zip(prompts, samples, strict=True):
-        assert one.ids == two.ids == generated(policy, prompt, 24)
-        assert one.text == policy.decode(one.ids)
+        assert one.tokens.ids == two.tokens.ids == generated(policy, prompt, 24)
+        assert one.text == policy.decode(one.tokens.ids)
 
 
 def test_draws_have_the_distribution_of_the_engine_inside(engine):
@@ -116,14 +116,14 @@ def test_draws_have_the_distribution_of_the_engine_inside(engine):
     with torch.no_grad():
         logits = policy.model(ids).logits[0, 2]
     expected = (logits / 0.7).softmax(-1)
-    drawn = torch.tensor([s.ids[0] for s in group]).bincount(minlength=len(expected)) / 4000
+    drawn = torch.tensor([s.tokens.ids[0] for s in group]).bincount(minlength=len(expected)) / 4000
     torch.testing.assert_close(drawn, expected, atol=0.03, rtol=0)
     inside = TransformersEngine(policy, seed=0)
     (other,) = inside.generate([[3, 1, 4]], 64, Sampling(0.7, max_new_tokens=1))
-    known = {s.ids[0]: s.logprobs[0] for s in group}
+    known = {s.tokens.ids[0]: s.tokens.logprobs[0] for s in group}
     for sample in other:
-        if sample.ids[0] in known:
-            assert sample.logprobs[0] == pytest.approx(known[sample.ids[0]], abs=1e-4)
+        if sample.tokens.ids[0] in known:
+            assert sample.tokens.logprobs[0] == pytest.approx(known[sample.tokens.ids[0]], abs=1e-4)
 
 
 def test_trajectories_are_told_one_by_one_under_their_keys(engine):
@@ -131,9 +131,9 @@ def test_trajectories_are_told_one_by_one_under_their_keys(engine):
     engine.submit([Trajectory(11, (9, 9))], Sampling(max_new_tokens=3, greedy=True))
     samples = finished(engine, 3)
     policy = random_policy()
-    assert samples[7].ids == generated(policy, (5, 6, 7), 24)
-    assert samples[3].ids == generated(policy, (1, 2), 24)
-    assert samples[11].ids == generated(policy, (9, 9), 3)
+    assert samples[7].tokens.ids == generated(policy, (5, 6, 7), 24)
+    assert samples[3].tokens.ids == generated(policy, (1, 2), 24)
+    assert samples[11].tokens.ids == generated(policy, (9, 9), 3)
     assert samples[11].finish is Finish.LENGTH
     assert engine.poll(0.0) == []
 
@@ -152,15 +152,15 @@ def test_whoever_waits_for_it_can_be_called_back(engine, begun):
 def test_what_was_begun_elsewhere_is_gone_on_with_and_part_of_the_sample(engine):
     policy = random_policy()
     whole = generated(policy, (5, 6, 7), 24)
-    begun = Begun(whole[:10], (-0.5,) * 10, (0,) * 10)
+    begun = Tokens(whole[:10], (-0.5,) * 10, (0,) * 10)
     later = random_policy()
     later.version = 4
     engine.update(later)
     engine.submit([Trajectory(1, (5, 6, 7), begun)], GREEDY)
     sample = finished(engine, 1)[1]
-    assert sample.ids == whole
-    assert sample.versions == (0,) * 10 + (4,) * (len(whole) - 10)
-    assert sample.logprobs[:10] == begun.logprobs
+    assert sample.tokens.ids == whole
+    assert sample.tokens.versions == (0,) * 10 + (4,) * (len(whole) - 10)
+    assert sample.tokens.logprobs[:10] == begun.logprobs
 
 
 @pytest.mark.parametrize(("ids", "finish"), [((1,) * 24, Finish.LENGTH), ((1, 97), Finish.STOP)])
@@ -168,10 +168,10 @@ def test_what_is_complete_already_is_finished_at_once(engine, ids, finish):
     policy = random_policy()
     policy.stop_ids = (97,)
     engine.update(policy)
-    begun = Begun(ids, (-1.0,) * len(ids), (0,) * len(ids))
+    begun = Tokens(ids, (-1.0,) * len(ids), (0,) * len(ids))
     engine.submit([Trajectory(0, (1, 2), begun)], GREEDY)
     ((key, sample),) = engine.poll(0.0)
-    assert (key, sample.ids, sample.finish) == (0, ids, finish)
+    assert (key, sample.tokens.ids, sample.finish) == (0, ids, finish)
 
 
 def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
@@ -190,21 +190,21 @@ def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
     done |= finished(engine, len(left))
     assert set(done) == set(range(6))
     for sample in done.values():
-        assert len(sample.ids) == len(sample.logprobs) == len(sample.versions)
-        assert list(sample.versions) == sorted(sample.versions)
+        assert len(sample.tokens.ids) == len(sample.tokens.logprobs) == len(sample.tokens.versions)
+        assert list(sample.tokens.versions) == sorted(sample.tokens.versions)
         for policy in (first, second):
-            under = lone_logprobs(policy, prompt, sample.ids)
-            chosen = torch.tensor(sample.versions) == policy.version
+            under = lone_logprobs(policy, prompt, sample.tokens.ids)
+            chosen = torch.tensor(sample.tokens.versions) == policy.version
             torch.testing.assert_close(
-                torch.tensor(sample.logprobs)[chosen], under[chosen], atol=1e-4, rtol=0
+                torch.tensor(sample.tokens.logprobs)[chosen], under[chosen], atol=1e-4, rtol=0
             )
 
 
 def test_generate_leaves_trajectories_on_their_way_alone(engine):
     engine.submit([Trajectory(0, (1, 2))], GREEDY)
     ((sample,),) = engine.generate([[5, 6, 7]], 1, GREEDY)
-    assert sample.ids == generated(random_policy(), (5, 6, 7), 24)
-    assert finished(engine, 1)[0].ids == generated(random_policy(), (1, 2), 24)
+    assert sample.tokens.ids == generated(random_policy(), (5, 6, 7), 24)
+    assert finished(engine, 1)[0].tokens.ids == generated(random_policy(), (1, 2), 24)
 
 
 @pytest.mark.parametrize("prompt", [(), (1,) * 512, (1,) * 600])
@@ -240,8 +240,8 @@ def test_killed_or_hung_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_d
     samples = finished(engine, 3)
     policy.model.generation_config.eos_token_id = None
     for key in range(3):
-        assert samples[key].ids == generated(policy, (5, 6, key), 480)
-        assert len(samples[key].logprobs) == len(samples[key].versions) == 480
+        assert samples[key].tokens.ids == generated(policy, (5, 6, key), 480)
+        assert len(samples[key].tokens.logprobs) == len(samples[key].tokens.versions) == 480
     assert counters.snapshot() == {"engine_restarts": 1}
     engine.close()
     assert list(tmp_path.iterdir()) == []
@@ -291,7 +291,7 @@ def test_a_stop_that_reaches_the_process_too_is_left_to_its_owner(strange):
     engine = strange("counting", slow=0.05)
     under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
     os.kill(engine.pid, signal.SIGTERM)
-    assert len(finished(engine, 1)[0].ids) == GREEDY.max_new_tokens
+    assert len(finished(engine, 1)[0].tokens.ids) == GREEDY.max_new_tokens
     assert engine.counters.snapshot() == {}
 
 
@@ -310,7 +310,10 @@ def test_without_another_process_it_is_said_which_limit_and_nothing_is_forgotten
         with pytest.raises(NodeError, match=r"temporarily unavailable.*ulimit -u"):
             finished(engine, 1)
     engine.submit([Trajectory(1, (1, 2))], GREEDY)
-    assert {key: len(sample.ids) for key, sample in finished(engine, 2).items()} == {0: 400, 1: 24}
+    assert {key: len(sample.tokens.ids) for key, sample in finished(engine, 2).items()} == {
+        0: 400,
+        1: 24,
+    }
 
 
 def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked(engine):
@@ -319,7 +322,7 @@ def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked
         engine.rest()
     engine.update(policy)
     ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
-    assert sample.ids == generated(policy, (5, 6, 7), 24)
+    assert sample.tokens.ids == generated(policy, (5, 6, 7), 24)
 
 
 def test_there_is_no_process_whose_rest_must_be_waited_for(strange):
@@ -341,7 +344,7 @@ def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced_when_there_is_w
     assert engine.pid is None, "another one would take memory that is the learner's now"
     assert "another one starts when there is something to write" in caplog.text
     ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
-    assert len(sample.ids) == GREEDY.max_new_tokens
+    assert len(sample.tokens.ids) == GREEDY.max_new_tokens
 
 
 def test_the_second_time_that_it_hangs_ends_the_run_with_how_long_it_was_silent(strange, caplog):
@@ -356,7 +359,7 @@ def test_a_hung_process_takes_no_message_and_holds_nobody_up(strange):
     engine.generate([(1, 2)], 1, GREEDY)
     os.kill(engine.pid, signal.SIGSTOP)
     groups = engine.generate([(1,) * 500] * 1000, 1, Sampling(max_new_tokens=1))
-    assert [sample.ids for (sample,) in groups] == [((500 + 1) % 90 + 1,)] * 1000
+    assert [sample.tokens.ids for (sample,) in groups] == [((500 + 1) % 90 + 1,)] * 1000
     assert engine.counters.snapshot() == {"engine_restarts": 1}
 
 
@@ -453,4 +456,4 @@ def test_more_than_fits_into_a_message_arrives_in_several(strange, monkeypatch):
     prompts = [(1,) * length for length in (1, 60, 60, 200, 30, 30, 50)]
     groups = strange("counting").generate(prompts, 2, Sampling(max_new_tokens=1))
     expected = [((len(prompt) + 1) % 90 + 1,) for prompt in prompts]
-    assert [sample.ids for (sample, _) in groups] == expected
+    assert [sample.tokens.ids for (sample, _) in groups] == expected

@@ -78,7 +78,7 @@ def policy() -> Policy:
 def expected(policy: Policy) -> dict[tuple[int, ...], tuple[int, ...]]:
     greedy = Sampling(max_new_tokens=CAP, greedy=True)
     samples = TransformersEngine(policy, seed=0).generate(PROMPTS, 1, greedy)
-    return {prompt: sample.ids for prompt, (sample,) in zip(PROMPTS, samples, strict=True)}
+    return {prompt: sample.tokens.ids for prompt, (sample,) in zip(PROMPTS, samples, strict=True)}
 
 
 ACTIONS = st.one_of(
@@ -205,7 +205,9 @@ def test_jobs_join_also_where_a_cache_cannot_take_them(tmp_path):
         writing.backend.submit([Job(number, prompt, CAP, 1.0, True)])
         writing.steps(5)
     writing.steps()
-    assert [tuple(writing.ids[number]) for number in range(4)] == [each.ids for each in alone]
+    assert [tuple(writing.ids[number]) for number in range(4)] == [
+        each.tokens.ids for each in alone
+    ]
 
 
 def test_new_weights_wait_no_longer_than_reading_the_batch_again_would_take(tmp_path):

@@ -61,7 +61,7 @@ def test_greedy_decoding_of_a_ragged_batch_equals_generate_prompt_by_prompt(arch
     engine = TransformersEngine(policy, seed=0)
     samples = engine.generate(prompts, 1, Sampling(max_new_tokens=24, greedy=True))
     for prompt, (sample,) in zip(prompts, samples, strict=True):
-        assert sample.ids == generated(policy, prompt, 24)
+        assert sample.tokens.ids == generated(policy, prompt, 24)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,10 @@ def test_logprobs_equal_a_recomputed_log_softmax(architecture, temperature):
     for prompt, group in zip(prompts, samples, strict=True):
         for sample in group:
             with torch.no_grad():
-                expected = lone_logprobs(policy, prompt, sample.ids, temperature)
-            torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
+                expected = lone_logprobs(policy, prompt, sample.tokens.ids, temperature)
+            torch.testing.assert_close(
+                torch.tensor(sample.tokens.logprobs), expected, atol=1e-4, rtol=0
+            )
 
 
 def test_rows_that_finish_leave_the_batch_and_the_rest_goes_on_unchanged():
@@ -106,11 +108,13 @@ def test_rows_that_finish_leave_the_batch_and_the_rest_goes_on_unchanged():
     greedy = Sampling(max_new_tokens=30, greedy=True)
     together = engine.generate(prompts, 1, greedy)
     alone = [engine.generate([prompt], 1, greedy)[0] for prompt in prompts]
-    assert [[s.ids for s in group] for group in together] == [[s.ids for s in g] for g in alone]
-    lengths = {len(group[0].ids) for group in together}
+    assert [[s.tokens.ids for s in group] for group in together] == [
+        [s.tokens.ids for s in g] for g in alone
+    ]
+    lengths = {len(group[0].tokens.ids) for group in together}
     assert len(lengths) > 3
     for (sample,) in together:
-        stops = [token in policy.stop_ids for token in sample.ids]
+        stops = [token in policy.stop_ids for token in sample.tokens.ids]
         assert not any(stops[:-1])
         assert sample.finish is (Finish.STOP if stops[-1] else Finish.LENGTH)
 
@@ -122,11 +126,16 @@ def test_the_end_of_sequence_token_is_in_the_ids_and_not_in_the_text():
     stopped = [s for s in group if s.finish is Finish.STOP]
     assert stopped
     for sample in stopped:
-        assert sample.ids[-1] == policy.eos_id
-        assert policy.eos_id not in sample.ids[:-1]
-        assert sample.text == policy.decode(sample.ids[:-1])
+        assert sample.tokens.ids[-1] == policy.eos_id
+        assert policy.eos_id not in sample.tokens.ids[:-1]
+        assert sample.text == policy.decode(sample.tokens.ids[:-1])
     for sample in group:
-        assert len(sample.ids) == len(sample.logprobs) == len(sample.versions) <= 100
+        assert (
+            len(sample.tokens.ids)
+            == len(sample.tokens.logprobs)
+            == len(sample.tokens.versions)
+            <= 100
+        )
 
 
 def test_splitting_the_work_into_smaller_batches_changes_no_greedy_completion():
@@ -135,7 +144,7 @@ def test_splitting_the_work_into_smaller_batches_changes_no_greedy_completion():
     greedy = Sampling(max_new_tokens=12, greedy=True)
     whole = TransformersEngine(policy, seed=0).generate(prompts, 2, greedy)
     split = TransformersEngine(policy, seed=0, max_rows=3).generate(prompts, 2, greedy)
-    assert [[s.ids for s in g] for g in whole] == [[s.ids for s in g] for g in split]
+    assert [[s.tokens.ids for s in g] for g in whole] == [[s.tokens.ids for s in g] for g in split]
 
 
 def test_a_restored_engine_draws_what_the_saved_one_would_have_drawn():
@@ -161,10 +170,10 @@ def test_updated_weights_are_sampled_from_and_their_version_is_noted():
     policy.version = 3
     engine.update(policy)
     after = engine.generate([[5, 6, 7]], 1, greedy)[0][0]
-    assert after.ids != before.ids
-    assert after.ids == generated(other, [5, 6, 7], 8)
-    assert set(before.versions) == {0}
-    assert set(after.versions) == {3}
+    assert after.tokens.ids != before.tokens.ids
+    assert after.tokens.ids == generated(other, [5, 6, 7], 8)
+    assert set(before.tokens.versions) == {0}
+    assert set(after.tokens.versions) == {3}
 
 
 def test_draws_follow_the_softmax_at_the_temperature_asked_for():
@@ -184,9 +193,9 @@ def test_a_completion_ends_where_the_context_does():
     policy.context_length = 20
     engine = TransformersEngine(policy, seed=0)
     long, short = engine.generate([[1] * 17, [1] * 5], 1, Sampling(max_new_tokens=64, greedy=True))
-    assert len(long[0].ids) <= 3
-    assert len(short[0].ids) <= 15
-    assert short[0].ids == generated(policy, [1] * 5, 15)
+    assert len(long[0].tokens.ids) <= 3
+    assert len(short[0].tokens.ids) <= 15
+    assert short[0].tokens.ids == generated(policy, [1] * 5, 15)
 
 
 @pytest.mark.parametrize("prompt", [[], [1] * 512])
@@ -199,7 +208,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_by_name(prompt):
 def test_half_precision_weights_give_full_precision_logprobs():
     policy = random_policy(dtype=torch.bfloat16)
     (group,) = TransformersEngine(policy, seed=0).generate([[1, 2]], 8, Sampling(max_new_tokens=8))
-    values = torch.tensor([x for s in group for x in s.logprobs], dtype=torch.float32)
+    values = torch.tensor([x for s in group for x in s.tokens.logprobs], dtype=torch.float32)
     assert not torch.equal(values, values.bfloat16().float())
 
 

@@ -330,7 +330,8 @@ def test_the_engines_logprobs_are_the_learners_at_equal_weights(correction, temp
     prompt = policy.encode_prompt("1+1=")
     (samples,) = engine.generate([prompt], 8, Sampling(temperature, max_new_tokens=12))
     completions = tuple(
-        TrainingCompletion(s.ids, (True,) * len(s.ids), s.logprobs) for s in samples
+        TrainingCompletion(s.tokens.ids, (True,) * len(s.tokens.ids), s.tokens.logprobs)
+        for s in samples
     )
     own = TrainingGroup(tuple(prompt), completions, (1.0, *[0.0] * 7), True)
     learner = Learner(policy, CONFIG, temperature=temperature, correction=correction)
@@ -338,7 +339,7 @@ def test_the_engines_logprobs_are_the_learners_at_equal_weights(correction, temp
     assert stats.engine_gap < 1e-5
     assert stats.ratio_mean == pytest.approx(1.0, abs=1e-4)
     assert stats.ratio_max == pytest.approx(1.0, abs=1e-4)
-    assert stats.tokens_trained == sum(len(s.ids) for s in samples)
+    assert stats.tokens_trained == sum(len(s.tokens.ids) for s in samples)
     assert not stats.skipped
     assert policy.version == 1
 

@@ -90,8 +90,8 @@ def test_the_engine_samples_from_what_the_adapters_make_after_every_update(
         before = weights(policy)
         samples = engine.generate(prompts, 1, GREEDY)
         for prompt, (sample,) in zip(prompts, samples, strict=True):
-            assert list(sample.ids) == greedy(policy, prompt)
-            written.add(sample.ids)
+            assert list(sample.tokens.ids) == greedy(policy, prompt)
+            written.add(sample.tokens.ids)
         assert all(torch.equal(t, before[n]) for n, t in policy.model.state_dict().items())
         learner.update(MIXED)
         engine.update(policy)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from node.config.learning import LearnerSection
-from node.engines.engine import Begun, Sample, Sampling, Trajectory
+from node.engines.engine import Sample, Sampling, Trajectory
 from node.evaluation.evaluator import Evaluator
 from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.learner import Learner
@@ -24,7 +24,7 @@ from node.run.rounds import Outcome, Rounds, RoundSettings
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
 from node.tasks.task import Split
-from protocol.rollout import Finish
+from protocol.rollout import Finish, Tokens
 from swarm.accounts import Accounts
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
@@ -76,7 +76,7 @@ class VirtualEngine:
         self._before("submit")
         for trajectory in trajectories:
             assert trajectory.key not in self.running
-            begun = trajectory.begun
+            begun = trajectory.tokens
             length = max(self._length(trajectory.prompt), len(begun.ids) + 1)
             self.running[trajectory.key] = trajectory, length
         self.submitted += trajectories
@@ -85,9 +85,9 @@ class VirtualEngine:
         self._before("poll")
         done = []
         for key, (trajectory, length) in list(self.running.items()):
-            grown = replace(trajectory, begun=self._grown(trajectory))
+            grown = replace(trajectory, tokens=self._grown(trajectory))
             self.running[key] = grown, length
-            if len(grown.begun.ids) == length:
+            if len(grown.tokens.ids) == length:
                 del self.running[key]
                 done.append((key, self._written(grown, length)))
         return done
@@ -95,9 +95,9 @@ class VirtualEngine:
     def nudge(self) -> None:
         """It never waits."""
 
-    def halt(self) -> list[tuple[int, Begun]]:
+    def halt(self) -> list[tuple[int, Tokens]]:
         self._before("halt")
-        left = [(key, trajectory.begun) for key, (trajectory, _) in self.running.items()]
+        left = [(key, trajectory.tokens) for key, (trajectory, _) in self.running.items()]
         self.running.clear()
         return left
 
@@ -118,17 +118,17 @@ class VirtualEngine:
         return min(CAP, max(1, int(draw.lognormvariate(1.5, 1.0))))
 
     def _written(self, trajectory: Trajectory, length: int) -> Sample:
-        while len(trajectory.begun.ids) < length:
-            trajectory = replace(trajectory, begun=self._grown(trajectory))
-        begun, finish = trajectory.begun, Finish.LENGTH if length == CAP else Finish.STOP
+        while len(trajectory.tokens.ids) < length:
+            trajectory = replace(trajectory, tokens=self._grown(trajectory))
+        begun, finish = trajectory.tokens, Finish.LENGTH if length == CAP else Finish.STOP
         text = self._policy.decode(begun.ids)
-        return Sample(begun.ids, begun.logprobs, begun.versions, finish, text)
+        return Sample(begun, finish, text)
 
-    def _grown(self, trajectory: Trajectory) -> Begun:
-        begun = trajectory.begun
+    def _grown(self, trajectory: Trajectory) -> Tokens:
+        begun = trajectory.tokens
         told = repr((trajectory.prompt, len(begun.ids), self.version, self._seed))
         token = sha256(told.encode()).digest()[0] % len(LETTERS)
-        return Begun(
+        return Tokens(
             (*begun.ids, self._policy.encode_prompt(chr(LETTERS[token]))[-1]),
             (*begun.logprobs, -2.0 - token / 8),
             (*begun.versions, self.version),

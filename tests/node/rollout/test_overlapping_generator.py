@@ -154,10 +154,10 @@ def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_fir
         before = len(made.engine.submitted)
         source.generate(3, Stopwatch())
         kept = {
-            (group.ticket, number): written.begun
+            (group.ticket, number): each.tokens
             for group in made.shelf.groups()
-            for number, written in group.written.items()
-            if written.finish is None
+            for number, each in group.completions.items()
+            if each.finish is None
         }
         assert not made.engine.running
         resumed = len(made.engine.submitted)
@@ -168,7 +168,7 @@ def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_fir
     source.generate(3, Stopwatch())
     again = made.engine.submitted[before:]
     expected = {ticket * GROUP + number: begun for (ticket, number), begun in kept.items()}
-    assert {t.key: t.begun for t in again if t.begun.ids} == {
+    assert {t.key: t.tokens for t in again if t.tokens.ids} == {
         key: begun for key, begun in expected.items() if begun.ids
     }
     assert [t.key for t in again] == sorted(t.key for t in again), "the oldest groups first"
@@ -344,7 +344,7 @@ def test_a_stopped_node_goes_on_with_what_it_had_begun(journal) -> None:
     source.generate(3, Stopwatch())
     source.close()
     kept = {group.ticket: group for group in made.shelf.groups()}
-    assert any(w.finish is None for group in kept.values() for w in group.written.values())
+    assert any(w.finish is None for group in kept.values() for w in group.completions.values())
 
     again = parts(journal)
     source = again.overlapping(1, version=1)
@@ -352,8 +352,8 @@ def test_a_stopped_node_goes_on_with_what_it_had_begun(journal) -> None:
     assert {g.group.index for g in groups} <= kept.keys()
     for trajectory in again.engine.submitted:
         ticket, number = divmod(trajectory.key, GROUP)
-        if ticket in kept and number in kept[ticket].written:
-            assert trajectory.begun == kept[ticket].written[number].begun
+        if ticket in kept and number in kept[ticket].completions:
+            assert trajectory.tokens == kept[ticket].completions[number].tokens
 
 
 def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(journal) -> None:

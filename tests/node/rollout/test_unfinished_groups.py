@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.engines.engine import Begun
 from node.rollout.generator import Draw
-from node.rollout.unfinished_groups import Place, Shelf, Written
-from protocol.rollout import Finish
+from node.rollout.unfinished_groups import KeptCompletion, Place, Shelf
+from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
 
@@ -20,7 +19,7 @@ begun_texts = st.lists(
         st.integers(0, 2**31),
     ),
     max_size=20,
-).map(lambda tokens: Begun(*(tuple(column) for column in zip(*tokens, strict=True))))
+).map(lambda tokens: Tokens(*(tuple(column) for column in zip(*tokens, strict=True))))
 
 
 @pytest.fixture
@@ -36,17 +35,17 @@ def shelf(journal: Journal) -> Shelf:
 
 
 @given(begun_texts, st.sampled_from([None, *Finish]))
-def test_what_is_written_comes_back_to_the_last_bit(begun: Begun, finish: Finish | None) -> None:
+def test_what_is_written_comes_back_to_the_last_bit(begun: Tokens, finish: Finish | None) -> None:
     shelf = Shelf(Journal(MEMORY, VirtualClock(0.0)))
     shelf.begin(enumerate(DRAWS), 5)
-    shelf.write([(Place(1, 3), Written(begun, finish))])
+    shelf.write([(Place(1, 3), KeptCompletion(begun, finish))])
     kept = shelf.groups()
     assert [(k.ticket, k.draw, k.version) for k in kept] == [(t, DRAWS[t], 5) for t in range(3)]
-    assert [k.written for k in kept] == [{}, {3: Written(begun, finish)}, {}]
+    assert [k.completions for k in kept] == [{}, {3: KeptCompletion(begun, finish)}, {}]
 
 
 def test_taken_groups_are_used_and_dropped_ones_are_gone(shelf: Shelf, journal: Journal) -> None:
-    shelf.write([(Place(t, 0), Written(Begun((1,), (-1.0,), (5,)))) for t in range(3)])
+    shelf.write([(Place(t, 0), KeptCompletion(Tokens((1,), (-1.0,), (5,)))) for t in range(3)])
     shelf.take([0, 2], 9)
     shelf.drop([1])
     assert shelf.groups() == []
@@ -60,14 +59,14 @@ def test_taken_groups_are_used_and_dropped_ones_are_gone(shelf: Shelf, journal: 
 def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote(shelf: Shelf) -> None:
     shelf.write(
         [
-            (Place(0, 0), Written(Begun((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
-            (Place(0, 1), Written(Begun((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
-            (Place(1, 0), Written(Begun((5,), (-1.0,), (4,)))),
+            (Place(0, 0), KeptCompletion(Tokens((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
+            (Place(0, 1), KeptCompletion(Tokens((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
+            (Place(1, 0), KeptCompletion(Tokens((5,), (-1.0,), (4,)))),
         ]
     )
     assert shelf.rewind(2, 3) == 2
     first, second, _ = shelf.groups()
-    assert first.written[0].finish is Finish.STOP
-    assert first.written[1] == Written(Begun((3,), (-1.0,), (3,)))
-    assert second.written[0] == Written(Begun())
+    assert first.completions[0].finish is Finish.STOP
+    assert first.completions[1] == KeptCompletion(Tokens((3,), (-1.0,), (3,)))
+    assert second.completions[0] == KeptCompletion(Tokens())
     assert [kept.version for kept in shelf.groups()] == [2, 2, 2]
