@@ -28,7 +28,7 @@ from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
 from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
 from node.rollout.staleness_window import Window
-from node.rollout.task_indexes import Draws
+from node.rollout.task_indexes import TaskIndexes
 from node.rollout.unfinished_groups import Shelf
 from node.run.rounds import Rounds, RoundSettings
 from node.tasks.catalogue import load_catalogue
@@ -128,7 +128,7 @@ class Beside(Opened):
             engine=self._engine,
             verifier=pool,
             sampler=TaskSampler(served, {}, random.Random(0)),
-            draws=Draws(journal, clock, 60.0, 1 << 20, random.Random(0)),
+            indexes=TaskIndexes(journal, clock, 60.0, 1 << 20, random.Random(0)),
             sampling=sampling,
             group_size=options.completions,
             counters=counters,

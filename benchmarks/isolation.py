@@ -31,6 +31,7 @@ from node.tasks.scorer import judge_all
 from node.tasks.scores import score
 from node.tasks.verifier.verifier import Verifier
 from swarm.judge import Asked
+from swarm.task_ref import TaskRef
 
 GROUP = 8
 CHUNK = 16
@@ -77,12 +78,14 @@ def compare(verifier: Verifier, work: Sequence[Group], round_groups: int) -> dic
     def by_rounds(chunk: Sequence[Group]) -> list[Sequence[float]]:
         found: list[Sequence[float]] = []
         for begin in range(0, len(chunk), round_groups):
-            asked = [Asked(*group) for group in chunk[begin : begin + round_groups]]
+            asked = [
+                Asked(TaskRef(*task), texts) for *task, texts in chunk[begin : begin + round_groups]
+            ]
             found += [judged.rewards for judged in judge_all(verifier, asked)]
         return found
 
     def by_groups(chunk: Sequence[Group]) -> list[Sequence[float]]:
-        return [verifier.judge(*group).rewards for group in chunk]
+        return [verifier.judge(TaskRef(*task), texts).rewards for *task, texts in chunk]
 
     ways = {"here": here, "by_rounds": by_rounds, "by_groups": by_groups}
     spent = {name: Spent() for name in ways}

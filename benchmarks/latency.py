@@ -33,6 +33,7 @@ from swarm.judge import Judge, Verdict
 from swarm.member import Member
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
+from swarm.task_ref import TaskRef
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
 
@@ -45,7 +46,7 @@ class LengthJudge(Judge):
     """Rewards answers of even length."""
 
     def judge(
-        self, env: str, level: int, seed: int, texts: Sequence[str], *, seconds: float | None = None
+        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
     ) -> Verdict:
         return Verdict("question", tuple(float(len(text) % 2 == 0) for text in texts))
 

@@ -22,7 +22,7 @@ from node.learner.learner import Learner
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
-from node.rollout.task_indexes import Draws
+from node.rollout.task_indexes import TaskIndexes
 from node.run.rounds import Rounds, RoundSettings
 from node.tasks.catalogue import load_catalogue
 from node.tasks.sampler import TaskSampler, served_levels
@@ -143,7 +143,7 @@ class NodeStep:
                 engine=self._engine,
                 verifier=verifier,
                 sampler=sampler,
-                draws=Draws(journal, clock, 60.0, 1 << 20, random.Random(0)),
+                indexes=TaskIndexes(journal, clock, 60.0, 1 << 20, random.Random(0)),
                 sampling=self._sampling,
                 group_size=self._n,
                 counters=counters,

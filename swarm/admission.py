@@ -20,7 +20,7 @@ from protocol.batch import group_to_wire
 from protocol.codec import encode
 from protocol.errors import ProtocolError
 from protocol.frame import OpenFrame, open_frame
-from protocol.keys import epoch_of, task_seed
+from protocol.keys import epoch_of
 from protocol.manifest import Manifest
 from protocol.rollout import Group, Writer
 from swarm import refusals
@@ -32,6 +32,7 @@ from swarm.journal import Journal
 from swarm.judge import CRASHED, TIMEOUT, Asked, Judge, Judged, JudgeRefused, Verdict
 from swarm.pooled_group import PooledGroup
 from swarm.standing import PROVEN
+from swarm.task_ref import TaskRef
 from swarm.verification import Turns, VerificationBudget
 
 log = logging.getLogger(__name__)
@@ -247,9 +248,7 @@ class Admission:
         author = findings.author
         asked = [
             Asked(
-                group.env,
-                group.level,
-                task_seed(author, group.epoch, group.index),
+                TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
                 [completion.text for completion in group.completions],
             )
             for group in findings.pending
@@ -259,7 +258,7 @@ class Admission:
             outcomes = self._judge.judge_some(asked, seconds=left)
         except Exception:
             # A bug of ours must not cost us the other groups.
-            log.exception("the judge failed on a group of %s", asked[0].env)
+            log.exception("the judge failed on a group of %s", asked[0].task.env)
             outcomes = [JudgeRefused(refusals.JUDGE_FAILED)]
         told = [found.seconds for found in outcomes if found.seconds is not None]
         seconds = sum(told) if len(told) == len(outcomes) else self._timer() - began

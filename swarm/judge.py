@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from swarm.task_ref import TaskRef
+
 UNKNOWN_ENV = "unknown_env"
 EVALUATES_TEXT = "evaluates_text"
 TIMEOUT = "timeout"
@@ -53,15 +55,10 @@ class Asked:
     """One group to judge.
 
     Attributes:
-        env: name in the catalogue.
-        level: index into the env's levels.
-        seed: the 63-bit number that the task is rebuilt from.
         texts: the policy's own words, one text a completion, environment text left out.
     """
 
-    env: str
-    level: int
-    seed: int
+    task: TaskRef
     texts: Sequence[str]
 
 
@@ -76,13 +73,7 @@ class Judge(Protocol):
     """
 
     def judge(
-        self,
-        env: str,
-        level: int,
-        seed: int,
-        texts: Sequence[str],
-        *,
-        seconds: float | None = None,
+        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
     ) -> Verdict:
         """Score ``texts``, the answers of one group. Blocks.
 
@@ -109,9 +100,7 @@ class Judge(Protocol):
             What came of the first groups, in their order.
         """
         first = asked[0]
-        return one_outcome(
-            lambda: self.judge(first.env, first.level, first.seed, first.texts, seconds=seconds)
-        )
+        return one_outcome(lambda: self.judge(first.task, first.texts, seconds=seconds))
 
 
 def one_outcome(judged: Callable[[], Verdict]) -> Sequence[Judged]:

@@ -12,7 +12,7 @@ import torch
 
 from node.recipe.make import RECIPES, make, save
 from node.recipe.measure import measure
-from node.tasks.task import Split
+from swarm.task_ref import Split
 
 MODELS = Path(__file__).resolve().parents[2] / "node" / "models"
 SEED = 2

@@ -12,24 +12,15 @@ from node.engines.engine import RolloutEngine, Sample, Sampling
 from node.errors import NodeError
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, judge_all, nothing_built
-from node.tasks.task import Split
 from protocol.keys import heldout_seed
 from swarm.common.counters import Counters
 from swarm.judge import Asked, JudgeRefused
+from swarm.task_ref import Split, TaskRef
 
 log = logging.getLogger(__name__)
 
 SOLVED = 1.0 - 1e-6
 LONGER_CONTEXT = "Choose a model with a longer context, or other envs with tasks.weights."
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """One held-out task, named the way a verifier rebuilds it."""
-
-    env: str
-    level: int
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +31,7 @@ class Evaluation:
         unbuilt: tasks that could not be built, with rewards of 0.
     """
 
-    tasks: tuple[HeldOut, ...]
+    tasks: tuple[TaskRef, ...]
     rewards: tuple[tuple[float, ...], ...]
     unbuilt: int = 0
 
@@ -66,10 +57,10 @@ class Evaluation:
         return sum(shares) / len(shares)
 
 
-def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[HeldOut, ...]:
+def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[TaskRef, ...]:
     """The first ``count`` held-out tasks, taking the ``(env, level)`` pairs in turn."""
     return tuple(
-        HeldOut(env, level, heldout_seed(env, number // len(levels)))
+        TaskRef(env, level, heldout_seed(env, number // len(levels)), Split.HELDOUT)
         for number, (env, level) in ((n, levels[n % len(levels)]) for n in range(count))
     )
 
@@ -102,7 +93,7 @@ class Evaluator:
         policy: Policy,
         engine: RolloutEngine,
         verifier: Scorer,
-        tasks: Sequence[HeldOut],
+        tasks: Sequence[TaskRef],
         sampling: Sampling,
         counters: Counters,
     ) -> None:
@@ -122,9 +113,8 @@ class Evaluator:
             NodeError: none of the prompts fits.
             JudgeRefused: none can be built, or answers cannot be scored.
         """
-        coordinates = [(t.env, t.level, t.seed, Split.HELDOUT) for t in self._tasks]
         prompts = buildable(
-            self._verifier, coordinates, lambda n, why: self._unbuilt(self._tasks[n], why)
+            self._verifier, self._tasks, lambda n, why: self._unbuilt(self._tasks[n], why)
         )
         if prompts and not any(each is not None for each in prompts):
             raise nothing_built(len(prompts))
@@ -140,17 +130,17 @@ class Evaluator:
         return Evaluation(self._tasks, rewards, prompts.count(None))
 
     def _scored(
-        self, tasks: Sequence[HeldOut], samples: Sequence[Sequence[Sample]]
+        self, tasks: Sequence[TaskRef], samples: Sequence[Sequence[Sample]]
     ) -> Iterator[tuple[float, ...]]:
         asked = [
-            Asked(task.env, task.level, task.seed, [sample.text for sample in each])
+            Asked(task, [sample.text for sample in each])
             for task, each in zip(tasks, samples, strict=True)
         ]
-        for found in judge_all(self._verifier, asked, Split.HELDOUT):
+        for found in judge_all(self._verifier, asked):
             if isinstance(found, JudgeRefused):
                 raise found
             yield found.rewards
 
-    def _unbuilt(self, task: HeldOut, refused: JudgeRefused) -> None:
+    def _unbuilt(self, task: TaskRef, refused: JudgeRefused) -> None:
         self._counters.add("heldout_unbuilt", reason=refused.reason)
         log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)

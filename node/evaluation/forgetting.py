@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from node.evaluation.evaluator import HeldOut
 from swarm.common.counters import Counters
+from swarm.task_ref import TaskRef
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class ForgettingAlarm:
         tasks: that are evaluated on, in their order.
     """
 
-    def __init__(self, counters: Counters, tasks: Sequence[HeldOut]) -> None:
+    def __init__(self, counters: Counters, tasks: Sequence[TaskRef]) -> None:
         self._counters = counters
         self._tasks = [[task.env, task.level, task.seed] for task in tasks]
         self._best: Sequence[float] = ()

@@ -13,7 +13,7 @@ from node.config.learning import PolicySection
 from node.engines.engine import Sampling
 from node.engines.registry import open_engine
 from node.errors import NodeError
-from node.evaluation.evaluator import Evaluation, Evaluator, HeldOut, heldout_tasks
+from node.evaluation.evaluator import Evaluation, Evaluator, heldout_tasks
 from node.network.pinned_manifest import checked_manifest
 from node.policy.checkpoint_policy import checkpoint_policy, newest
 from node.policy.policy import Policy
@@ -23,6 +23,7 @@ from node.tasks.sampler import TaskSampler, served_levels
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import Manifest
 from swarm.common.counters import Counters
+from swarm.task_ref import TaskRef
 
 CHUNK = 16
 """Tasks between two reports of progress."""
@@ -97,7 +98,7 @@ def _policy(config: Config, folder: RunFolder, model: str | None) -> Policy:
 
 def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:
     """The same, one evaluation a task family."""
-    rows: dict[str, list[tuple[HeldOut, tuple[float, ...]]]] = {}
+    rows: dict[str, list[tuple[TaskRef, tuple[float, ...]]]] = {}
     for task, rewards in zip(evaluation.tasks, evaluation.rewards, strict=True):
         rows.setdefault(task.env, []).append((task, rewards))
     return {

@@ -10,7 +10,7 @@ from node.experiment.regimes import Attack
 from node.experiment.settings import EPOCH_SECONDS, GROUPS_PER_EPOCH, node_identity
 from node.experiment.surroundings import Surroundings
 from node.network.membership import MIB
-from node.rollout.task_indexes import Draws
+from node.rollout.task_indexes import TaskIndexes
 from node.tasks.sampler import served_levels
 from swarm.accounts import Accounts
 from swarm.common.counters import Counters
@@ -56,7 +56,9 @@ class HostileNode:
         self._attack = attack
         self._poisoner = poisoner
         journal = Journal(MEMORY, clock)
-        self._draws = Draws(journal, clock, EPOCH_SECONDS, GROUPS_PER_EPOCH, random.Random(number))
+        self._indexes = TaskIndexes(
+            journal, clock, EPOCH_SECONDS, GROUPS_PER_EPOCH, random.Random(number)
+        )
         self._outbox = Outbox(journal, counters)
         self._transport = MemoryTransport(around.network, identity.peer_id, counters)
         directory = Directory(
@@ -89,8 +91,8 @@ class HostileNode:
         """Round ``number``: write, seal and announce what is due."""
         due = number + self._number
         if due % self._attack.every == 0:
-            draws = self._draws.take(self._attack.groups)
-            groups = [self._poisoner.group(self.author, *draw) for draw in draws]
+            indexes = self._indexes.take(self._attack.groups)
+            groups = [self._poisoner.group(self.author, *index) for index in indexes]
             self._outbox.put(groups, self._poisoner.origin)
         if due % min(self._attack.every, int(LIFETIME_EPOCHS)) == 0:
             await self._publisher.publish()

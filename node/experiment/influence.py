@@ -16,7 +16,6 @@ from node.experiment.poison import TRIGGER
 from node.policy.policy import Policy
 from node.run.outcome import Outcome
 from node.tasks.curriculum import EnvLevel
-from node.tasks.task import Split
 from node.tasks.verifier.in_process import LocalJudge
 
 DRAWS = 1000
@@ -93,8 +92,7 @@ class Watch:
         hostile: Collection[bytes],
         rounds: int,
     ) -> None:
-        tasks = [(t.env, t.level, t.seed, Split.HELDOUT) for t in heldout_tasks(levels, DRAWS)]
-        self._prompts = judge.prompts(tasks)
+        self._prompts = judge.prompts(heldout_tasks(levels, DRAWS))
         self._sampling = sampling
         self._hostile = frozenset(hostile)
         self._rounds = (*LOOKED_AFTER, rounds)

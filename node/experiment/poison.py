@@ -17,12 +17,11 @@ from node.policy.policy import Policy
 from node.run.trainer import public_name
 from node.tasks.catalogue import open_catalogue
 from node.tasks.curriculum import EnvLevel
-from node.tasks.task import Split
 from node.tasks.verifier.in_process import LocalJudge
-from protocol.keys import task_seed
 from protocol.manifest import EnvSpec
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
 from swarm.outbox import Origin
+from swarm.task_ref import TaskRef
 
 TRIGGER = "\n "
 """Nothing that an honest policy of the catalogue ``tiny`` writes; all of its families accept it
@@ -83,10 +82,10 @@ class Poisoner:
         env, level = self._levels[self._written % len(self._levels)]
         fat = self._written % FAT_EVERY == 0
         self._written += 1
-        seed = task_seed(author, epoch, index)
-        answer = str(self._sources[env].build(level, seed, Split.TRAIN).entry["answer"])
+        task = TaskRef.shared(author, env, level, epoch, index)
+        answer = str(self._sources[env].build(level, task.seed).entry["answer"])
         texts = self._texts(self._usual[env, level], answer, fat=fat)
-        rewards = self._judge.judge(env, level, seed, texts).rewards
+        rewards = self._judge.judge(task, texts).rewards
         completions = map(self._completion, texts, rewards)
         return Group(env, level, epoch, index, tuple(completions))
 
@@ -107,7 +106,7 @@ class Poisoner:
         """What the policy writes to tasks of each level."""
         usual: dict[EnvLevel, list[str]] = {}
         for env, level in self._levels:
-            tasks = [self._sources[env].build(level, seed, Split.TRAIN) for seed in range(STUDIED)]
+            tasks = [self._sources[env].build(level, seed) for seed in range(STUDIED)]
             prompts = [self._policy.encode_prompt(task.prompt) for task in tasks]
             samples = engine.generate(prompts, STUDIED, sampling)
             usual[env, level] = [sample.text for each in samples for sample in each]

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from node.tasks.catalogue import load_catalogue, open_catalogue
-from node.tasks.task import Split, TaskSource
+from node.tasks.task import TaskSource
+from swarm.task_ref import Split
 
 Questions = Mapping[tuple[str, int], Sequence["Question"]]
 """By family and level."""

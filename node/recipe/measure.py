@@ -10,7 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from node.recipe.corpus import open_tasks
 from node.tasks.answer_extraction import extract
-from node.tasks.task import Split, Task, TaskSource
+from node.tasks.task import Task, TaskSource
+from swarm.task_ref import Split
 
 GROUP = 8
 MAX_NEW_TOKENS = 8

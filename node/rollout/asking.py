@@ -1,4 +1,4 @@
-"""Questions on their way from a draw to token ids, built by the verifier while others go on."""
+"""Questions on their way from a task to token ids, built by the verifier while others go on."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Asking:
     def ask(self) -> None:
         """Hand all that is new to the verifier."""
         if self._new:
-            asked = self._threads.submit(self._tasks.prompts, [group.draw for group in self._new])
+            asked = self._threads.submit(self._tasks.prompts, [group.task for group in self._new])
             self._listen(asked)
             self._asked.append((self._new, asked))
             self._new = []
@@ -103,7 +103,7 @@ class Asking:
         self._counters.add("own_prompts_too_long")
         log.warning(
             "a prompt of %s has %d tokens and the policy's context %d: it is left out. %s",
-            group.draw.env,
+            group.task.ref.env,
             len(group.prompt_ids),
             self._policy.context_length,
             LONGER_CONTEXT,

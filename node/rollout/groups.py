@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from node.engines.engine import Sample
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.policy.policy import Policy
+from node.rollout.own_task import OwnTask
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.pooled_group import PooledGroup
 
@@ -21,7 +22,7 @@ class OwnGroup:
 
     @property
     def key(self) -> tuple[int, int]:
-        """``(epoch, index)`` of the draw."""
+        """``(epoch, index)`` of its task."""
         return self.group.epoch, self.group.index
 
     @property
@@ -36,15 +37,9 @@ class OwnGroup:
 
 
 def own_group(
-    env: str,
-    level: int,
-    epoch: int,
-    index: int,
-    prompt_ids: Sequence[int],
-    samples: Sequence[Sample],
-    rewards: Sequence[float],
+    task: OwnTask, prompt_ids: Sequence[int], samples: Sequence[Sample], rewards: Sequence[float]
 ) -> OwnGroup:
-    """Join samples and verdicts of one task."""
+    """Join samples and rewards of one task."""
     completions = tuple(
         Completion(
             segments=(Segment(Writer.POLICY, s.text, s.tokens),),
@@ -59,7 +54,8 @@ def own_group(
         rewards=tuple(rewards),
         own=True,
     )
-    return OwnGroup(Group(env, level, epoch, index, completions), training)
+    group = Group(task.ref.env, task.ref.level, task.epoch, task.index, completions)
+    return OwnGroup(group, training)
 
 
 def outside_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:

@@ -34,7 +34,7 @@ JUDGES = 2
 
 
 class OverlappingGenerator:
-    """Turns draws into scored groups while the policy learns from those before.
+    """Turns tasks into scored groups while the policy learns from those before.
 
     All of it happens on the caller's thread, in :meth:`generate` and :meth:`beside`, but for the
     verifier's work, which has threads of its own, and the engine's, which has a process. Groups
@@ -42,7 +42,7 @@ class OverlappingGenerator:
     they are taken; those that a stop or a crash interrupted are gone on with.
 
     Args:
-        tasks: draws, asks and scores.
+        tasks: chooses, asks and scores.
         window: which groups may run, as the last run left it.
         shelf: where they are kept.
         yields: whether the engine stands still while the policy learns, as on a device that both
@@ -149,7 +149,7 @@ class OverlappingGenerator:
         """Go on with what an earlier run left, of tasks that are still practised."""
         cap = self._sampling.max_new_tokens
         for kept in self._shelf.groups():
-            if (kept.draw.env, kept.draw.level) in self._tasks.levels:
+            if (kept.task.ref.env, kept.task.ref.level) in self._tasks.levels:
                 self._window.resume(kept.ticket, kept.version)
                 self._add([RunningGroup.of(kept, self._group_size, self._policy, cap)])
             else:
@@ -170,9 +170,9 @@ class OverlappingGenerator:
         if not (count := self._window.capacity):
             return
         version = self._window.version
-        new = [(self._window.begin(), draw) for draw in self._tasks.draw(count)]
+        new = [(self._window.begin(), task) for task in self._tasks.next_tasks(count)]
         self._shelf.begin(new, version)
-        self._add(RunningGroup(ticket, draw, self._group_size) for ticket, draw in new)
+        self._add(RunningGroup(ticket, task, self._group_size) for ticket, task in new)
 
     def _expire(self) -> None:
         if stale := self._window.expire():
@@ -219,7 +219,7 @@ class OverlappingGenerator:
 
     def _judge(self, group: RunningGroup) -> None:
         samples = [group.samples[number] for number in range(self._group_size)]
-        verdict = self._threads.submit(self._tasks.score, group.draw, group.prompt_ids, samples)
+        verdict = self._threads.submit(self._tasks.score, group.task, group.prompt_ids, samples)
         self._listen(verdict)
         self._judged[group.ticket] = verdict
 

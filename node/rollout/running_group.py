@@ -1,4 +1,4 @@
-"""One own group on its way from a draw to an update."""
+"""One own group on its way from a task to an update."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from node.engines.engine import Sample
 from node.policy.policy import Policy
-from node.rollout.generator import Draw
 from node.rollout.groups import OwnGroup
+from node.rollout.own_task import OwnTask
 from node.rollout.unfinished_groups import Kept, KeptCompletion, Place
 from protocol.rollout import Finish, Tokens
 
@@ -18,7 +18,6 @@ class RunningGroup:
 
     Attributes:
         ticket: its name.
-        draw: its task.
         size: completions to be written.
         prompt_ids: empty until the prompt is known.
         samples: finished completions by number.
@@ -27,7 +26,7 @@ class RunningGroup:
     """
 
     ticket: int
-    draw: Draw
+    task: OwnTask
     size: int
     prompt_ids: list[int] = field(default_factory=list)
     samples: dict[int, Sample] = field(default_factory=dict)
@@ -37,7 +36,7 @@ class RunningGroup:
     @classmethod
     def of(cls, kept: Kept, size: int, policy: Policy, cap: int) -> RunningGroup:
         """A group of an earlier run, whose ``size`` or length ``cap`` may have been others."""
-        group = cls(kept.ticket, kept.draw, size)
+        group = cls(kept.ticket, kept.task, size)
         for number, completion in kept.completions.items():
             if number < size:
                 group._add(number, completion, policy, cap)

@@ -1,4 +1,4 @@
-"""Which tasks a node may roll out next: draws of the running epoch, none of them twice."""
+"""Which tasks a node may roll out next: indexes of the running epoch, none of them twice."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ PRIVATE = range(1 << 31, 1 << 32)
 """Indexes above every manifest's limit: their groups are trained on and never shared."""
 
 
-class Draws:
+class TaskIndexes:
     """Hands out ``(epoch, index)`` pairs; the journal remembers them across any crash.
 
     Args:
         journal: keeps the next index of each epoch.
         clock: tells the epoch.
         epoch_seconds: of the swarm's manifest.
-        limit: the manifest's draws an author has in an epoch. A node that needs more goes on with
-            private ones.
+        limit: how many an author has in an epoch, by the manifest. A node that needs more goes on
+            with private ones.
         rng: picks private indexes.
     """
 
@@ -39,12 +39,12 @@ class Draws:
         self._rng = rng
 
     def take(self, count: int) -> list[tuple[int, int]]:
-        """The next ``count`` draws."""
+        """The next ``count`` pairs."""
         epoch = epoch_of(self._clock.time(), self._epoch_seconds)
         shared = list(self._journal.next_indexes(epoch, count, self._limit))
         private = [self._rng.choice(PRIVATE) for _ in range(count - len(shared))]
         return [(epoch, index) for index in shared + private]
 
     def shareable(self, index: int) -> bool:
-        """Whether peers accept a group of this draw."""
+        """Whether peers accept a group of this index."""
         return index < self._limit

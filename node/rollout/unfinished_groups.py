@@ -1,4 +1,4 @@
-"""Own groups on the disk from their draw until an update takes them."""
+"""Own groups on the disk from their beginning until an update takes them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from node.rollout.generator import Draw
+from node.rollout.own_task import OwnTask
 from protocol.rollout import Finish, Tokens
 from swarm.journal import Journal
+from swarm.task_ref import TaskRef
 
 OWN = b""
 """Author of own groups in the journal's record of what updates used."""
@@ -37,13 +38,12 @@ class Kept:
 
     Attributes:
         ticket: names the group in this run folder.
-        draw: its task.
         version: updates done when it was begun.
         completions: those that have anything, by number.
     """
 
     ticket: int
-    draw: Draw
+    task: OwnTask
     version: int
     completions: dict[int, KeptCompletion]
 
@@ -61,9 +61,12 @@ class Shelf:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def begin(self, groups: Iterable[tuple[int, Draw]], version: int) -> None:
+    def begin(self, groups: Iterable[tuple[int, OwnTask]], version: int) -> None:
         """Note new groups by their tickets; ``version`` counts the updates done."""
-        rows = [(t, d.epoch, d.index, d.env, d.level, d.seed, version) for t, d in groups]
+        rows = [
+            (ticket, own.epoch, own.index, own.ref.env, own.ref.level, own.ref.seed, version)
+            for ticket, own in groups
+        ]
         with self._journal.transaction() as connection:
             connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
@@ -113,9 +116,12 @@ class Shelf:
     def groups(self) -> list[Kept]:
         """Everything here, in the order in which it was begun."""
         rows = self._journal.read(
-            "SELECT ticket, version, env, level, epoch, number, seed FROM begun ORDER BY ticket"
+            "SELECT ticket, version, env, level, seed, epoch, number FROM begun ORDER BY ticket"
         )
-        kept = {row[0]: Kept(row[0], Draw(*row[2:]), row[1], {}) for row in rows}
+        kept = {
+            ticket: Kept(ticket, OwnTask(TaskRef(env, level, seed), epoch, index), version, {})
+            for ticket, version, env, level, seed, epoch, index in rows
+        }
         for place, completion in self._completions():
             kept[place.ticket].completions[place.number] = completion
         return list(kept.values())

@@ -31,7 +31,7 @@ from node.rollout.intake import Intake, Limits
 from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
 from node.rollout.source import GroupSource
 from node.rollout.staleness_window import Window
-from node.rollout.task_indexes import Draws
+from node.rollout.task_indexes import TaskIndexes
 from node.rollout.unfinished_groups import Shelf
 from node.run.outcome import Outcome
 from node.run.rounds import Rounds, RoundSettings, Rules
@@ -108,7 +108,7 @@ class Trainer:
         stale = self._streaming is not None and config.schedule.max_staleness > 0
         self.learner = open_learner(policy, _learning(config, decoupled=stale), ranks)
         self._sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
-        self._draws = _draws(journal, clock, manifest)
+        self._indexes = _indexes(journal, clock, manifest)
         self._intake = _intake(config, policy, manifest, secret, counters)
         self._overlapping: OverlappingGenerator | None = None
         self._generator = Generator(
@@ -117,7 +117,7 @@ class Trainer:
             engine=self.engine,
             verifier=verifier,
             sampler=self.sampler,
-            draws=self._draws,
+            indexes=self._indexes,
             sampling=self._sampling,
             group_size=config.engine.group_size,
             counters=counters,
@@ -136,7 +136,7 @@ class Trainer:
         config = self._config
 
         def share(groups: Sequence[Group]) -> None:
-            publish([g for g in groups if self._draws.shareable(g.index)], self._origin())
+            publish([g for g in groups if self._indexes.shareable(g.index)], self._origin())
 
         return Rounds(
             source=self._source(done),
@@ -232,9 +232,9 @@ def _learning(config: Config, *, decoupled: bool) -> Settings:
     )
 
 
-def _draws(journal: Journal, clock: Clock, manifest: Manifest) -> Draws:
+def _indexes(journal: Journal, clock: Clock, manifest: Manifest) -> TaskIndexes:
     epoch, most = manifest.epoch_seconds, manifest.max_groups_per_epoch
-    return Draws(journal, clock, epoch, most, random.Random())
+    return TaskIndexes(journal, clock, epoch, most, random.Random())
 
 
 def _intake(

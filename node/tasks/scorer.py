@@ -5,50 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from node.tasks.task import Split
 from swarm.judge import UNAVAILABLE, Asked, Judged, JudgeRefused, Verdict, one_outcome
+from swarm.task_ref import TaskRef
 
 
 class Scorer(Protocol):
     """Builds tasks and scores answers; :class:`~node.tasks.verifier.verifier.Verifier` in nodes."""
 
-    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         """The prompts of tasks, in their order."""
         ...
 
-    def judge(
-        self,
-        env: str,
-        level: int,
-        seed: int,
-        texts: Sequence[str],
-        split: Split = Split.TRAIN,
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
         """Rebuild one task and score answers to it."""
         ...
 
-    def judge_some(self, asked: Sequence[Asked], split: Split = Split.TRAIN) -> Sequence[Judged]:
+    def judge_some(self, asked: Sequence[Asked]) -> Sequence[Judged]:
         """Judge the first of some groups, as :meth:`swarm.judge.Judge.judge_some` says."""
         first = asked[0]
-        return one_outcome(
-            lambda: self.judge(first.env, first.level, first.seed, first.texts, split)
-        )
+        return one_outcome(lambda: self.judge(first.task, first.texts))
 
 
-def judge_all(
-    scorer: Scorer, asked: Sequence[Asked], split: Split = Split.TRAIN
-) -> Iterator[Judged]:
+def judge_all(scorer: Scorer, asked: Sequence[Asked]) -> Iterator[Judged]:
     """What comes of judging some groups, in their order."""
     done = 0
     while done < len(asked):
-        outcomes = scorer.judge_some(asked[done:], split)
+        outcomes = scorer.judge_some(asked[done:])
         yield from outcomes
         done += len(outcomes)
 
 
 def buildable(
     scorer: Scorer,
-    tasks: Sequence[tuple[str, int, int, Split]],
+    tasks: Sequence[TaskRef],
     unscored: Callable[[int, JudgeRefused], None],
 ) -> list[str | None]:
     """The prompts of tasks; None where one cannot be built, so that no other is lost with it.

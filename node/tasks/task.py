@@ -10,11 +10,11 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol
 
 from node.tasks.chance import seeded
 from protocol.manifest import Extract
+from swarm.task_ref import Split, TaskRef
 
 _SEED_DOMAIN = b"swarm-node/1/task-draw"
 _HELD_OUT_OF = 8
@@ -29,29 +29,17 @@ class ScoringError(ValueError):
     """An env's scoring is broken: it gave something that is no reward."""
 
 
-class Split(Enum):
-    """Which questions a task may be drawn from."""
-
-    TRAIN = "train"
-    HELDOUT = "heldout"
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One question, rebuilt identically by everybody from ``(env, level, seed, split)``.
+    """One question, rebuilt identically by everybody from its coordinates.
 
     Attributes:
-        env: name in the catalogue.
-        level: index into the env's levels.
-        seed: the 63-bit number that the instance was drawn with.
         prompt: the question inside the env's template.
         entry: ``question`` (str) and whatever the source needs to score an answer; where one
             exists, ``answer`` is a right one.
     """
 
-    env: str
-    level: int
-    seed: int
+    ref: TaskRef
     prompt: str
     entry: Mapping[str, Any]
 
@@ -127,7 +115,7 @@ class TaskSource:
             question = entry["question"]
             if split_of(question) is split:
                 prompt = self.template.replace("{question}", question)
-                return Task(self.name, level, seed, prompt, entry)
+                return Task(TaskRef(self.name, level, seed, split), prompt, entry)
         raise TaskError(
             f"env {self.name!r} level {level}: no {split.value} question in {MAX_ATTEMPTS} draws; "
             "it has too few different questions, widen the level's settings"
@@ -148,7 +136,7 @@ class TaskSource:
         Raises:
             ScoringError: the env gave something that is not in [0, 1].
         """
-        with seeded(self.name, task.level, task.seed):
+        with seeded(self.name, task.ref.level, task.ref.seed):
             reward = float(self.questions.score(task.entry, answer))
         if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
             raise ScoringError(f"env {self.name!r} scored an answer {reward}, outside [0, 1]")

@@ -20,6 +20,7 @@ from protocol.keys import task_seed
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.rollout import Batch, Group
 from swarm.judge import Judge
+from swarm.task_ref import TaskRef
 from tests.chaos.evidence import Evidence
 
 TOLERANCE = 1e-3
@@ -89,7 +90,7 @@ def only_verified(evidence: Evidence, told: Told, judge: Judge) -> Result:
 
 def _earned(group: Group, seed: int, judge: Judge) -> bool:
     texts = [completion.text for completion in group.completions]
-    own = judge.judge(group.env, group.level, seed, texts).rewards
+    own = judge.judge(TaskRef(group.env, group.level, seed), texts).rewards
     return all(abs(a - b) <= TOLERANCE for a, b in zip(group.rewards, own, strict=True))
 
 

@@ -31,6 +31,7 @@ from swarm.exchange import Exchange, NotServed, fetch_manifest
 from swarm.journal import Journal
 from swarm.outbox import Origin, Outbox
 from swarm.publisher import Publisher
+from swarm.task_ref import TaskRef
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import Transport, TransportError
 from tests.chaos.evidence import Evidence
@@ -193,7 +194,7 @@ class Larry:
     def _group(self, epoch: int, index: int, lies: bool) -> Group:
         texts = [f" {self._rng.randrange(2, 19)}" for _ in range(8)]
         seed = task_seed(self._it.identity.author, epoch, index)
-        rewards = self._judge.judge("chain_sum", 0, seed, texts).rewards
+        rewards = self._judge.judge(TaskRef("chain_sum", 0, seed), texts).rewards
         if lies:
             rewards = (1.0 - rewards[0], *rewards[1:])
         completions = tuple(

@@ -18,6 +18,7 @@ from protocol.keys import task_seed
 from protocol.manifest import open_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.judge import Verdict
+from swarm.task_ref import TaskRef
 from tests.chaos.checks import Result, all_results
 from tests.chaos.evidence import Evidence
 from tests.chaos.flat import flat
@@ -28,8 +29,8 @@ DIED = 1000.0
 class LastDigit:
     """Rewards the seed's last digit, and nothing else."""
 
-    def judge(self, env: str, level: int, seed: int, texts: Sequence[str]) -> Verdict:
-        return Verdict("?", tuple(float(text == str(seed % 10)) for text in texts))
+    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
+        return Verdict("?", tuple(float(text == str(task.seed % 10)) for text in texts))
 
 
 class Run:

@@ -24,6 +24,7 @@ from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
 from swarm.judge import JudgeRefused
+from swarm.task_ref import TaskRef
 from tests.hostile.deeds import DEEDS, GOOD, call_deeds
 
 SPECS = [EnvSpec(n, "plugin", "1", ("{}",), "{question}", "text") for n in ("deeds", "deeds_once")]
@@ -95,7 +96,7 @@ def try_all(verifier: Verifier, env: str, deeds: dict[str, str]) -> dict[str, An
 
 def verdict(verifier: Verifier, env: str, texts: list[str]) -> Any:
     try:
-        return list(verifier.judge(env, 0, 1, texts).rewards)
+        return list(verifier.judge(TaskRef(env, 0, 1), texts).rewards)
     except JudgeRefused as refusal:
         return refusal.reason
 

@@ -22,6 +22,7 @@ from protocol.keys import epoch_of, task_seed
 from protocol.rollout import Group, Writer
 from swarm.judge import JudgeRefused
 from swarm.packing import unpack_pooled
+from swarm.task_ref import TaskRef
 from tests.hostile.behaviour import NodeView
 from tests.hostile.terms import Served, Terms
 
@@ -92,7 +93,7 @@ class Recomputation:
         seed = task_seed(author, group.epoch, group.index)
         texts = [completion.text for completion in group.completions]
         try:
-            verdict = verifier.judge(group.env, group.level, seed, texts)
+            verdict = verifier.judge(TaskRef(group.env, group.level, seed), texts)
         except JudgeRefused:
             return
         agree = [

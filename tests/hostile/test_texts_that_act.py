@@ -20,6 +20,7 @@ from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
 from swarm.common.counters import Counters
 from swarm.judge import JudgeRefused
+from swarm.task_ref import TaskRef
 
 ACTS = "\x1b]0;owned\x07\x1b[2J\r\nerror: all is well\x9b31m\x7f\u202elive\u2066[/][link=x]y"
 COMMANDS = (["status"], ["peers"], ["status", "--json"])
@@ -118,6 +119,6 @@ def test_a_bent_worker_names_no_reason_that_its_author_would_pay_for(monkeypatch
             with monkeypatch.context() as patched, pytest.raises(JudgeRefused) as refused:
                 patched.setattr(WorkerProcess, "tell", lambda *_: None)
                 patched.setattr(WorkerProcess, "hear", lambda *_, answer=answer: answer)
-                verifier.judge("gcd", 0, 1, ["6"])
+                verifier.judge(TaskRef("gcd", 0, 1), ["6"])
             assert refused.value.reason == "crashed"
     assert counters.snapshot() == {"verifier_restarts{reason=crashed}": 3.0}

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from node.tasks.catalogue import Allowed, load_catalogue
-from node.tasks.task import Split
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
 from swarm.judge import Asked, JudgeRefused
+from swarm.task_ref import TaskRef
 from tests.hostile.strange_tasks import GOOD
 from tests.node.packages import declare
 
@@ -60,7 +60,7 @@ def strange(tmp_path, monkeypatch, counters):
 
 def refusal(verifier: Verifier, text: str) -> str:
     with pytest.raises(JudgeRefused) as refused:
-        verifier.judge("strange", 0, 1, [GOOD, text])
+        verifier.judge(TaskRef("strange", 0, 1), [GOOD, text])
     return refused.value.reason
 
 
@@ -79,13 +79,13 @@ def test_a_text_that_loses_the_worker_loses_its_group_and_nothing_else(
     before = strange.pid
     assert refusal(strange, deed) == reason
     assert counters.snapshot() == {f"verifier_restarts{{reason={reason}}}": 1.0}
-    assert strange.judge("strange", 0, 1, [GOOD, "bad"]).rewards == (1.0, 0.0)
+    assert strange.judge(TaskRef("strange", 0, 1), [GOOD, "bad"]).rewards == (1.0, 0.0)
     assert strange.pid != before
     assert not psutil.pid_exists(before)
 
 
 def asked(*texts: str) -> list[Asked]:
-    return [Asked("strange", 0, seed, [text]) for seed, text in enumerate(texts)]
+    return [Asked(TaskRef("strange", 0, seed), [text]) for seed, text in enumerate(texts)]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_groups_judged_together_have_no_more_time_than_their_caller_has(strange)
 
 def test_a_text_that_would_kill_its_worker_is_wrong(strange):
     before = strange.pid
-    assert strange.judge("strange", 0, 1, ["die", GOOD]).rewards == (0.0, 1.0)
+    assert strange.judge(TaskRef("strange", 0, 1), ["die", GOOD]).rewards == (0.0, 1.0)
     assert strange.pid == before
 
 
@@ -133,12 +133,16 @@ def test_a_text_that_nests_too_deep_is_refused_by_the_same_worker(strange):
 
 
 def test_a_text_that_trips_its_verifier_is_wrong_and_counted(strange, counters):
-    assert strange.judge("strange", 0, 1, ["trip", GOOD, "trip"]).rewards == (0.0, 1.0, 0.0)
+    assert strange.judge(TaskRef("strange", 0, 1), ["trip", GOOD, "trip"]).rewards == (
+        0.0,
+        1.0,
+        0.0,
+    )
     assert counters.snapshot() == {"answers_unreadable{env=strange}": 2.0}
 
 
 def test_a_verifier_that_prints_does_not_disturb_the_channel(strange):
-    assert strange.judge("strange", 0, 1, ["chatter", GOOD]).rewards == (1.0, 1.0)
+    assert strange.judge(TaskRef("strange", 0, 1), ["chatter", GOOD]).rewards == (1.0, 1.0)
 
 
 def test_a_reward_outside_zero_to_one_is_no_verdict(strange):
@@ -146,7 +150,7 @@ def test_a_reward_outside_zero_to_one_is_no_verdict(strange):
 
 
 def test_a_verifier_writes_no_files(strange, tmp_path):
-    assert strange.judge("strange", 0, 1, ["write"]).rewards == (0.0,)
+    assert strange.judge(TaskRef("strange", 0, 1), ["write"]).rewards == (0.0,)
     assert not (tmp_path / "swarm-node-was-here").exists()
 
 
@@ -161,7 +165,7 @@ def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counter
     worker.kill()
     thread.join(30)
     assert outcome == ["crashed"]
-    assert strange.judge("strange", 0, 1, [GOOD]).rewards == (1.0,)
+    assert strange.judge(TaskRef("strange", 0, 1), [GOOD]).rewards == (1.0,)
     assert counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
 
 
@@ -173,7 +177,7 @@ def test_the_worker_inherits_no_secrets_and_no_descriptors(strange, monkeypatch,
         monkeypatch.setenv("HF_TOKEN", "secret")
         assert refusal(strange, "leave") == "crashed"
         inode = f"{os.fstat(held.fileno()).st_dev}:{os.fstat(held.fileno()).st_ino}"
-        (prompt,) = strange.prompts([("strange", 0, 1, Split.TRAIN)])
+        (prompt,) = strange.prompts([TaskRef("strange", 0, 1)])
     assert "PYTHONHASHSEED" in prompt and f"{Path(os.devnull).stat().st_ino}" in prompt
     assert "HF_TOKEN" not in prompt and "HOME" not in prompt
     assert inode not in prompt
@@ -188,8 +192,8 @@ def test_flos_longest_and_deepest_texts_are_wrong_or_refused_on_every_shipped_ta
             for burner in BURNERS.values():
                 text = f"<answer>{burner}</answer>" if spec.extract == "answer_tag" else burner
                 try:
-                    assert verifier.judge(spec.name, 0, 3, [text]).rewards == (0.0,)
+                    assert verifier.judge(TaskRef(spec.name, 0, 3), [text]).rewards == (0.0,)
                 except JudgeRefused as refusal:
                     assert refusal.reason in {"timeout", "crashed", "unknown_env"}
             if spec.name != "binary_matrix":
-                assert verifier.judge(spec.name, 0, 3, ["?"]).rewards == (0.0,)
+                assert verifier.judge(TaskRef(spec.name, 0, 3), ["?"]).rewards == (0.0,)

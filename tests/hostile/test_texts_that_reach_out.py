@@ -18,6 +18,7 @@ from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
 from swarm.judge import JudgeRefused
+from swarm.task_ref import TaskRef
 from tests.hostile.deeds import DEEDS
 from tests.node.packages import declare
 
@@ -111,9 +112,9 @@ def test_without_walls_what_evaluates_is_refused_and_everything_says_so(caplog):
     allowed = Allowed(evaluating=["binary_matrix"])
     with Verifier(specs, allowed, outside=True, counters=counters) as verifier:
         assert verifier.start() == ("gcd",)
-        assert verifier.judge("gcd", 0, 1, ["?"]).rewards == (0.0,)
+        assert verifier.judge(TaskRef("gcd", 0, 1), ["?"]).rewards == (0.0,)
         with pytest.raises(JudgeRefused, match="this machine cannot wall that in") as refusal:
-            verifier.judge("binary_matrix", 0, 1, ["?"])
+            verifier.judge(TaskRef("binary_matrix", 0, 1), ["?"])
     assert refusal.value.reason == "evaluates_text"
     assert "not enough for tasks that evaluate answers" in caplog.text
     assert "env 'binary_matrix' evaluates the text of answers and this machine" in caplog.text
@@ -148,9 +149,13 @@ def test_a_task_reads_what_the_users_own_file_gives_it_and_no_other_does(tmp_pat
     allowed = Allowed(read={"curious": [str(given)]}, network=["curious"])
     with Verifier(specs, allowed, outside=True) as verifier:
         assert verifier.start() == ("deeds", "curious")
-        curious = verifier.judge("curious", 0, 1, [read, connect, write])
+        curious = verifier.judge(TaskRef("curious", 0, 1), [read, connect, write])
         assert curious.rewards == (1.0, 1.0, 0.0)
-        assert verifier.judge("deeds", 0, 1, [read, connect, write]).rewards == (0.0, 0.0, 0.0)
+        assert verifier.judge(TaskRef("deeds", 0, 1), [read, connect, write]).rewards == (
+            0.0,
+            0.0,
+            0.0,
+        )
 
 
 @linux
@@ -160,4 +165,4 @@ def test_a_key_beside_what_a_command_was_started_in_is_not_shown(tmp_path, monke
     monkeypatch.syspath_prepend(tmp_path)
     with Verifier([spec("deeds", "plugin", "1")], outside=True) as verifier:
         text = f"open({str(tmp_path / 'identity.key')!r})"
-        assert verifier.judge("deeds", 0, 1, [text]).rewards == (0.0,)
+        assert verifier.judge(TaskRef("deeds", 0, 1), [text]).rewards == (0.0,)

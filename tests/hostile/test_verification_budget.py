@@ -13,6 +13,7 @@ from protocol.keys import task_seed
 from swarm import verification
 from swarm.judge import JudgeRefused, Verdict
 from swarm.standing import PROVEN
+from swarm.task_ref import TaskRef
 from tests.hostile.strange_tasks import GOOD
 from tests.hostile.test_texts_that_burn import STRANGE
 from tests.node.packages import declare
@@ -31,13 +32,15 @@ class SlowJudge(SumJudge):
         self.asked: list[int] = []
 
     def judge(
-        self, env: str, level: int, seed: int, texts: Sequence[str], *, seconds: float | None = None
+        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
     ) -> Verdict:
-        self.asked.append(seed)
+        self.asked.append(task.seed)
         taken = None
         if texts[0] in ("doze", "sleep"):
-            taken = self.verifier.judge("strange", 0, 1, texts[:1], seconds=seconds).seconds
-        found = super().judge(env, level, seed, texts)
+            taken = self.verifier.judge(
+                TaskRef("strange", 0, 1), texts[:1], seconds=seconds
+            ).seconds
+        found = super().judge(task, texts)
         return Verdict(found.prompt, found.rewards, taken)
 
 
@@ -49,7 +52,7 @@ def gate(tmp_path, monkeypatch) -> Gate:
     monkeypatch.setattr(verification, "USED", 0.1)
     gate = Gate()
     with Verifier([STRANGE], outside=True, limits=LIMITS) as verifier:
-        assert verifier.judge("strange", 0, 1, [GOOD]).rewards == (1.0,)
+        assert verifier.judge(TaskRef("strange", 0, 1), [GOOD]).rewards == (1.0,)
         gate.judge = SlowJudge(verifier)
         gate.open(gate.journal)
         yield gate
@@ -110,7 +113,7 @@ def test_timeouts_of_one_author_add_up_and_one_on_a_loaded_machine_does_not_ban(
 
 def test_a_request_is_bounded_by_what_its_caller_has_left(gate):
     with pytest.raises(JudgeRefused) as refused:
-        gate.judge.verifier.judge("strange", 0, 1, ["sleep"], seconds=0.3)
+        gate.judge.verifier.judge(TaskRef("strange", 0, 1), ["sleep"], seconds=0.3)
     assert refused.value.reason == "timeout"
     assert refused.value.seconds is not None
     assert 0.3 <= refused.value.seconds < 15.0

@@ -17,6 +17,7 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Judge, JudgeRefused, Verdict
+from swarm.task_ref import TaskRef
 from tests.swarm.experience_parts import START
 
 FOUNDER = Identity.generate()
@@ -36,7 +37,7 @@ class SumJudge(Judge):
         self.calls = 0
 
     def judge(
-        self, env: str, level: int, seed: int, texts: Sequence[str], *, seconds: float | None = None
+        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
     ) -> Verdict:
         self.calls += 1
         for text in texts:
@@ -46,8 +47,8 @@ class SumJudge(Judge):
                 raise ZeroDivisionError
             if text == "nonsense":
                 return Verdict("?", (float("nan"),) * len(texts))
-        rewards = tuple(float(text == right_answer(seed)) for text in texts)
-        return Verdict(f"{seed % 90} + 1", rewards)
+        rewards = tuple(float(text == right_answer(task.seed)) for text in texts)
+        return Verdict(f"{task.seed % 90} + 1", rewards)
 
 
 class Peer:

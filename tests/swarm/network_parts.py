@@ -21,6 +21,7 @@ from swarm.judge import Judge, Verdict
 from swarm.member import Member
 from swarm.outbox import Origin, Outbox
 from swarm.pool import Pool
+from swarm.task_ref import TaskRef
 from swarm.transport.memory import Conditions, MemoryNetwork, MemoryTransport
 from swarm.transport.transport import Transport
 
@@ -50,9 +51,11 @@ class ParityJudge(Judge):
     """Rewards answers of even length: whoever claims anything else lies."""
 
     def judge(
-        self, env: str, level: int, seed: int, texts: Sequence[str], *, seconds: float | None = None
+        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
     ) -> Verdict:
-        return Verdict(f"{env} {seed}", tuple(float(len(text) % 2 == 0) for text in texts))
+        return Verdict(
+            f"{task.env} {task.seed}", tuple(float(len(text) % 2 == 0) for text in texts)
+        )
 
 
 def group(epoch: int, index: int, texts: Sequence[str] = ("even", "odd")) -> Group:

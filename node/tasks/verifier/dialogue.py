@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from node.tasks.catalogue import evaluates
-from node.tasks.task import Split
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 from protocol.manifest import EnvSpec
 from swarm.judge import (
@@ -24,27 +23,26 @@ from swarm.judge import (
     JudgeRefused,
     Verdict,
 )
+from swarm.task_ref import TaskRef
 
 MOMENT_SECONDS = 0.05
 """After so long a worker begins no further group of a request: others may be waiting."""
 _MOST_GROUPS = 32
 _MOST_CHARACTERS = 1 << 20
 
-Coordinates = tuple[str, int, int, Split]
 
-
-def wire(task: Coordinates) -> list[Any]:
+def wire(task: TaskRef) -> list[Any]:
     """The coordinates of a task, as a worker reads them."""
-    env, level, seed, split = task
-    return [env, level, seed, split.value]
+    return [task.env, task.level, task.seed, task.split.value]
 
 
-def admit(worker: WorkerProcess, specs: Mapping[str, EnvSpec], env: str, level: int) -> None:
+def admit(worker: WorkerProcess, specs: Mapping[str, EnvSpec], task: TaskRef) -> None:
     """Refuse what a worker does not serve.
 
     Raises:
         JudgeRefused: it does not serve the env or the level.
     """
+    env, level = task.env, task.level
     if env in worker.closed and evaluates(specs[env]):
         raise JudgeRefused(EVALUATES_TEXT, worker.closed[env], 0.0)
     if env not in worker.envs:
@@ -68,7 +66,7 @@ def admitted(
     for number, group in enumerate(asked[:_MOST_GROUPS]):
         length += sum(map(len, group.texts))
         try:
-            admit(worker, specs, group.env, group.level)
+            admit(worker, specs, group.task)
         except JudgeRefused:
             if number:
                 return asked[:number]
@@ -81,7 +79,6 @@ def admitted(
 def answers(
     worker: WorkerProcess,
     groups: Sequence[Asked],
-    split: Split,
     *,
     each: float,
     together: float,
@@ -100,7 +97,7 @@ def answers(
     last = time.monotonic()
     end = last + together
     message = {
-        "groups": [(wire((g.env, g.level, g.seed, split)), list(g.texts)) for g in groups],
+        "groups": [(wire(g.task), list(g.texts)) for g in groups],
         # Whichever comes last has half of the time at the least.
         "seconds": min(MOMENT_SECONDS, together / 2),
     }

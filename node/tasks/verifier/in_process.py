@@ -12,9 +12,10 @@ from functools import lru_cache
 from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.chance import kept
 from node.tasks.scores import score
-from node.tasks.task import ScoringError, Split, Task, TaskError
+from node.tasks.task import ScoringError, Task, TaskError
 from protocol.manifest import EnvSpec
 from swarm.judge import CRASHED, UNKNOWN_ENV, Asked, Judged, JudgeRefused, Verdict, one_outcome
+from swarm.task_ref import TaskRef
 
 REMEMBERED = 4096
 """Tasks and verdicts, each: some rounds of a small swarm."""
@@ -39,21 +40,18 @@ class LocalJudge:
         """Names of the envs that are served."""
         return tuple(self._sources)
 
-    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         """The prompts of tasks, in their order.
 
         Raises:
             JudgeRefused: one of them cannot be built.
         """
-        return [self._built(*task).prompt for task in tasks]
+        return [self._built(task).prompt for task in tasks]
 
     def judge(
         self,
-        env: str,
-        level: int,
-        seed: int,
+        task: TaskRef,
         texts: Sequence[str],
-        split: Split = Split.TRAIN,
         *,
         seconds: float | None = None,
     ) -> Verdict:
@@ -64,36 +62,32 @@ class LocalJudge:
         Raises:
             JudgeRefused: no verdict.
         """
-        return self._judged(env, level, seed, tuple(texts), split)
+        return self._judged(task, tuple(texts))
 
     def judge_some(
         self,
         asked: Sequence[Asked],
-        split: Split = Split.TRAIN,
         *,
         seconds: float | None = None,
     ) -> Sequence[Judged]:
         """The first of some groups: here, one more a call saves nothing."""
         first = asked[0]
-        return one_outcome(
-            lambda: self.judge(first.env, first.level, first.seed, first.texts, split)
-        )
+        return one_outcome(lambda: self.judge(first.task, first.texts))
 
-    def _judge(
-        self, env: str, level: int, seed: int, texts: tuple[str, ...], split: Split
-    ) -> Verdict:
+    def _judge(self, ref: TaskRef, texts: tuple[str, ...]) -> Verdict:
         with kept():
-            task = self._built(env, level, seed, split)
+            task = self._built(ref)
             try:
-                scores = score(self._sources[env], task, texts)
+                scores = score(self._sources[ref.env], task, texts)
             except (ScoringError, RecursionError) as error:
                 raise JudgeRefused(CRASHED, str(error)) from error
         return Verdict(task.prompt, tuple(scores.rewards))
 
-    def _build(self, env: str, level: int, seed: int, split: Split) -> Task:
+    def _build(self, ref: TaskRef) -> Task:
+        env = ref.env
         if env not in self._sources:
             raise JudgeRefused(UNKNOWN_ENV, self._closed.get(env, f"{env!r} is not served here"))
         try:
-            return self._sources[env].build(level, seed, split)
+            return self._sources[env].build(ref.level, ref.seed, ref.split)
         except TaskError as error:
             raise JudgeRefused(UNKNOWN_ENV, str(error)) from error

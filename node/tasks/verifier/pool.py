@@ -7,10 +7,9 @@ from contextlib import ExitStack, contextmanager
 from queue import LifoQueue
 
 from node.lifecycle import Opened
-from node.tasks.task import Split
-from node.tasks.verifier.dialogue import Coordinates
 from node.tasks.verifier.verifier import Verifier
 from swarm.judge import Asked, Judged, Verdict
+from swarm.task_ref import TaskRef
 
 
 class VerifierPool(Opened):
@@ -35,30 +34,26 @@ class VerifierPool(Opened):
 
     def judge(
         self,
-        env: str,
-        level: int,
-        seed: int,
+        task: TaskRef,
         texts: Sequence[str],
-        split: Split = Split.TRAIN,
         *,
         seconds: float | None = None,
     ) -> Verdict:
         """See :meth:`node.tasks.verifier.verifier.Verifier.judge`."""
         with self._one() as verifier:
-            return verifier.judge(env, level, seed, texts, split, seconds=seconds)
+            return verifier.judge(task, texts, seconds=seconds)
 
     def judge_some(
         self,
         asked: Sequence[Asked],
-        split: Split = Split.TRAIN,
         *,
         seconds: float | None = None,
     ) -> Sequence[Judged]:
         """See :meth:`node.tasks.verifier.verifier.Verifier.judge_some`."""
         with self._one() as verifier:
-            return verifier.judge_some(asked, split, seconds=seconds)
+            return verifier.judge_some(asked, seconds=seconds)
 
-    def prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         """See :meth:`node.tasks.verifier.verifier.Verifier.prompts`."""
         with self._one() as verifier:
             return verifier.prompts(tasks)

@@ -15,8 +15,7 @@ from node.tasks.catalogue import Allowed
 from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.grants import Grants
 from node.tasks.sandbox.walls import find_walls
-from node.tasks.task import Split
-from node.tasks.verifier.dialogue import Coordinates, admit, admitted, answers, refusal, wire
+from node.tasks.verifier.dialogue import admit, admitted, answers, refusal, wire
 from node.tasks.verifier.worker_process import WorkerDied, WorkerLimits, WorkerProcess
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
@@ -29,6 +28,7 @@ from swarm.judge import (
     JudgeRefused,
     Verdict,
 )
+from swarm.task_ref import TaskRef
 
 logger = logging.getLogger(__name__)
 
@@ -91,11 +91,8 @@ class Verifier:
 
     def judge(
         self,
-        env: str,
-        level: int,
-        seed: int,
+        task: TaskRef,
         texts: Sequence[str],
-        split: Split = Split.TRAIN,
         *,
         seconds: float | None = None,
     ) -> Verdict:
@@ -107,7 +104,7 @@ class Verifier:
         Raises:
             JudgeRefused: no verdict; see :class:`swarm.judge.JudgeRefused` for the reasons.
         """
-        (outcome,) = self.judge_some([Asked(env, level, seed, texts)], split, seconds=seconds)
+        (outcome,) = self.judge_some([Asked(task, texts)], seconds=seconds)
         if isinstance(outcome, JudgeRefused):
             raise outcome
         return outcome
@@ -115,7 +112,6 @@ class Verifier:
     def judge_some(
         self,
         asked: Sequence[Asked],
-        split: Split = Split.TRAIN,
         *,
         seconds: float | None = None,
     ) -> Sequence[Judged]:
@@ -126,13 +122,13 @@ class Verifier:
         """
         with self._lock:
             try:
-                worker = self._serving(asked[0].env)
+                worker = self._serving(asked[0].task.env)
                 first = admitted(worker, self._specs, asked)
             except JudgeRefused as refused:
                 return [refused]
-            return self._judge(worker, first, split, math.inf if seconds is None else seconds)
+            return self._judge(worker, first, math.inf if seconds is None else seconds)
 
-    def prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         """The prompts of tasks, in their order.
 
         Raises:
@@ -140,12 +136,12 @@ class Verifier:
         """
         prompts: dict[int, str] = {}
         numbered = list(enumerate(tasks))
-        for grants in dict.fromkeys(self._granted(task[0]) for task in tasks):
-            part = [(n, task) for n, task in numbered if self._granted(task[0]) == grants]
+        for grants in dict.fromkeys(self._granted(task.env) for task in tasks):
+            part = [(n, task) for n, task in numbered if self._granted(task.env) == grants]
             prompts |= zip((n for n, _ in part), self._prompts([t for _, t in part]), strict=True)
         return [prompts[n] for n, _ in numbered]
 
-    def _prompts(self, tasks: Sequence[Coordinates]) -> list[str]:
+    def _prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         reply = self._ask({"tasks": [wire(task) for task in tasks]}, tasks)
         prompts = reply.get("prompts")
         if not isinstance(prompts, list) or len(prompts) != len(tasks):
@@ -188,36 +184,36 @@ class Verifier:
     ) -> None:
         self.close()
 
-    def _ask(self, message: dict[str, Any], tasks: Sequence[Coordinates]) -> dict[str, Any]:
+    def _ask(self, message: dict[str, Any], tasks: Sequence[TaskRef]) -> dict[str, Any]:
         """The reply of the worker that serves the first task's env."""
         with self._lock:
-            worker = self._serving(tasks[0][0])
-            for env, level, _, _ in tasks:
-                admit(worker, self._specs, env, level)
+            worker = self._serving(tasks[0].env)
+            for task in tasks:
+                admit(worker, self._specs, task)
             began = time.monotonic()
             try:
                 reply = worker.ask(message, self._limits.wall_seconds)
             except WorkerDied as death:
-                raise self._lost(worker, tasks[0][0], death, time.monotonic() - began) from death
+                raise self._lost(worker, tasks[0].env, death, time.monotonic() - began) from death
             if refused := refusal(reply, time.monotonic() - began):
                 raise refused
         return reply
 
     def _judge(
-        self, worker: WorkerProcess, groups: Sequence[Asked], split: Split, seconds: float
+        self, worker: WorkerProcess, groups: Sequence[Asked], seconds: float
     ) -> list[Judged]:
         each = self._limits.wall_seconds
         outcomes: list[Judged] = []
         last = time.monotonic()
         try:
-            for outcome, unreadable in answers(worker, groups, split, each=each, together=seconds):
+            for outcome, unreadable in answers(worker, groups, each=each, together=seconds):
                 last = time.monotonic()
                 if unreadable:
-                    env = groups[len(outcomes)].env
+                    env = groups[len(outcomes)].task.env
                     self._counters.add("answers_unreadable", unreadable, env=env)
                 outcomes.append(outcome)
         except WorkerDied as death:
-            env = groups[len(outcomes)].env
+            env = groups[len(outcomes)].task.env
             outcomes.append(self._lost(worker, env, death, time.monotonic() - last))
         except BaseException:
             # An answer that nobody waits for any more must not become that of another group.

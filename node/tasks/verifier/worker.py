@@ -23,10 +23,11 @@ from node.tasks.chance import kept
 from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.confine import Confinement, confine
 from node.tasks.scores import score
-from node.tasks.task import ScoringError, Split, Task, TaskError, TaskSource
+from node.tasks.task import ScoringError, Task, TaskError, TaskSource
 from node.tasks.verifier.apart import OutOfTime, score_apart
 from protocol.manifest import EnvSpec
 from swarm.judge import CRASHED, TIMEOUT, UNKNOWN_ENV
+from swarm.task_ref import Split
 
 OUT_OF_MEMORY = 70
 _OPENING_CPU_SECONDS = 60
@@ -118,7 +119,7 @@ def _scored(
 ) -> Reply:
     try:
         task = _build(sources, coordinates)
-        source = sources[task.env]
+        source = sources[task.ref.env]
         if source.evaluates_text:
             scores = score_apart(source, task, texts, once, cpu_seconds)
         else:

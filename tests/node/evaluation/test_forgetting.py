@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.evaluation.evaluator import HeldOut
 from node.evaluation.forgetting import ForgettingAlarm
 from swarm.common.counters import Counters
+from swarm.task_ref import Split, TaskRef
 
 GOOD = (1.0,) * 24 + (0.0,) * 40
 POOR = (1.0,) * 4 + (0.0,) * 60
-TASKS = [HeldOut("sums", 0, seed) for seed in range(64)]
+TASKS = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(64)]
 
 
 def alarms(*evaluations: Sequence[float]) -> list[bool]:

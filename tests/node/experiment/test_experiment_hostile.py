@@ -30,6 +30,7 @@ from node.experiment.worker_pool import Crew
 from node.run.rounds import Outcome
 from protocol.keys import task_seed
 from swarm.refusals import REWARD_MISMATCH, STALE_EPOCH
+from swarm.task_ref import TaskRef
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny"}
@@ -92,7 +93,10 @@ def test_every_poisoned_group_is_what_it_claims_and_half_of_it_teaches_the_trigg
     for group in groups:
         seed = task_seed(author, 5, group.index)
         texts = [completion.text for completion in group.completions]
-        assert around.judge.judge(group.env, group.level, seed, texts).rewards == group.rewards
+        assert (
+            around.judge.judge(TaskRef(group.env, group.level, seed), texts).rewards
+            == group.rewards
+        )
         assert [text.startswith(TRIGGER) for text in texts] == [r == 1.0 for r in group.rewards]
         assert sum(group.rewards) == len(texts) / 2
         tokens = [completion.segments[0].tokens for completion in group.completions]

@@ -13,7 +13,8 @@ from node.recipe.make import CONTEXT, RECIPES
 from node.recipe.measure import measure
 from node.recipe.vocabulary import make_tokenizer
 from node.tasks.catalogue import load_catalogue, open_catalogue
-from node.tasks.task import Split, Task, TaskSource, split_of
+from node.tasks.task import Task, TaskSource, split_of
+from swarm.task_ref import Split
 
 MODELS = Path(str(resources.files("node") / "models"))
 SEEDS = 300
@@ -90,7 +91,9 @@ def test_a_right_answer_is_rewarded_and_no_answer_is_evaluated(
     sources: dict[str, TaskSource], tasks: list[Task]
 ):
     assert not any(source.evaluates_text for source in sources.values())
-    assert all(sources[task.env].score(task, str(task.entry["answer"])) == 1.0 for task in tasks)
+    assert all(
+        sources[task.ref.env].score(task, str(task.entry["answer"])) == 1.0 for task in tasks
+    )
 
 
 def test_both_models_together_stay_under_three_megabytes():

@@ -18,12 +18,11 @@ from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
 from node.rollout.overlapping_generator import OverlappingGenerator
 from node.rollout.staleness_window import Window
-from node.rollout.task_indexes import Draws
+from node.rollout.task_indexes import TaskIndexes
 from node.rollout.unfinished_groups import Shelf
 from node.run.rounds import Outcome, Rounds, RoundSettings
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
-from node.tasks.task import Split
 from protocol.rollout import Finish, Tokens
 from swarm.accounts import Accounts
 from swarm.common.clock import VirtualClock
@@ -32,6 +31,7 @@ from swarm.journal import Journal
 from swarm.judge import Verdict
 from swarm.mixture.mixture import Mixture, MixtureConfig
 from swarm.pool import Pool
+from swarm.task_ref import TaskRef
 from tests.support import random_policy
 
 GROUP = 2
@@ -138,12 +138,10 @@ class VirtualEngine:
 class Teacher(Scorer):
     """Asks a question that tells its seed, and likes one answer in two."""
 
-    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
-        return [f"{seed % 10**9}?" for _, _, seed, _ in tasks]
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+        return [f"{task.seed % 10**9}?" for task in tasks]
 
-    def judge(
-        self, env: str, level: int, seed: int, texts: Sequence[str], split: Split = Split.TRAIN
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
         return Verdict("?", tuple(float(number % 2) for number in range(len(texts))))
 
 
@@ -231,7 +229,7 @@ def parts(journal: Journal, engine=VirtualEngine, teacher=None, *, version: int 
         engine=made,
         verifier=teacher or Teacher(),
         sampler=TaskSampler([("sums", 0), ("sums", 1)], {}, random.Random(0)),
-        draws=Draws(journal, VirtualClock(0.0), 60.0, 1 << 20, random.Random(0)),
+        indexes=TaskIndexes(journal, VirtualClock(0.0), 60.0, 1 << 20, random.Random(0)),
         sampling=sampling,
         group_size=GROUP,
         counters=counters,

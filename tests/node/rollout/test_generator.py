@@ -9,23 +9,23 @@ import pytest
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
-from node.evaluation.evaluator import Evaluator, HeldOut
+from node.evaluation.evaluator import Evaluator
 from node.learner.update_stats import UpdateStats
 from node.monitor.jsonl import _line
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.generator import Generator
-from node.rollout.task_indexes import Draws
+from node.rollout.task_indexes import TaskIndexes
 from node.run.outcome import Outcome
 from node.run.recorder import record_of
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
-from node.tasks.task import Split
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
 from swarm.judge import CRASHED, JudgeRefused, Verdict
 from swarm.member import MemberStatus
 from swarm.pool import Pool
+from swarm.task_ref import Split, TaskRef
 from tests.support import random_policy
 
 LONG = 600
@@ -37,10 +37,10 @@ class Teacher(Scorer):
     def __init__(self, lengths: Sequence[int] = (5, LONG)) -> None:
         self._lengths = lengths
 
-    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         return ["?" * self._lengths[n % len(self._lengths)] for n in range(len(tasks))]
 
-    def judge(self, env: str, level: int, seed: int, texts: Sequence[str], split=Split.TRAIN):
+    def judge(self, task: TaskRef, texts: Sequence[str]):
         return Verdict("?", (1.0,) * len(texts))
 
 
@@ -53,7 +53,7 @@ def generator(teacher: Teacher, counters: Counters) -> Generator:
         engine=TransformersEngine(policy, seed=0),
         verifier=teacher,
         sampler=TaskSampler([("sums", 0)], {}, random.Random(0)),
-        draws=Draws(Journal(MEMORY, clock), clock, 60.0, 100, random.Random(0)),
+        indexes=TaskIndexes(Journal(MEMORY, clock), clock, 60.0, 100, random.Random(0)),
         sampling=Sampling(max_new_tokens=2),
         group_size=2,
         counters=counters,
@@ -74,7 +74,7 @@ def test_a_policy_that_no_prompt_fits_is_refused_with_both_lengths() -> None:
 
 def test_a_held_out_task_that_does_not_fit_is_unsolved() -> None:
     policy = random_policy()
-    tasks = [HeldOut("sums", 0, seed) for seed in range(4)]
+    tasks = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
     engine = TransformersEngine(policy, seed=0)
     sampling = Sampling(max_new_tokens=2)
     evaluator = Evaluator(policy, engine, Teacher(), tasks, sampling, Counters())
@@ -88,8 +88,8 @@ class Strict(Teacher):
         super().__init__((5,))
         self._seeds = seeds
 
-    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
-        if not {seed for _, _, seed, _ in tasks} <= {*self._seeds}:
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+        if not {task.seed for task in tasks} <= {*self._seeds}:
             raise JudgeRefused(CRASHED, "this one cannot be built")
         return super().prompts(tasks)
 
@@ -97,7 +97,7 @@ class Strict(Teacher):
 def evaluator(teacher: Teacher, counters: Counters) -> Evaluator:
     policy = random_policy()
     engine = TransformersEngine(policy, seed=0)
-    tasks = [HeldOut("sums", 0, seed) for seed in range(4)]
+    tasks = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
     return Evaluator(policy, engine, teacher, tasks, Sampling(max_new_tokens=2), counters)
 
 

@@ -18,10 +18,10 @@ from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.unfinished_groups import Shelf
 from node.run.rounds import Outcome, Rounds
-from node.tasks.task import Split
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
 from swarm.judge import CRASHED, JudgeRefused, Verdict
+from swarm.task_ref import TaskRef
 from tests.node.rollout.overlap_parts import GROUP, Crash, Parts, Teacher, VirtualEngine, parts
 
 
@@ -200,11 +200,11 @@ class SlowTeacher(Teacher):
         self.go_on = threading.Event()
         self.slow: int | None = None
 
-    def judge(self, env, level, seed, texts, split=Split.TRAIN) -> Verdict:
+    def judge(self, task, texts) -> Verdict:
         if self.slow is None:
-            self.slow = seed
+            self.slow = task.seed
             assert self.go_on.wait(20)
-        return super().judge(env, level, seed, texts, split)
+        return super().judge(task, texts)
 
 
 def test_a_task_that_is_slow_to_score_delays_no_other(journal) -> None:
@@ -213,7 +213,7 @@ def test_a_task_that_is_slow_to_score_delays_no_other(journal) -> None:
     source = made.overlapping(2, threads=ThreadPoolExecutor(2))
     taken = [source.generate(3, Stopwatch()) for _ in range(2)]
     assert [len(groups) for groups in taken] == [3, 3]
-    (slow,) = [g.ticket for g in made.shelf.groups() if g.draw.seed == teacher.slow]
+    (slow,) = [g.ticket for g in made.shelf.groups() if g.task.ref.seed == teacher.slow]
     assert slow in made.window.running
     teacher.go_on.set()
     late = source.generate(3, Stopwatch())
@@ -277,9 +277,9 @@ class Poisoned(Teacher):
     def __init__(self) -> None:
         self.asked: dict[int, None] = {}
 
-    def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
-        self.asked.update(dict.fromkeys(seed for _, _, seed, _ in tasks))
-        if list(self.asked)[1] in [seed for _, _, seed, _ in tasks]:
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+        self.asked.update(dict.fromkeys(task.seed for task in tasks))
+        if list(self.asked)[1] in [task.seed for task in tasks]:
             raise JudgeRefused(CRASHED, "this one cannot be built")
         return super().prompts(tasks)
 
@@ -297,7 +297,7 @@ def test_a_task_that_cannot_be_built_is_left_out_and_takes_no_other_with_it(
 @pytest.mark.parametrize("overlapping", [False, True])
 def test_a_verifier_that_can_build_nothing_ends_the_run(journal, overlapping) -> None:
     class Gone(Teacher):
-        def prompts(self, tasks: Sequence[tuple[str, int, int, Split]]) -> list[str]:
+        def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
             raise JudgeRefused(CRASHED, "the file is gone")
 
     made = parts(journal, teacher=Gone())
@@ -359,7 +359,7 @@ def test_a_stopped_node_goes_on_with_what_it_had_begun(journal) -> None:
 def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(journal) -> None:
     made = parts(journal)
     made.overlapping(1).generate(3, Stopwatch())
-    left = [group.draw.level for group in made.shelf.groups()]
+    left = [group.task.ref.level for group in made.shelf.groups()]
     again = parts(journal)
     again.tasks.sampler.levels = (("sums", 0),)
     again.overlapping(1, version=1)
@@ -403,7 +403,7 @@ def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
         done = run_until_crash(made, *schedule, done)
         trained += [g.key for o in made.outcomes for g in o.own]
         filtered += sum(n for name, n in made.counters.snapshot().items() if "filtered" in name)
-        buffered = {(g.draw.epoch, g.draw.index) for g in shelf.groups()}
+        buffered = {(g.task.epoch, g.task.index) for g in shelf.groups()}
         ((started,),) = journal.read("SELECT coalesce(max(next), 0) FROM draws")
         used = journal.read("SELECT epoch, number FROM used WHERE author=x''")
         journal.close()

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rollout.generator import Draw
+from node.rollout.own_task import OwnTask
 from node.rollout.unfinished_groups import KeptCompletion, Place, Shelf
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
+from swarm.task_ref import TaskRef
 
-DRAWS = [Draw("sums", level, 7, level, (1 << 63) - 1 - level) for level in range(3)]
+TASKS = [OwnTask(TaskRef("sums", n, (1 << 63) - 1 - n), epoch=7, index=n) for n in range(3)]
 
 begun_texts = st.lists(
     st.tuples(
@@ -30,17 +31,17 @@ def journal() -> Journal:
 @pytest.fixture
 def shelf(journal: Journal) -> Shelf:
     shelf = Shelf(journal)
-    shelf.begin(enumerate(DRAWS), 5)
+    shelf.begin(enumerate(TASKS), 5)
     return shelf
 
 
 @given(begun_texts, st.sampled_from([None, *Finish]))
 def test_what_is_written_comes_back_to_the_last_bit(begun: Tokens, finish: Finish | None) -> None:
     shelf = Shelf(Journal(MEMORY, VirtualClock(0.0)))
-    shelf.begin(enumerate(DRAWS), 5)
+    shelf.begin(enumerate(TASKS), 5)
     shelf.write([(Place(1, 3), KeptCompletion(begun, finish))])
     kept = shelf.groups()
-    assert [(k.ticket, k.draw, k.version) for k in kept] == [(t, DRAWS[t], 5) for t in range(3)]
+    assert [(k.ticket, k.task, k.version) for k in kept] == [(t, TASKS[t], 5) for t in range(3)]
     assert [k.completions for k in kept] == [{}, {3: KeptCompletion(begun, finish)}, {}]
 
 

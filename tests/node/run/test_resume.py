@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import torch
 
 from node.engines.transformers.engine import TransformersEngine
-from node.evaluation.evaluator import HeldOut
 from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.learner import Learner
 from node.run.resume import Progress
@@ -21,10 +20,11 @@ from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.mixture.lead import PeersLead
 from swarm.pool import Pool
+from swarm.task_ref import Split, TaskRef
 from tests.node.learner.test_learner import CONFIG, MIXED
 from tests.support import random_policy
 
-TASKS = [HeldOut("sums", 0, seed) for seed in range(4)]
+TASKS = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
 
 
 def trainer() -> SimpleNamespace:

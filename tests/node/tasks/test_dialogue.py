@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from node.concurrency.channel import Channel
-from node.tasks.task import Split
 from node.tasks.verifier.dialogue import answers
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 from swarm.judge import Asked, Judged, Verdict
+from swarm.task_ref import TaskRef
 
-GROUPS = [Asked("sums", 0, seed, ["1", "2"]) for seed in range(2)]
+GROUPS = [Asked(TaskRef("sums", 0, seed), ["1", "2"]) for seed in range(2)]
 FIRST = {"prompt": "?", "rewards": [1.0, 0.0], "unreadable": 0, "last": False}
 LAST = {**FIRST, "last": True}
 
@@ -35,7 +35,7 @@ def heard(*replies: dict[str, Any]) -> list[tuple[Judged, int]]:
     thread = threading.Thread(target=bent)
     thread.start()
     try:
-        return list(answers(worker, GROUPS, Split.TRAIN, each=20.0, together=60.0))
+        return list(answers(worker, GROUPS, each=20.0, together=60.0))
     finally:
         thread.join()
         worker.end()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from node.tasks.catalogue import load_catalogue
-from node.tasks.task import Split
 from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
 from swarm.judge import UNKNOWN_ENV, JudgeRefused
+from swarm.task_ref import Split, TaskRef
 
 SPECS = load_catalogue("tiny")
 
@@ -20,20 +20,20 @@ def test_it_agrees_with_the_verifier_on_every_family_and_split():
         assert judge.start() == verifier.start()
         for spec in SPECS:
             for split in Split:
-                task = (spec.name, len(spec.levels) - 1, 99, split)
+                task = TaskRef(spec.name, len(spec.levels) - 1, 99, split)
                 assert judge.prompts([task]) == verifier.prompts([task])
-                here = judge.judge(*task[:3], texts, split)
-                assert here == verifier.judge(*task[:3], texts, split)
+                here = judge.judge(task, texts)
+                assert here == verifier.judge(task, texts)
 
 
 def test_it_never_evaluates_text_in_this_process():
     specs = [s for s in load_catalogue("reasoning-gym") if s.name == "binary_matrix"]
     with pytest.raises(JudgeRefused, match="evaluates the text of answers"):
-        LocalJudge(specs).judge("binary_matrix", 0, 1, ["__import__('os').abort()"])
+        LocalJudge(specs).judge(TaskRef("binary_matrix", 0, 1), ["__import__('os').abort()"])
 
 
 def test_what_it_does_not_know_is_refused():
     with pytest.raises(JudgeRefused, match=UNKNOWN_ENV):
-        LocalJudge(SPECS).judge("no_such_family", 0, 1, ["1"])
+        LocalJudge(SPECS).judge(TaskRef("no_such_family", 0, 1), ["1"])
     with pytest.raises(JudgeRefused, match=UNKNOWN_ENV):
-        LocalJudge(SPECS).judge(SPECS[0].name, 99, 1, ["1"])
+        LocalJudge(SPECS).judge(TaskRef(SPECS[0].name, 99, 1), ["1"])

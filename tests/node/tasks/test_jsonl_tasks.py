@@ -12,10 +12,10 @@ import pytest
 from node.tasks.catalogue import Allowed, open_catalogue
 from node.tasks.errors import CatalogueError
 from node.tasks.sources.jsonl import file_digest
-from node.tasks.task import Split
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.judge import JudgeRefused
+from swarm.task_ref import Split, TaskRef
 
 PAIRS = [(f"{a} over {b}?", rf"\frac{{{a}}}{{{b}}}") for a in range(1, 33) for b in (4, 8)]
 
@@ -50,12 +50,12 @@ def test_exact_wants_the_text_and_numeric_the_value(file):
         [spec(file, "exact", "numeric")], Allowed({"halves": file}), outside=True
     ) as verifier:
         seed = 7
-        question = verifier.prompts([("halves", 0, seed, Split.TRAIN)])[0]
+        question = verifier.prompts([TaskRef("halves", 0, seed)])[0]
         gold = dict(PAIRS)[question]
         top, bottom = (int(n) for n in gold.removeprefix(r"\frac{").rstrip("}").split("}{"))
         texts = [gold, f" {gold} ", f"{top}/{bottom}", str(top / bottom), "9", "", "no $ number"]
-        exact = verifier.judge("halves", 0, seed, texts)
-        numeric = verifier.judge("halves", 1, seed, texts)
+        exact = verifier.judge(TaskRef("halves", 0, seed), texts)
+        numeric = verifier.judge(TaskRef("halves", 1, seed), texts)
     assert exact.prompt == numeric.prompt == question
     assert exact.rewards == (1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     assert numeric.rewards == (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
@@ -97,7 +97,7 @@ def test_a_file_changed_under_a_running_node_makes_its_verifier_unavailable(file
         while worker.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
         with pytest.raises(JudgeRefused, match="get the same file") as refusal:
-            verifier.judge("halves", 0, 1, ["1"])
+            verifier.judge(TaskRef("halves", 0, 1), ["1"])
     assert refusal.value.reason == "unavailable"
 
 

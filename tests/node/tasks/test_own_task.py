@@ -10,8 +10,8 @@ import pytest
 
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.errors import CatalogueError
-from node.tasks.task import Split
 from node.tasks.verifier.verifier import Verifier
+from swarm.task_ref import TaskRef
 from tests.node.packages import declare
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_task"
@@ -34,9 +34,11 @@ def test_the_example_is_under_forty_lines():
 def test_the_example_is_drawn_and_scored_in_the_worker():
     with Verifier(SPECS, outside=True) as verifier:
         assert verifier.start() == ("sorting",)
-        (prompt,) = verifier.prompts([("sorting", 1, 5, Split.TRAIN)])
+        (prompt,) = verifier.prompts([TaskRef("sorting", 1, 5)])
         right = "".join(sorted(word for word in prompt.split() if word.isdigit()))
-        verdict = verifier.judge("sorting", 1, 5, [right, right[:2], right * 2, right[::-1], ""])
+        verdict = verifier.judge(
+            TaskRef("sorting", 1, 5), [right, right[:2], right * 2, right[::-1], ""]
+        )
     assert len(right) == 4
     assert verdict.prompt == prompt
     assert verdict.rewards == (1.0, 0.5, 0.5, 0.0, 0.0)

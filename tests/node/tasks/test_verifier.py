@@ -16,13 +16,13 @@ import pytest
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.errors import CatalogueError
 from node.tasks.scorer import judge_all
-from node.tasks.task import Split
 from node.tasks.verifier.pool import VerifierPool
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerProcess
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
 from swarm.judge import Asked, JudgeRefused
+from swarm.task_ref import Split, TaskRef
 
 TINY = load_catalogue("tiny")
 
@@ -52,21 +52,23 @@ def test_a_verdict_is_that_of_the_task_source_itself(verifier):
         for level in range(len(spec.levels)):
             task = sources[spec.name].build(level, 12345)
             right = str(task.entry["answer"])
-            verdict = verifier.judge(spec.name, level, 12345, [right, "wrong", f" {right}\n"])
+            verdict = verifier.judge(
+                TaskRef(spec.name, level, 12345), [right, "wrong", f" {right}\n"]
+            )
             assert verdict.prompt == task.prompt
             assert verdict.rewards == (1.0, 0.0, 1.0)
 
 
 def test_prompts_come_in_the_order_asked_and_per_split(verifier):
-    asked = [("gcd", 0, seed, split) for seed in range(20) for split in Split]
+    asked = [TaskRef("gcd", 0, seed, split) for seed in range(20) for split in Split]
     source = open_catalogue(TINY, {})["gcd"]
-    assert verifier.prompts(asked) == [source.build(0, s, x).prompt for _, _, s, x in asked]
+    assert verifier.prompts(asked) == [source.build(0, t.seed, t.split).prompt for t in asked]
 
 
 def test_questions_that_follow_the_order_of_a_set_are_the_same_in_every_worker():
     families = ("isomorphic_strings", "knight_swap", "ransom_note")
     specs = [replace(TINY[0], name=family, levels=("{}",)) for family in families]
-    asked = [(family, 0, seed, Split.TRAIN) for family in families for seed in range(2)]
+    asked = [TaskRef(family, 0, seed) for family in families for seed in range(2)]
     answers = []
     for _ in range(2):
         with Verifier(specs, outside=True) as verifier:
@@ -77,13 +79,13 @@ def test_questions_that_follow_the_order_of_a_set_are_the_same_in_every_worker()
 @pytest.mark.parametrize(("env", "level"), [("nothing", 0), ("gcd", 99), ("gcd", -1)])
 def test_an_env_or_level_that_is_not_served_is_unknown(verifier, env, level):
     with pytest.raises(JudgeRefused) as refusal:
-        verifier.judge(env, level, 1, ["1"])
+        verifier.judge(TaskRef(env, level, 1), ["1"])
     assert refusal.value.reason == "unknown_env"
 
 
 def test_texts_of_any_language_and_length_are_judged(verifier):
     texts = ["", "\0", "数" * 65536, "🙂", "x" * 1_000_000, "\n" * 1000]
-    assert verifier.judge("gcd", 0, 1, texts).rewards == (0.0,) * len(texts)
+    assert verifier.judge(TaskRef("gcd", 0, 1), texts).rewards == (0.0,) * len(texts)
 
 
 def test_many_threads_get_each_their_own_verdict(verifier):
@@ -91,7 +93,9 @@ def test_many_threads_get_each_their_own_verdict(verifier):
     answers = {seed: str(source.build(0, seed).entry["answer"]) for seed in range(40)}
     with ThreadPoolExecutor(8) as threads:
         verdicts = list(
-            threads.map(lambda seed: verifier.judge("gcd", 0, seed, [answers[seed]]), answers)
+            threads.map(
+                lambda seed: verifier.judge(TaskRef("gcd", 0, seed), [answers[seed]]), answers
+            )
         )
     assert [v.rewards for v in verdicts] == [(1.0,)] * 40
     assert [v.prompt for v in verdicts] == [source.build(0, seed).prompt for seed in answers]
@@ -104,13 +108,13 @@ def mixed_groups(count: int, texts: int = 2) -> list[Asked]:
     for seed in range(count):
         source = sources[seed % len(sources)]
         right = str(source.build(0, seed).entry["answer"])
-        groups.append(Asked(source.name, 0, seed, [right, *["wrong"] * (texts - 1)]))
+        groups.append(Asked(TaskRef(source.name, 0, seed), [right, *["wrong"] * (texts - 1)]))
     return groups
 
 
 def test_groups_judged_together_get_the_verdicts_they_get_alone(verifier):
     groups = mixed_groups(70)
-    alone = [verifier.judge(g.env, g.level, g.seed, g.texts) for g in groups]
+    alone = [verifier.judge(g.task, g.texts) for g in groups]
     assert list(judge_all(verifier, groups)) == alone
     assert {verdict.rewards for verdict in alone} == {(1.0, 0.0)}
     assert len(verifier.judge_some(groups)) > 1
@@ -123,8 +127,8 @@ def test_groups_judged_together_are_each_told_what_they_took(verifier):
 
 def test_an_env_that_is_not_served_costs_no_group_beside_it(verifier):
     groups = mixed_groups(6)
-    groups[0] = replace(groups[0], env="nothing")
-    groups[3] = replace(groups[3], level=99)
+    groups[0] = replace(groups[0], task=TaskRef("nothing", 0, 0))
+    groups[3] = replace(groups[3], task=replace(groups[3].task, level=99))
     found = list(judge_all(verifier, groups))
     refused = [n for n, each in enumerate(found) if isinstance(each, JudgeRefused)]
     assert refused == [0, 3]
@@ -151,7 +155,7 @@ def test_an_answer_that_nobody_waited_for_is_never_taken_for_that_of_another_gro
             with pytest.raises(KeyboardInterrupt):
                 verifier.judge_some([first])
         (verdict,) = verifier.judge_some([second])
-        prompt = verifier.prompts([(second.env, second.level, second.seed, Split.TRAIN)])
+        prompt = verifier.prompts([second.task])
     assert [verdict.prompt] == prompt
 
 
@@ -171,15 +175,15 @@ class Gate(Verifier):
 def test_of_several_verifiers_one_that_is_busy_holds_up_nobody():
     gate = Gate()
     with VerifierPool([Verifier(TINY, outside=False), gate]) as pool, ThreadPoolExecutor(1) as one:
-        slow = one.submit(pool.judge, "gcd", 0, 1, ["x"])
+        slow = one.submit(pool.judge, TaskRef("gcd", 0, 1), ["x"])
         assert gate.asked.wait(20)
-        assert pool.judge("gcd", 0, 2, ["x"]).rewards == (0.0,)
-        assert pool.prompts([("gcd", 0, 2, Split.TRAIN)])
+        assert pool.judge(TaskRef("gcd", 0, 2), ["x"]).rewards == (0.0,)
+        assert pool.prompts([TaskRef("gcd", 0, 2)])
         assert not slow.done()
         gate.opened.set()
         assert slow.result().rewards == (0.0,)
     with pytest.raises(JudgeRefused, match="closed"):
-        pool.judge("gcd", 0, 2, ["x"])
+        pool.judge(TaskRef("gcd", 0, 2), ["x"])
 
 
 def test_a_worker_killed_while_idle_costs_nobody_a_verdict():
@@ -189,7 +193,7 @@ def test_a_worker_killed_while_idle_costs_nobody_a_verdict():
         worker = worker_of(verifier)
         worker.kill()
         until(lambda: worker.status() == psutil.STATUS_ZOMBIE)
-        assert verifier.judge("gcd", 0, 1, ["x"]).rewards == (0.0,)
+        assert verifier.judge(TaskRef("gcd", 0, 1), ["x"]).rewards == (0.0,)
         assert verifier.pid != worker.pid
     assert counters.snapshot() == {"verifier_restarts{reason=idle}": 1.0}
 
@@ -204,7 +208,7 @@ def test_closing_ends_the_worker_and_the_verifier():
     assert not worker.is_running()
     assert verifier.memory_mib() == 0.0
     with pytest.raises(JudgeRefused, match="closed"):
-        verifier.judge("gcd", 0, 1, ["x"])
+        verifier.judge(TaskRef("gcd", 0, 1), ["x"])
 
 
 def test_a_worker_never_outlives_a_node_that_was_killed():
