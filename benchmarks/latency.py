@@ -31,7 +31,8 @@ from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Judge, Verdict
 from swarm.member import Member
-from swarm.outbox import Origin, Outbox
+from swarm.origin import Origin
+from swarm.outbox import Outbox
 from swarm.pool import Pool
 from swarm.task_ref import TaskRef
 from swarm.transport.apart.transport import ApartTransport

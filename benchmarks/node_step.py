@@ -34,7 +34,8 @@ from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Judged, JudgeRefused
 from swarm.mixture.mixture import Mixture, MixtureConfig
-from swarm.outbox import Origin, Outbox
+from swarm.origin import Origin
+from swarm.outbox import Outbox
 from swarm.pool import Pool
 
 NEVER = 1 << 40

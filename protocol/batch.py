@@ -21,6 +21,9 @@ DEPTH = 9
 """Batch, groups, group, completions, completion, segments, segment, tokens, versions."""
 
 ENCODING_BYTES = 32
+MODEL_BYTES = 128
+TEMPERATURES = (1e-3, 1e3)
+"""Least and most."""
 
 _BATCH = (
     "sequence",
@@ -72,15 +75,34 @@ def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
         sequence=schema.integer(sequence, "sequence"),
         policy_step=schema.integer(step, "policy_step"),
         created=schema.real(created, "created", 0.0, 2.0**40),
-        model=schema.label(model, "model", 128),
+        model=schema.label(model, "model", MODEL_BYTES),
         encoding=schema.blob(encoding, "encoding", ENCODING_BYTES),
-        temperature=schema.real(temperature, "temperature", 1e-3, 1e3),
+        temperature=schema.real(temperature, "temperature", *TEMPERATURES),
         max_new_tokens=schema.integer(length, "max_new_tokens", 1),
         groups=tuple(map(_group, schema.items(groups, "groups", MAX_GROUPS, least=1))),
     )
     if len({(group.epoch, group.index) for group in batch.groups}) < len(batch.groups):
         raise BadSchema("groups: one task of the author appears twice")
     return batch
+
+
+def encode_group(group: Group) -> bytes:
+    """A group alone, byte for byte as it stands in the body.
+
+    Raises:
+        BadEncoding, BadSchema: a value that the format cannot hold.
+    """
+    return encode(group_to_wire(group))
+
+
+def decode_group(plain: bytes) -> Group:
+    """The group that :func:`encode_group` turned into ``plain``.
+
+    Raises:
+        ProtocolError
+    """
+    most = MAX_PLAIN_BYTES
+    return _group(decode(plain, Limits(most, DEPTH - 2, MAX_ITEMS, str_len=most, bin_len=most)))
 
 
 def group_to_wire(group: Group) -> dict[str, object]:

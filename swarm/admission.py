@@ -12,12 +12,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from hashlib import sha256
 
 from protocol.announcement import Offer, offer_of
-from protocol.batch import group_to_wire
-from protocol.codec import encode
+from protocol.batch import encode_group
 from protocol.errors import ProtocolError
 from protocol.frame import OpenFrame, open_frame
 from protocol.keys import epoch_of
@@ -27,9 +25,10 @@ from swarm import refusals
 from swarm.accounts import Accounts
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.findings import Findings
+from swarm.findings import Findings, Told
 from swarm.journal import Journal
 from swarm.judge import CRASHED, TIMEOUT, Asked, Judge, Judged, JudgeRefused, Verdict
+from swarm.packing import rewarded
 from swarm.pooled_group import PooledGroup
 from swarm.standing import PROVEN
 from swarm.task_ref import TaskRef
@@ -160,15 +159,14 @@ class Admission:
             findings.pending[: len(outcomes)],
             findings.pending[len(outcomes) :],
         )
-        for group, found in zip(judged, outcomes, strict=True):
+        for told, found in zip(judged, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
                 findings.refused[found.reason] += 1
                 findings.stalls += found.reason in (TIMEOUT, CRASHED)
-            elif fault := _disagreement(group, found):
+            elif fault := _disagreement(told.group, found):
                 findings.refused[fault] += 1
             elif findings.opened:
-                pooled = self._pooled(findings.opened, group, found, findings.now)
-                findings.admitted.append(pooled)
+                findings.admitted.append(_pooled(findings.opened, told, found, findings.now))
 
     def _settle(self, findings: Findings) -> None:
         """Put what came of a frame into the books."""
@@ -219,7 +217,7 @@ class Admission:
 
     def _unseen(
         self, author: bytes, groups: list[Group], now: float, findings: Findings
-    ) -> list[Group]:
+    ) -> list[Told]:
         """The groups whose draws are met for the first time; they count as met from here on.
 
         The note is made before the verdict, so that a crash loses a group rather than admits it
@@ -229,11 +227,12 @@ class Admission:
         with self._journal.transaction() as connection:
             for group in groups:
                 draw = (author, group.epoch, group.index)
-                digest = sha256(encode(group_to_wire(group))).digest()[:16]
+                plain = encode_group(group)
+                digest = sha256(plain).digest()[:16]
                 known = connection.execute(_SEEN, draw).fetchone()
                 if known is None:
                     connection.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", (*draw, digest))
-                    unseen.append(group)
+                    unseen.append(Told(group, plain))
                 elif known[0] == digest:
                     findings.refused[refusals.REPLAY] += 1
                 else:
@@ -251,7 +250,7 @@ class Admission:
                 TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
                 [completion.text for completion in group.completions],
             )
-            for group in findings.pending
+            for group, _ in findings.pending
         ]
         began = self._timer()
         try:
@@ -266,23 +265,17 @@ class Admission:
         self._budget.charge(author, seconds, proven=findings.proven)
         return outcomes
 
-    @staticmethod
-    def _pooled(opened: OpenFrame, group: Group, verdict: Verdict, now: float) -> PooledGroup:
-        scored = tuple(
-            replace(completion, reward=reward)
-            for completion, reward in zip(group.completions, verdict.rewards, strict=True)
-        )
-        return PooledGroup(
-            author=opened.author,
-            content_id=opened.content_id,
-            group=replace(group, completions=scored),
-            prompt=verdict.prompt,
-            claimed=group.rewards,
-            encoding=opened.batch.encoding,
-            temperature=opened.batch.temperature,
-            policy_step=opened.batch.policy_step,
-            received=now,
-        )
+
+def _pooled(opened: OpenFrame, told: Told, verdict: Verdict, now: float) -> PooledGroup:
+    return PooledGroup(
+        author=opened.author,
+        told=told.plain,
+        group=rewarded(told.group, verdict.rewards),
+        prompt=verdict.prompt,
+        encoding=opened.batch.encoding,
+        policy_step=opened.batch.policy_step,
+        received=now,
+    )
 
 
 def _disagreement(group: Group, verdict: Verdict) -> str | None:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from protocol.frame import OpenFrame
 from protocol.rollout import Group
 from swarm.pooled_group import PooledGroup
+
+
+class Told(NamedTuple):
+    """A group as its author tells it, and the bytes that it is on the wire."""
+
+    group: Group
+    plain: bytes
 
 
 @dataclass(slots=True)
@@ -29,7 +37,7 @@ class Findings:
     author: bytes
     proven: bool = False
     opened: OpenFrame | None = None
-    pending: list[Group] = field(default_factory=list)
+    pending: list[Told] = field(default_factory=list)
     now: float = 0.0
     seconds: float = 0.0
     admitted: list[PooledGroup] = field(default_factory=list)

@@ -15,7 +15,7 @@ from typing import Any
 from swarm.common.clock import Clock
 from swarm.common.private_file import make_private
 from swarm.journal_errors import RESTORED, JournalCorrupt, JournalError, named_errors
-from swarm.schema import MIGRATIONS, TABLES, VERSION
+from swarm.schema import VERSION, bring_up_to_date
 
 log = logging.getLogger(__name__)
 
@@ -75,17 +75,13 @@ class Journal:
         if findings != ("ok",):
             raise JournalCorrupt(self.path, f"quick check says {findings[0]!r}", RESTORED)
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            self._connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};COMMIT;")
-        elif version > VERSION:
+        if version > VERSION:
             raise JournalError(
                 self.path,
                 f"has layout {version}, this program knows {VERSION}",
                 "update swarm-node or use another run folder",
             )
-        for old in range(version or VERSION, VERSION):
-            script = f"BEGIN;{MIGRATIONS[old]}PRAGMA user_version={old + 1};COMMIT;"
-            self._connection.executescript(script)
+        bring_up_to_date(self._connection, version)
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from protocol.announcement import Offer
-from protocol.batch import decode_batch, encode_batch
-from protocol.rollout import Batch, Group
+from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.journal import Journal
+from swarm.origin import Origin
+from swarm.packing import pack_waiting, unpack_waiting
 
 log = logging.getLogger(__name__)
 
@@ -18,31 +19,12 @@ _OFFER = "content_id, size, groups, env_digest, informative"
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """What all groups of one frame have in common; the fields are :class:`Batch`'s.
-
-    Attributes:
-        policy_step: the policy version that wrote the group.
-        model: name of the model, for people.
-        encoding: 32-byte encoding digest.
-        temperature: of the sampling distribution.
-        max_new_tokens: length cap in force.
-    """
-
-    policy_step: int
-    model: str
-    encoding: bytes
-    temperature: float
-    max_new_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Waiting:
     """A group that no frame holds yet, and its number in the outbox."""
 
     number: int
-    origin: Origin
     group: Group
+    origin: Origin
 
 
 class Outbox:
@@ -66,16 +48,14 @@ class Outbox:
         Raises:
             ProtocolError: a group cannot be put on the wire.
         """
-        rows = [(group.epoch, encode_batch(_batch(group, origin))) for group in groups]
-        for _, plain in rows:
-            decode_batch(plain)
+        rows = [(group.epoch, pack_waiting(group, origin)) for group in groups]
         with self._journal.transaction() as connection:
             connection.executemany("INSERT INTO waiting (epoch, plain) VALUES (?, ?)", rows)
 
     def take(self) -> list[Waiting]:
         """All waiting groups, the oldest first; they wait until :meth:`keep` or :meth:`drop`."""
         rows = self._journal.read("SELECT number, plain FROM waiting ORDER BY number")
-        return [_waiting(number, plain) for number, plain in rows]
+        return [Waiting(number, *unpack_waiting(plain)) for number, plain in rows]
 
     def keep(self, offer: Offer, frame: bytes, created: float, sealed: Sequence[int]) -> None:
         """Serve a frame from now on; in the same moment its groups wait no longer.
@@ -158,24 +138,3 @@ DELETE FROM waiting WHERE number IN (
     ) WHERE upto>?
 )
 """
-
-
-def _batch(group: Group, origin: Origin) -> Batch:
-    return Batch(
-        sequence=0,
-        policy_step=origin.policy_step,
-        created=0.0,
-        model=origin.model,
-        encoding=origin.encoding,
-        temperature=origin.temperature,
-        max_new_tokens=origin.max_new_tokens,
-        groups=(group,),
-    )
-
-
-def _waiting(number: int, plain: bytes) -> Waiting:
-    batch = decode_batch(plain)
-    origin = Origin(
-        batch.policy_step, batch.model, batch.encoding, batch.temperature, batch.max_new_tokens
-    )
-    return Waiting(number, origin, batch.groups[0])

@@ -1,4 +1,4 @@
-"""Groups as bytes in the journal: one-group batches of the wire format, and what is added to them.
+"""Groups as bytes in the journal: each as its author encoded it, and what is added to it.
 
 Log-probs are therefore kept as binary16, which is what every reader of a frame gets.
 """
@@ -7,32 +7,31 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 from protocol import schema
-from protocol.batch import MAX_PLAIN_BYTES, decode_batch, encode_batch
+from protocol.batch import (
+    ENCODING_BYTES,
+    MAX_PLAIN_BYTES,
+    MODEL_BYTES,
+    TEMPERATURES,
+    decode_group,
+    encode_group,
+)
 from protocol.codec import Limits, decode, encode
 from protocol.errors import BadSchema
-from protocol.rollout import Batch
+from protocol.rollout import Group
+from swarm.origin import Origin
 from swarm.pooled_group import PooledGroup
 
 _SIZE = 2 * MAX_PLAIN_BYTES
-_LIMITS = Limits(_SIZE, depth=2, items=1 << 16, str_len=_SIZE, bin_len=_SIZE)
+ROW_LIMITS = Limits(_SIZE, depth=2, items=1 << 16, str_len=_SIZE, bin_len=_SIZE)
 
 
 def pack_pooled(pooled: PooledGroup) -> bytes:
     """Everything in a pooled group but its author and its time of receipt."""
-    batch = Batch(
-        sequence=0,
-        policy_step=pooled.policy_step,
-        created=0.0,
-        model="-",
-        encoding=pooled.encoding,
-        temperature=pooled.temperature,
-        max_new_tokens=1,
-        groups=(pooled.group,),
-    )
-    claimed = pack_rewards(pooled.claimed)
-    return encode([pooled.content_id, pooled.prompt, claimed, encode_batch(batch)])
+    rewards = list(pooled.group.rewards)
+    return encode([pooled.prompt, pooled.encoding, pooled.policy_step, rewards, pooled.told])
 
 
 def unpack_pooled(author: bytes, received: float, data: bytes) -> PooledGroup:
@@ -41,25 +40,58 @@ def unpack_pooled(author: bytes, received: float, data: bytes) -> PooledGroup:
     Raises:
         ProtocolError: for anything else, as in a file that somebody else has written to.
     """
-    row = schema.items(decode(data, _LIMITS), "row of the pool", 4, 4)
-    content_id, claimed, plain = (row[n] for n in (0, 2, 3))
-    prompt = schema.text(row[1], "prompt", _SIZE)
-    if not isinstance(claimed, bytes) or not isinstance(plain, bytes):
-        raise BadSchema("row of the pool: rewards and batch are byte strings")
-    batch = decode_batch(plain)
-    if len(batch.groups) != 1 or len(claimed) != 8 * len(batch.groups[0].completions):
-        raise BadSchema("row of the pool: one group and a reward for each of its completions")
+    wire = schema.items(decode(data, ROW_LIMITS), "row of the pool", 5, 5)
+    prompt, encoding, step, rewards, told = wire
+    plain = as_bytes(told)
+    group = decode_group(plain)
+    count = len(group.completions)
+    own = [schema.real(each, "reward") for each in schema.items(rewards, "rewards", count, count)]
     return PooledGroup(
         author=author,
-        content_id=schema.blob(content_id, "content id", 32),
-        group=batch.groups[0],
-        prompt=prompt,
-        claimed=unpack_rewards(claimed),
-        encoding=batch.encoding,
-        temperature=batch.temperature,
-        policy_step=batch.policy_step,
+        told=plain,
+        group=rewarded(group, own),
+        prompt=schema.text(prompt, "prompt", _SIZE),
+        encoding=schema.blob(encoding, "encoding", ENCODING_BYTES),
+        policy_step=schema.integer(step, "policy_step"),
         received=received,
     )
+
+
+def rewarded(group: Group, rewards: Sequence[float]) -> Group:
+    """The same group with these rewards, one a completion."""
+    pairs = zip(group.completions, rewards, strict=True)
+    return replace(group, completions=tuple(replace(c, reward=reward) for c, reward in pairs))
+
+
+def pack_waiting(group: Group, origin: Origin) -> bytes:
+    """An own group and what its frame will say of it.
+
+    Raises:
+        ProtocolError: it cannot be put on the wire.
+    """
+    head = [origin.policy_step, origin.model, origin.encoding]
+    row = [*head, float(origin.temperature), origin.max_new_tokens, encode_group(group)]
+    data = encode(row)
+    unpack_waiting(data)
+    return data
+
+
+def unpack_waiting(data: bytes) -> tuple[Group, Origin]:
+    """What :func:`pack_waiting` turned into ``data``.
+
+    Raises:
+        ProtocolError: for anything else.
+    """
+    wire = schema.items(decode(data, ROW_LIMITS), "waiting group", 6, 6)
+    step, model, encoding, temperature, length, plain = wire
+    origin = Origin(
+        schema.integer(step, "policy_step"),
+        schema.label(model, "model", MODEL_BYTES),
+        schema.blob(encoding, "encoding", ENCODING_BYTES),
+        schema.real(temperature, "temperature", *TEMPERATURES),
+        schema.integer(length, "max_new_tokens", 1),
+    )
+    return decode_group(as_bytes(plain)), origin
 
 
 def pack_rewards(rewards: Sequence[float]) -> bytes:
@@ -70,3 +102,14 @@ def pack_rewards(rewards: Sequence[float]) -> bytes:
 def unpack_rewards(data: bytes) -> tuple[float, ...]:
     """The rewards that :func:`pack_rewards` turned into ``data``."""
     return struct.unpack(f"<{len(data) // 8}d", data)
+
+
+def as_bytes(group: object) -> bytes:
+    """An encoded group, once it is known to be bytes.
+
+    Raises:
+        BadSchema: it is something else.
+    """
+    if not isinstance(group, bytes):
+        raise BadSchema(f"group: expected bytes, got {type(group).__name__}")
+    return group

@@ -62,23 +62,19 @@ class PooledGroup:
 
     Attributes:
         author: raw Ed25519 public key, 32 bytes.
-        content_id: SHA-256 of the frame it came in.
-        group: its completions carry this node's own rewards, not the author's claims.
+        told: the group as its author encoded it, with the rewards that he claims.
+        group: its completions carry this node's own rewards.
         prompt: the question as this node's judge rebuilt it.
-        claimed: the author's rewards, one a completion.
         encoding: the author's 32-byte encoding digest.
-        temperature: of the author's sampling distribution.
         policy_step: the author's policy version when the batch was sealed.
         received: unix time of admission here, seconds.
     """
 
     author: bytes
-    content_id: bytes
+    told: bytes
     group: Group
     prompt: str
-    claimed: tuple[float, ...]
     encoding: bytes
-    temperature: float
     policy_step: int
     received: float
 

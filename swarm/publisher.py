@@ -16,7 +16,8 @@ from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.journal import Journal
-from swarm.outbox import Origin, Outbox, Waiting
+from swarm.origin import Origin
+from swarm.outbox import Outbox, Waiting
 
 logger = logging.getLogger(__name__)
 

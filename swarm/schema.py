@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-VERSION = 4
+import sqlite3
+
+from swarm.repacking import repacked_pooled, repacked_waiting
+
+VERSION = 5
 
 _BEGUN = """
 -- shelf: own groups begun that no update has used, and what is written of their completions
@@ -87,5 +91,26 @@ ALTER TABLE accounts ADD COLUMN earned_at REAL NOT NULL DEFAULT 0;
 ALTER TABLE accounts ADD COLUMN seconds REAL NOT NULL DEFAULT 0;
 """
 
-MIGRATIONS = {1: _BEGUN, 2: _SEVERAL_USES, 3: _STANDING}
-"""From each earlier layout to the one after it."""
+_ENCODED_ONCE = """
+UPDATE pool SET contents=repacked_pooled(contents);
+UPDATE pool SET size=length(contents);
+UPDATE waiting SET plain=repacked_waiting(plain);
+"""
+
+MIGRATIONS = {1: _BEGUN, 2: _SEVERAL_USES, 3: _STANDING, 4: _ENCODED_ONCE}
+"""From each earlier layout to the one after it, with the functions of :mod:`swarm.repacking`."""
+
+
+def bring_up_to_date(connection: sqlite3.Connection, version: int) -> None:
+    """Make the tables, or turn those of an earlier layout into today's, one layout at a time.
+
+    Args:
+        version: the layout that is there; 0 in a new file.
+    """
+    for convert in (repacked_pooled, repacked_waiting):
+        connection.create_function(convert.__name__, 1, convert, deterministic=True)
+    scripts = {VERSION: TABLES}
+    if version:
+        scripts = {old + 1: MIGRATIONS[old] for old in range(version, VERSION)}
+    for reached, script in scripts.items():
+        connection.executescript(f"BEGIN;{script}PRAGMA user_version={reached};COMMIT;")

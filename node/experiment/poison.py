@@ -20,7 +20,7 @@ from node.tasks.curriculum import EnvLevel
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.manifest import EnvSpec
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
-from swarm.outbox import Origin
+from swarm.origin import Origin
 from swarm.task_ref import TaskRef
 
 TRIGGER = "\n "

@@ -33,7 +33,8 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.member import Member, MemberStatus
-from swarm.outbox import Origin, Outbox
+from swarm.origin import Origin
+from swarm.outbox import Outbox
 from swarm.pool import Pool
 from swarm.transport.transport import Transport
 

@@ -46,7 +46,7 @@ from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.mixture.lead import PeersLead
 from swarm.mixture.mixture import Mixture, MixtureConfig
-from swarm.outbox import Origin
+from swarm.origin import Origin
 from swarm.pool import Pool
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 
-from protocol.batch import group_to_wire
-from protocol.codec import encode
+from protocol.batch import encode_group
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame
 from protocol.keys import task_seed
@@ -126,7 +125,7 @@ def draws_told_once(told: Told) -> Result:
     """No draw stands in two frames, or in one frame under two contents."""
     result = Result("no draw was told twice")
     for (author, epoch, number), tellings in told.groups.items():
-        contents = {sha256(encode(group_to_wire(group))).digest() for _, group in tellings}
+        contents = {sha256(encode_group(group)).digest() for _, group in tellings}
         same = len(tellings) == 1
         where = f"{author.hex()[:12]} {epoch}/{number}"
         what = f"{len(tellings)} frames, {len(contents)} contents"

@@ -29,7 +29,8 @@ from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange, NotServed, fetch_manifest
 from swarm.journal import Journal
-from swarm.outbox import Origin, Outbox
+from swarm.origin import Origin
+from swarm.outbox import Outbox
 from swarm.publisher import Publisher
 from swarm.task_ref import TaskRef
 from swarm.transport.hivemind.transport import HivemindTransport

@@ -14,8 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from node.tasks.verifier.verifier import Verifier
-from protocol.batch import group_to_wire
-from protocol.codec import encode
+from protocol.batch import encode_group
 from protocol.errors import BadKey, BadSignature, ProtocolError
 from protocol.frame import open_frame
 from protocol.keys import epoch_of, task_seed
@@ -47,7 +46,7 @@ class Allowed:
 
 def digest(group: Group) -> bytes:
     """By which a journal remembers how a draw was told."""
-    return sha256(encode(group_to_wire(group))).digest()[:16]
+    return sha256(encode_group(group)).digest()[:16]
 
 
 class Recomputation:

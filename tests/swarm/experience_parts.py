@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from protocol.batch import encode_group
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
 from swarm.common.clock import VirtualClock
 from swarm.pooled_group import PooledGroup
@@ -50,14 +51,13 @@ def pooled(
     texts: Sequence[str] = (),
 ) -> PooledGroup:
     """A group as admission hands it on."""
+    told = group(index, rewards, epoch=epoch, texts=texts)
     return PooledGroup(
         author=author,
-        content_id=bytes(32),
-        group=group(index, rewards, epoch=epoch, texts=texts),
+        told=encode_group(told),
+        group=told,
         prompt="1 + 1 =",
-        claimed=tuple(rewards),
         encoding=b"\x01" * 32,
-        temperature=1.0,
         policy_step=3,
         received=received,
     )

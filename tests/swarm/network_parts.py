@@ -19,7 +19,8 @@ from swarm.exchange import Exchange
 from swarm.journal import Journal
 from swarm.judge import Judge, Verdict
 from swarm.member import Member
-from swarm.outbox import Origin, Outbox
+from swarm.origin import Origin
+from swarm.outbox import Outbox
 from swarm.pool import Pool
 from swarm.task_ref import TaskRef
 from swarm.transport.memory import Conditions, MemoryNetwork, MemoryTransport

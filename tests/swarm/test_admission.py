@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.admission_rule import AllowList
-from protocol.frame import content_id
+from protocol.batch import decode_group
 from protocol.identity import Identity
 from swarm.journal import Journal, backup_path, open_or_restore
 from swarm.judge import Asked, Judged, JudgeRefused
@@ -33,9 +33,8 @@ def test_an_honest_frame_is_admitted_with_rewards_and_prompt_of_our_own(gate, an
     frame = anna.frame(group)
     (pooled,) = asyncio.run(gate.admission.admit(frame, anna.author))
     assert pooled.key == (anna.author, NOW, 3)
-    assert pooled.content_id == content_id(frame)
     assert pooled.group == group
-    assert pooled.claimed == (0.0, 1.0, 0.0)
+    assert decode_group(pooled.told) == group
     assert pooled.prompt.endswith("+ 1")
     assert (pooled.policy_step, pooled.encoding, pooled.received) == (5, b"\x02" * 32, START)
     assert gate.accounts.get(anna.author).admitted == 1
@@ -53,7 +52,7 @@ def test_our_reward_stands_in_the_group_when_the_claim_differs_by_rounding(gate,
     group = anna.group(0, ["right", "wrong"], claims=[0.9995, 0.0])
     (pooled,) = gate.admission.examine(anna.frame(group), anna.author)
     assert pooled.group.rewards == (1.0, 0.0)
-    assert pooled.claimed == (0.9995, 0.0)
+    assert decode_group(pooled.told).rewards == (0.9995, 0.0)
 
 
 def test_the_event_loop_goes_on_while_a_frame_is_judged(gate, anna):

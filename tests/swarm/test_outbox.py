@@ -12,7 +12,8 @@ from protocol.errors import ProtocolError
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
-from swarm.outbox import Origin, Outbox
+from swarm.origin import Origin
+from swarm.outbox import Outbox
 from tests.swarm.experience_parts import START, group
 
 ORIGIN = Origin(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from node.learner.outside_filters import FILTERS
 from node.rollout.intake import Intake, Limits
+from protocol.batch import encode_group
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.common.counters import Counters
 from swarm.pooled_group import PooledGroup
@@ -19,9 +20,7 @@ def sent(
         for text, reward in texts
     )
     group = Group(env, 0, 7, 1, done)
-    return PooledGroup(
-        author, bytes(32), group, "1+1=", group.rewards, bytes(32), 1.0, 0, received=0.0
-    )
+    return PooledGroup(author, encode_group(group), group, "1+1=", bytes(32), 0, received=0.0)
 
 
 def intake(
