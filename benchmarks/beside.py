@@ -15,6 +15,7 @@ from node_step import NEVER, SignalVerifier
 
 from node.config.config import Config
 from node.config.learning import LearnerSection, PolicySection
+from node.config.sections import MixtureSection
 from node.engines.engine import Sampling
 from node.engines.process.engine import EngineProcess
 from node.evaluation.evaluator import Evaluator
@@ -38,7 +39,7 @@ from swarm.accounts import Accounts
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
-from swarm.mixture.mixture import Mixture, MixtureConfig
+from swarm.mixture.mixture import Mixture
 from swarm.pool import Pool
 
 
@@ -151,7 +152,7 @@ class Beside(Opened):
             source=self._source,
             accounts=Accounts(journal, clock),
             pool=Pool(journal, 1024, 600.0, clock, counters),
-            mixture=Mixture(MixtureConfig(external=0), 0),
+            mixture=Mixture(MixtureSection(external=0), 0),
             intake=Intake(policy, Limits(1, 1), {}, b"", counters),
             policy=policy,
             learner=self._learner,

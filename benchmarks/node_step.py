@@ -13,6 +13,7 @@ from bare import BareTrainer, bare_generate, seconds
 from layouts import padded, rows_of
 
 from node.config.learning import LearnerSection
+from node.config.sections import MixtureSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.evaluation.evaluator import Evaluator
@@ -33,7 +34,7 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Judged, JudgeRefused
-from swarm.mixture.mixture import Mixture, MixtureConfig
+from swarm.mixture.mixture import Mixture
 from swarm.origin import Origin
 from swarm.outbox import Outbox
 from swarm.pool import Pool
@@ -151,7 +152,7 @@ class NodeStep:
             ),
             accounts=Accounts(journal, clock),
             pool=Pool(journal, 1024, 600.0, clock, counters),
-            mixture=Mixture(MixtureConfig(external=0), 0),
+            mixture=Mixture(MixtureSection(external=0), 0),
             intake=Intake(self._policy, Limits(1, 1), {}, b"", counters),
             policy=self._policy,
             learner=self._learner,

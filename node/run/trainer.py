@@ -45,7 +45,7 @@ from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.mixture.lead import PeersLead
-from swarm.mixture.mixture import Mixture, MixtureConfig
+from swarm.mixture.mixture import Mixture
 from swarm.origin import Origin
 from swarm.pool import Pool
 
@@ -250,18 +250,10 @@ def _intake(
 
 
 def _mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
-    mixture = config.mixture
-    settings = MixtureConfig(
-        mixture.external,
-        mixture.informative,
-        rules.discard,
-        mixture.local,
-        mixture.author_share,
-        mixture.newcomer_share,
-    )
-    rule = SELECTIONS.load(mixture.select)
-    options = SELECTIONS.options(mixture.select, mixture.select_options)
-    return Mixture(settings, config.node.seed, lead, rule, options)
+    section = config.mixture
+    rule = SELECTIONS.load(section.select)
+    options = SELECTIONS.options(section.select, section.select_options)
+    return Mixture(section, config.node.seed, lead, rule, options, discard=rules.discard)
 
 
 def public_name(name: str) -> str:

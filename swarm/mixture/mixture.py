@@ -30,34 +30,13 @@ from types import MappingProxyType
 from typing import Any
 
 from swarm.mixture.lead import PeersLead
-from swarm.mixture.selection import Selection, Sizes
+from swarm.mixture.selection import MixtureSettings, Selection
 from swarm.mixture.selections.auto import Auto
 from swarm.pooled_group import Candidate
 from swarm.standing import PROMISING
 
 NOBODY: Mapping[bytes, float] = MappingProxyType({})
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class MixtureConfig:
-    """What is taken from outside.
-
-    Attributes:
-        external: see :class:`swarm.mixture.selection.Sizes`.
-        informative: likewise.
-        discard: groups without advantage are dropped first.
-        local: likewise.
-        author_share: of an update's groups, most that one author's may be.
-        newcomer_share: most that those of all authors without standing may be.
-    """
-
-    external: int = 6
-    informative: int = 12
-    discard: bool = True
-    local: int = 2
-    author_share: float = 0.25
-    newcomer_share: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +52,29 @@ class Mixture:
     the same groups.
 
     Args:
-        config: sizes and bounds of what is taken.
+        settings: sizes and bounds of what is taken.
         seed: of this node; other nodes' choices should differ.
         lead: of peers, as far as it is known.
         rule: says how many are taken, and which of an author's first.
         options: of the rule.
+        discard: groups without advantage are dropped first.
     """
 
     def __init__(
         self,
-        config: MixtureConfig,
+        settings: MixtureSettings,
         seed: int,
         lead: PeersLead | None = None,
         rule: type[Selection] = Auto,
         options: Any = None,
+        *,
+        discard: bool = True,
     ) -> None:
-        self._config = config
+        self._settings = settings
+        self._discard = discard
         self._seed = seed
         self._lead = lead or PeersLead()
-        sizes = Sizes(config.local, config.external, config.informative)
-        self._rule = rule(sizes, self._lead, options)
+        self._rule = rule(settings, self._lead, options)
 
     def observe(self, lead: float, groups: int) -> None:
         """Take in how far peers were ahead on the outside groups of an update."""
@@ -108,23 +90,23 @@ class Mixture:
             candidates: what the pool holds.
             proven: authors with standing.
         """
-        config = self._config
+        settings = self._settings
         held = Counter(
             c.key.author
             for c in candidates
             if c.informative and not c.uses and c.key.author in proven
         )
-        cap = self.caps(config.local + config.external).author
+        cap = self.caps(settings.local + settings.external).author
         takeable = sum(min(count, cap) for count in held.values())
-        return min(takeable, round(self._rule.worth * config.external))
+        return min(takeable, round(self._rule.worth * settings.external))
 
     def caps(self, size: int) -> Caps:
         """What is allowed in an update of ``size`` groups."""
-        config = self._config
+        settings = self._settings
         counted = min(size, self._rule.slots)
         return Caps(
-            max(1, int(config.author_share * counted + _ROUNDING)),
-            max(1, int(config.newcomer_share * counted + _ROUNDING)),
+            max(1, int(settings.author_share * counted + _ROUNDING)),
+            max(1, int(settings.newcomer_share * counted + _ROUNDING)),
         )
 
     def wanted(self, informative: int) -> int:
@@ -159,7 +141,7 @@ class Mixture:
         Returns:
             The chosen; fewer than wanted where there are not enough or the caps forbid more.
         """
-        useful = [c for c in candidates if c.informative or not self._config.discard]
+        useful = [c for c in candidates if c.informative or not self._discard]
         useful.sort(key=lambda c: (c.uses, c.key))
         room = self.wanted(informative)
         while True:

@@ -5,26 +5,34 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from swarm.mixture.lead import PeersLead
 from swarm.pooled_group import Candidate
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How large an update is to be, in groups.
+class MixtureSettings(Protocol):
+    """What an update is made of, in groups; the keys of a node's ``mixture`` section."""
 
-    Attributes:
-        local: I, own groups that an update has in any case.
-        external: J, own groups that outside ones spare; nothing is taken where it is zero.
-        informative: groups with advantage, own and outside, that an update may be filled up to.
-    """
+    @property
+    def local(self) -> int:
+        """I, own groups that an update has in any case."""
 
-    local: int
-    external: int
-    informative: int
+    @property
+    def external(self) -> int:
+        """J, own groups that outside ones spare; nothing is taken where it is zero."""
+
+    @property
+    def informative(self) -> int:
+        """Groups with advantage, own and outside, that an update may be filled up to."""
+
+    @property
+    def author_share(self) -> float:
+        """Of an update's groups, most that one author's may be."""
+
+    @property
+    def newcomer_share(self) -> float:
+        """Most that those of all authors without standing may be."""
 
 
 class Selection(ABC):
@@ -46,7 +54,7 @@ class Selection(ABC):
     Options: ClassVar[Any] = None
     newest: ClassVar[int | None] = None
 
-    def __init__(self, sizes: Sizes, lead: PeersLead, options: Any = None) -> None:
+    def __init__(self, sizes: MixtureSettings, lead: PeersLead, options: Any = None) -> None:
         self.sizes = sizes
         self.lead = lead
         self.options = options

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.config.sections import MixtureSection
 from swarm.mixture.lead import PeersLead
-from swarm.mixture.mixture import Mixture, MixtureConfig
+from swarm.mixture.mixture import Mixture
 from swarm.mixture.selections.auto import Auto
 from swarm.mixture.selections.uniform import Uniform
 from swarm.pooled_group import Candidate, informative
@@ -28,9 +29,9 @@ pools = st.lists(st.tuples(st.sampled_from(AUTHORS), rewards), max_size=30).map(
 )
 shares = st.sampled_from([0.1, 0.25, 0.5, 1.0])
 configs = st.builds(
-    MixtureConfig,
-    st.integers(0, 8),
-    st.integers(1, 12),
+    MixtureSection,
+    external=st.integers(0, 8),
+    informative=st.integers(1, 12),
     local=st.integers(0, 8),
     author_share=shares,
     newcomer_share=shares,
@@ -114,7 +115,7 @@ def test_mallory_with_one_key_and_256_groups_gets_what_any_other_author_gets():
     for proven in (EVERYBODY, frozenset(honest)):
         taken: Counter[bytes] = Counter()
         for turn in range(60):
-            chosen = Mixture(MixtureConfig(), 1).choose(pool, turn, 2, 2, proven)
+            chosen = Mixture(MixtureSection(), 1).choose(pool, turn, 2, 2, proven)
             assert len(chosen) == 10
             taken.update(c.key.author for c in chosen)
         assert taken[mallory] <= 60 * 10 / 6 + 10
@@ -124,7 +125,7 @@ def test_mallory_with_one_key_and_256_groups_gets_what_any_other_author_gets():
 @pytest.mark.parametrize("proven", [frozenset(), EVERYBODY])
 def test_one_author_with_a_full_pool_gets_a_quarter_of_an_update_and_no_more(own, taken, proven):
     flood = groups(AUTHORS[:1], 256)
-    assert len(Mixture(MixtureConfig(), 1).choose(flood, 1, 0, own, proven)) == taken
+    assert len(Mixture(MixtureSection(), 1).choose(flood, 1, 0, own, proven)) == taken
 
 
 @pytest.mark.parametrize("rule", [Auto, Uniform])
@@ -133,7 +134,7 @@ def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(
     honest = AUTHORS[:5]
     minted = [b"s" * 28 + number.to_bytes(4) for number in range(keys)]
     pool = groups(honest, 6) + groups(minted, 6, received=START + 9)
-    mixture = Mixture(MixtureConfig(6), 1, rule=rule)
+    mixture = Mixture(MixtureSection(external=6), 1, rule=rule)
     bought = total = 0
     for turn in range(20):
         chosen = mixture.choose(pool, turn, 2, 2, frozenset(honest))
@@ -144,14 +145,14 @@ def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(
 
 def test_a_node_among_strangers_alone_generates_as_if_nobody_were_there():
     minted = [b"s" * 28 + number.to_bytes(4) for number in range(300)]
-    mixture = Mixture(MixtureConfig(), 1)
+    mixture = Mixture(MixtureSection(), 1)
     assert mixture.spared(groups(minted, 6), frozenset()) == 0
     assert len(mixture.choose(groups(minted, 6), 1, 8, 8, frozenset())) == 2
     assert len(mixture.choose(groups(minted, 6), 1, 0, 0, frozenset())) == 1
 
 
 def test_only_what_proven_authors_could_really_give_spares_own_groups():
-    mixture = Mixture(MixtureConfig(), 1)
+    mixture = Mixture(MixtureSection(), 1)
     pool = groups(AUTHORS[:1], 50) + groups(AUTHORS[1:2], 1) + groups(AUTHORS[2:], 9)
     assert mixture.spared(pool, frozenset(AUTHORS[:2])) == 3
     used = [replace(c, uses=1) for c in pool]
@@ -160,7 +161,7 @@ def test_only_what_proven_authors_could_really_give_spares_own_groups():
 
 def test_newcomers_are_tried_one_as_often_as_another():
     pool = groups(AUTHORS[:4], 1) + groups(AUTHORS[4:], 40)
-    mixture, tried = Mixture(MixtureConfig(), 1), Counter[bytes]()
+    mixture, tried = Mixture(MixtureSection(), 1), Counter[bytes]()
     for turn in range(800):
         tried.update(c.key.author for c in mixture.choose(pool, turn, 8, 8, frozenset()))
     assert set(tried) == EVERYBODY
@@ -171,16 +172,16 @@ def test_among_newcomers_those_of_use_come_first_and_those_of_no_use_last():
     pool, order = groups(AUTHORS, 3), []
     tried = {AUTHORS[0]: 0.4, AUTHORS[1]: 1.2, AUTHORS[2]: 0.0}
     for turn in range(50):
-        order.append(Mixture(MixtureConfig(), 1).choose(pool, turn, 0, 0, frozenset(), tried))
+        order.append(Mixture(MixtureSection(), 1).choose(pool, turn, 0, 0, frozenset(), tried))
     assert {c.key.author for (c,) in order} == {AUTHORS[1]}
     left = [c for c in pool if c.key.author not in AUTHORS[1:]]
-    (last,) = Mixture(MixtureConfig(), 1).choose(left, 1, 0, 0, frozenset(), tried)
+    (last,) = Mixture(MixtureSection(), 1).choose(left, 1, 0, 0, frozenset(), tried)
     assert last.key.author == AUTHORS[0]
 
 
 def test_an_honest_author_is_found_among_ever_so_many_useless_keys_and_then_kept():
     minted = [b"s" * 28 + number.to_bytes(4) for number in range(200)]
-    ben, mixture, tried, turns = AUTHORS[0], Mixture(MixtureConfig(), 1), {}, []
+    ben, mixture, tried, turns = AUTHORS[0], Mixture(MixtureSection(), 1), {}, []
     for turn in range(110):
         chosen = mixture.choose(groups([ben, *minted], 6), turn, 8, 8, frozenset(), tried)
         turns.append([c.key.author == ben for c in chosen])
@@ -194,23 +195,23 @@ def test_an_honest_author_is_found_among_ever_so_many_useless_keys_and_then_kept
 
 @given(st.integers(0, 6), st.integers(0, 40))
 def test_uniform_wants_the_same_number_always(external, own):
-    assert Mixture(MixtureConfig(external), 1, rule=Uniform).wanted(own) == external
+    assert Mixture(MixtureSection(external=external), 1, rule=Uniform).wanted(own) == external
 
 
 @pytest.mark.parametrize(("own", "wanted"), [(0, 12), (5, 7), (12, 0), (30, 0)])
 def test_auto_fills_an_update_with_groups_that_teach(own, wanted):
-    assert Mixture(MixtureConfig(4, informative=12), 1).wanted(own) == wanted
+    assert Mixture(MixtureSection(external=4, informative=12), 1).wanted(own) == wanted
 
 
 @given(pools, st.integers(0, 9))
 def test_a_node_that_shares_nothing_takes_nothing(candidates, own):
-    assert Mixture(MixtureConfig(0), 1).choose(candidates, 1, own, own, EVERYBODY) == []
+    assert Mixture(MixtureSection(external=0), 1).choose(candidates, 1, own, own, EVERYBODY) == []
 
 
 def test_every_useful_group_of_an_author_is_chosen_equally_often():
     candidates = [pooled(i, (0.0, 1.0), author=AUTHORS[i % 4]).candidate for i in range(8)]
     candidates += [pooled(i, (1.0, 1.0), author=AUTHORS[0]).candidate for i in range(8, 12)]
-    mixture = Mixture(MixtureConfig(informative=6), 3)
+    mixture = Mixture(MixtureSection(informative=6), 3)
     chosen = [c for turn in range(2000) for c in mixture.choose(candidates, turn, 2, 2, EVERYBODY)]
     times = Counter(c.key.number for c in chosen)
     assert set(times) == set(range(8))
@@ -220,7 +221,8 @@ def test_every_useful_group_of_an_author_is_chosen_equally_often():
 def test_nodes_with_different_seeds_choose_differently():
     pool = groups(AUTHORS, 4)
     choices = [
-        tuple(Mixture(MixtureConfig(), seed).choose(pool, 1, 8, 8, EVERYBODY)) for seed in range(20)
+        tuple(Mixture(MixtureSection(), seed).choose(pool, 1, 8, 8, EVERYBODY))
+        for seed in range(20)
     ]
     assert len(set(choices)) > 15
 
@@ -229,13 +231,13 @@ def test_nodes_with_different_seeds_choose_differently():
 def test_groups_that_were_used_fill_what_unused_ones_leave_free(candidates, turn, wanted):
     counted = [replace(c, uses=i % 3) for i, c in enumerate(candidates)]
     useful = sorted(c.uses for c in counted if informative(c.rewards))
-    config = MixtureConfig(wanted, author_share=1.0)
+    config = MixtureSection(external=wanted, author_share=1.0)
     chosen = Mixture(config, 1, rule=Uniform).choose(counted, turn, 0, wanted, EVERYBODY)
     assert [c.uses for c in chosen] == useful[:wanted]
 
 
 def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking():
-    mixture, pool = Mixture(MixtureConfig(6, 12), 1), groups(AUTHORS, 2)
+    mixture, pool = Mixture(MixtureSection(external=6, informative=12), 1), groups(AUTHORS, 2)
     assert (mixture.spared(pool, EVERYBODY), mixture.wanted(2)) == (6, 10)
     mixture.observe(-0.3, 100)
     wanted = (mixture.wanted(2), mixture.wanted(12))
@@ -245,7 +247,7 @@ def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking
 
 
 def test_a_published_mix_takes_what_it_is_told_to_whoever_is_ahead():
-    mixture = Mixture(MixtureConfig(6), 1, rule=Uniform)
+    mixture = Mixture(MixtureSection(external=6), 1, rule=Uniform)
     mixture.observe(-0.3, 100)
     spared = [mixture.spared(pool, EVERYBODY) for pool in (groups(AUTHORS), groups(AUTHORS[:2]))]
     assert (*spared, mixture.wanted(2)) == (6, 2, 6)
@@ -275,11 +277,11 @@ def test_from_a_rich_pool_the_default_draws_among_the_newest_groups_only():
         pooled(i, (0.0, 1.0), author=AUTHORS[i % 4], received=START + i).candidate
         for i in range(80)
     ]
-    mixture = Mixture(MixtureConfig(6, 8), 1)
+    mixture = Mixture(MixtureSection(external=6, informative=8), 1)
     turns = range(60)
     drawn = {c.key.number for t in turns for c in mixture.choose(pool, t, 0, 0, EVERYBODY)}
     assert drawn == set(range(48, 80))
-    published = Mixture(MixtureConfig(3), 1, rule=Uniform)
+    published = Mixture(MixtureSection(external=3), 1, rule=Uniform)
     drawn = {c.key.number for t in turns for c in published.choose(pool, t, 0, 5, EVERYBODY)}
     assert min(drawn) < 5
 
@@ -287,5 +289,5 @@ def test_from_a_rich_pool_the_default_draws_among_the_newest_groups_only():
 def test_an_author_whose_groups_are_older_than_a_flood_is_drawn_all_the_same():
     anna, flo = AUTHORS[:2]
     pool = groups([anna], 2) + groups([flo], 200, received=START + 60)
-    chosen = Mixture(MixtureConfig(), 1).choose(pool, 1, 8, 8, frozenset({anna, flo}))
+    chosen = Mixture(MixtureSection(), 1).choose(pool, 1, 8, 8, frozenset({anna, flo}))
     assert {c.key.author for c in chosen} == {anna, flo}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -144,15 +143,6 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
     assert config.policy.model == str(home / "model")
     assert config.tasks.files == {"mine": str(home / "q.jsonl")}
     assert run_folder(Path("home/node.toml"), config).root == home / "run"
-
-
-def test_the_mixture_takes_by_default_what_the_configuration_shows() -> None:
-    from swarm.mixture.mixture import MixtureConfig
-
-    shown = Config().mixture.model_dump()
-    assert {f.name: shown[f.name] for f in fields(MixtureConfig) if f.name != "discard"} == {
-        f.name: f.default for f in fields(MixtureConfig) if f.name != "discard"
-    }
 
 
 @pytest.mark.parametrize(

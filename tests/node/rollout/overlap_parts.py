@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from node.config.learning import LearnerSection
+from node.config.sections import MixtureSection
 from node.engines.engine import Sample, Sampling, Trajectory
 from node.evaluation.evaluator import Evaluator
 from node.evaluation.forgetting import ForgettingAlarm
@@ -29,7 +30,7 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Verdict
-from swarm.mixture.mixture import Mixture, MixtureConfig
+from swarm.mixture.mixture import Mixture
 from swarm.pool import Pool
 from swarm.task_ref import TaskRef
 from tests.support import random_policy
@@ -199,7 +200,7 @@ class Parts:
             source=source,
             accounts=Accounts(self.journal, clock),
             pool=Pool(self.journal, 8, 60.0, clock, self.counters),
-            mixture=Mixture(MixtureConfig(external=0), 0),
+            mixture=Mixture(MixtureSection(external=0), 0),
             intake=Intake(self.policy, Limits(1, 1), {}, b"", self.counters),
             policy=self.policy,
             learner=Learner(self.policy, LearnerSection(lr=1e-3)),
