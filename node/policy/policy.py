@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from node.config.learning import PolicySection
 from node.errors import ConfigError, NodeError
+from node.policy.context import context_length
 from node.policy.encoding import encoding_digest, plain_ids, turn_ids
 
 if TYPE_CHECKING:
@@ -74,8 +75,7 @@ class Policy:
         self.device = model.device
         self.eos_id, self.stop_ids = _stop_ids(model, tokenizer, name)
         self.pad_id = self.eos_id if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
-        text_config = model.config.get_text_config()
-        self.context_length = int(getattr(text_config, "max_position_embeddings", 1 << 20))
+        self.context_length = context_length(model.config, name)
         self.encoding = encoding_digest(tokenizer, self.eos_id)
         self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
         self.special_ids = frozenset(tokenizer.all_special_ids)

@@ -24,6 +24,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._room: tuple[Tensor, Tensor] | None = None
+        self._shown: Tensor | None = None
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -31,7 +32,9 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Append ``[B, H, t, D]`` keys and values; returns all of them, as views."""
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
-        if self._room is None or end > self._room[0].shape[-2]:
+        # Inherited operations put other keys, of other rows, into the place of these views.
+        replaced = self.keys is not self._shown
+        if self._room is None or replaced or end > self._room[0].shape[-2]:
             room = _room(key_states, end), _room(value_states, end)
             if self.keys is not None and self.values is not None:
                 room[0][..., :start, :] = self.keys
@@ -41,7 +44,12 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         keys, values = self._room
         keys[..., start:end, :] = key_states
         values[..., start:end, :] = value_states
-        self.keys, self.values = keys[..., :end, :], values[..., :end, :]
+        return self._show(end)
+
+    def _show(self, end: int) -> tuple[Tensor, Tensor]:
+        assert self._room is not None
+        self.keys, self.values = (each[..., :end, :] for each in self._room)
+        self._shown = self.keys
         return self.keys, self.values
 
     @classmethod
@@ -55,7 +63,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             for name in ("keys", "values")
         )
         layer._room = keys, values
-        layer.keys, layer.values = keys[..., :tokens, :], values[..., :tokens, :]
+        layer._show(tokens)
         layer.is_initialized = True
         return layer
 
