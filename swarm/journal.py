@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import sqlite3
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm.common.clock import Clock
+from swarm.common.durable_file import replace_durably
 from swarm.common.private_file import make_private
 from swarm.journal_errors import RESTORED, JournalCorrupt, JournalError, named_errors
 from swarm.schema import VERSION, bring_up_to_date
@@ -191,7 +191,7 @@ class Journal:
                 copy.execute("PRAGMA journal_mode=DELETE")
             finally:
                 copy.close()
-            _replace(unfinished, target)
+            replace_durably(unfinished, target)
         return target
 
     def close(self) -> None:
@@ -266,25 +266,9 @@ def _rebuild(path: Path, clock: Clock, backup: Path) -> str:
     for ending in ("-wal", "-shm", ""):
         with suppress(FileNotFoundError):
             path.with_name(path.name + ending).rename(aside.with_name(aside.name + ending))
-    _replace(rebuilt, path)
+    replace_durably(rebuilt, path)
     kept = f"; the old file is kept as {aside.name}" if aside.exists() else ""
     return f"journal {path}: {source}{kept}"
-
-
-def _replace(finished: Path, target: Path) -> None:
-    """Rename ``finished`` to ``target`` so that either the old or the whole new file is there."""
-    _flush(finished)
-    finished.replace(target)
-    if os.name == "posix":
-        _flush(target.parent)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _number(connection: sqlite3.Connection, name: str, default: int | None) -> Any:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from node.errors import DiskFullError, NodeError
+from swarm.common.durable_file import replace_durably
 from swarm.common.private_file import PRIVATE_FILE, make_private
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -50,15 +51,6 @@ def tighten(path: Path) -> bool:
     return True
 
 
-def fsync_path(path: Path) -> None:
-    """Flush a file or a folder entry to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace ``path`` by ``data`` in one step; ``durable`` survives a power cut as well.
 
@@ -68,11 +60,8 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_private(tmp).write_bytes(data)
-        if durable:
-            fsync_path(tmp)
-        tmp.replace(path)
-        if durable:
-            fsync_path(path.parent)
+        replace = replace_durably if durable else Path.replace
+        replace(tmp, path)
     except OSError as error:
         raise write_error(path, error) from error
     finally:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import CheckpointError, DiskFullError
-from node.storage.atomic_files import PRIVATE_FOLDER, fsync_path, is_disk_full
+from node.storage.atomic_files import PRIVATE_FOLDER, is_disk_full
+from swarm.common.durable_file import fsync_path
 
 log = logging.getLogger(__name__)
 
