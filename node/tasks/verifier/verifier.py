@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from types import TracebackType
 from typing import Any
 
 from node.tasks.catalogue import Allowed
@@ -176,12 +175,7 @@ class Verifier:
     def __enter__(self) -> Verifier:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _ask(self, message: dict[str, Any], tasks: Sequence[TaskRef]) -> dict[str, Any]:
