@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from protocol.messages import PULL_STREAM
 from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.test_floods_over_daemons import memory, two, under
 from tests.swarm.network_parts import Node
@@ -40,7 +41,8 @@ async def calls(anna: Node, ben: Node, count: int) -> tuple[int, int, float]:
     """Pulls and DHT calls of ben that anna answered, and the median seconds of a pull."""
     from hivemind.p2p import PeerID
 
-    protocol = ben.transport._supervisor.node._dht.protocol  # type: ignore[attr-defined]
+    assert isinstance(ben.transport, HivemindTransport)
+    protocol = ben.transport.node.dht.protocol
     peer = PeerID.from_base58(anna.transport.peer_id)
     pulls = pings = 0
     took = []
