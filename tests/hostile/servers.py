@@ -6,7 +6,7 @@ import asyncio
 import os
 import struct
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import MappingProxyType
 
 from protocol.messages import (
@@ -64,15 +64,11 @@ class Olga(Offering):
         async def pour(
             asker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         ) -> None:
-            try:
+            with closing(writer), suppress(OSError):
                 writer.write(struct.pack(">I", 0xFFFFFFFF))
                 for _ in range(1 << 10):
                     writer.write(bytes(1 << 16))
                     await writer.drain()
-            except OSError:
-                pass
-            finally:
-                writer.close()
 
         return {PULL_STREAM: pour}
 
@@ -121,17 +117,13 @@ class Sam(Offering):
         async def trickle(
             asker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         ) -> None:
-            try:
+            with closing(writer), suppress(OSError):
                 (offer,) = peer.offers
                 writer.write(struct.pack(">I", offer.size + 1))
                 for byte in encode_pull_response(PullStatus.OK, peer.frames[offer.content_id]):
                     writer.write(bytes((byte,)))
                     await writer.drain()
                     await asyncio.sleep(1.0)
-            except OSError:
-                pass
-            finally:
-                writer.close()
 
         return {PULL_STREAM: trickle}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,14 +39,6 @@ from swarm.common.clock import VirtualClock
 
 SMALL = Settings(nodes=3, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny", "wide": "tiny-wide"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def control(name: str) -> Arm:

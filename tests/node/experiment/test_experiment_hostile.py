@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from node.experiment.folder import ExperimentFolder
 from node.experiment.hostile import poisoner
 from node.experiment.hostile_report import Margin, missed, row, run_hostile, table
 from node.experiment.influence import trigger_logprobs
-from node.experiment.jobs import Job
 from node.experiment.poison import FAT_COMPLETIONS, LEAST_LOGPROB, TRIGGER
 from node.experiment.recording import Recording
 from node.experiment.regimes import EQUAL, EVERY, HOSTILE, UNHARMED, find
@@ -26,7 +24,6 @@ from node.experiment.settings import Configuration, Settings, node_identity
 from node.experiment.simulation import SimulatedSwarm, run_simulation
 from node.experiment.statistics import Estimate
 from node.experiment.surroundings import Surroundings
-from node.experiment.worker_pool import Crew
 from node.run.rounds import Outcome
 from protocol.keys import task_seed
 from swarm.refusals import REWARD_MISMATCH, STALE_EPOCH
@@ -34,14 +31,6 @@ from swarm.task_ref import TaskRef
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def surroundings(regime: str, arm: Arm = AUTO) -> Surroundings:
@@ -174,14 +163,8 @@ def test_margins_are_of_the_worst_seed_in_reward_and_of_the_mean_in_heldout_rewa
     assert missed(Margin(), Estimate.of([0.1]), Estimate.of([0.1])) == ()
 
 
-def test_every_hostile_regime_has_a_row_beside_honest_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def do(crew: Crew, jobs, progress) -> None:
-        for job in jobs:
-            Job.decode(job.encode()).do(lambda rounds: None)
-
-    monkeypatch.setattr(Crew, "do", do)
+@pytest.mark.usefixtures("in_this_process")
+def test_every_hostile_regime_has_a_row_beside_honest_nodes(tmp_path: Path):
     regimes = [HOSTILE["hostile-30"]]
     unharmed, attacked = run_hostile(SMALL, regimes, 1, 1, tmp_path, Console(quiet=True))
     folder = ExperimentFolder(tmp_path)

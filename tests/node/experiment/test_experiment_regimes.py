@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 from node.errors import UsageError
 from node.experiment.arms import AUTO, Arm, mix
 from node.experiment.bases import HALF_A, HALF_B, Base
 from node.experiment.folder import ExperimentFolder
-from node.experiment.jobs import Job
 from node.experiment.measures import Summary
 from node.experiment.recording import Recording
 from node.experiment.regime_report import run_regimes, summary_row
@@ -28,7 +25,6 @@ from node.experiment.simulation import SimulatedSwarm, run_simulation
 from node.experiment.statistics import Estimate
 from node.experiment.surroundings import Surroundings
 from node.experiment.useless import CONSTANT
-from node.experiment.worker_pool import Crew
 from node.recipe.corpus import open_tasks, training_questions, untaught
 from node.run.outcome import Outcome
 
@@ -36,14 +32,6 @@ SMALL = Settings(nodes=4, rounds=4, model="tiny", bury=0, eval_every=2, eval_tas
 SHORT = replace(SMALL, rounds=3)
 KINDS: tuple[Base, ...] = ("weak", "strong", "able", "half-a", "half-b")
 MODELS: dict[Base, str] = {**dict.fromkeys(KINDS, "tiny"), "wide": "tiny-wide"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def simulated(regime: str, arm: Arm, settings: Settings = SMALL) -> Recording:
@@ -177,14 +165,8 @@ def test_there_is_no_verdict_without_a_default_or_without_a_rival():
     assert judge([summary("8/0", 0.0), summary("auto", 1.0)]) is None
 
 
-def test_every_regime_has_a_row_in_the_summary_and_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def do(crew: Crew, jobs, progress) -> None:
-        for job in jobs:
-            Job.decode(job.encode()).do(lambda rounds: None)
-
-    monkeypatch.setattr(Crew, "do", do)
+@pytest.mark.usefixtures("in_this_process")
+def test_every_regime_has_a_row_in_the_summary_and_a_table(tmp_path: Path):
     settings = replace(SMALL, nodes=3, rounds=2)
     regimes = (find("equal"), find("mixed"))
     plan = Plan(settings, (mix("8/0"), AUTO), (0,), 1, regimes)

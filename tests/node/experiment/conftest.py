@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from node.experiment.jobs import Job
+from node.experiment.worker_pool import Crew
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An experiment's jobs are done here instead of in worker processes, and not reported."""
+
+    def do(crew: Crew, jobs, progress) -> None:
+        for job in jobs:
+            Job.decode(job.encode()).do(lambda rounds: None)
+
+    monkeypatch.setattr(Crew, "do", do)
