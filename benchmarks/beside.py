@@ -68,7 +68,6 @@ class Beside(Opened):
         self._share = share
         self._kind = kind
         self._window = Window(staleness, over_provision=share)
-        self._groups: Sequence[TrainingGroup] = ()
 
     def step(self) -> None:
         """One round."""
@@ -87,7 +86,7 @@ class Beside(Opened):
 
     def generate_alone(self) -> float:
         """Seconds of the engine on the prompts of the last round."""
-        prompts = [list(group.prompt_ids) for group in self._groups]
+        prompts = [list(group.prompt_ids) for group in self._learner.given]
         begin = time.perf_counter()
         self._engine.generate(prompts, self._options.completions, self._sampling)
         return time.perf_counter() - begin
@@ -95,7 +94,7 @@ class Beside(Opened):
     def learn_alone(self) -> float:
         """Seconds of an update on the groups of the last round."""
         begin = time.perf_counter()
-        self._learner.update(self._groups)
+        self._learner.update(self._learner.given)
         return time.perf_counter() - begin
 
     def _open(self, stack: ExitStack) -> None:
@@ -147,7 +146,7 @@ class Beside(Opened):
             counters=counters,
         )
         stack.callback(self._source.close)
-        self._learner = Recorded(policy, LearnerSection(), self)
+        self._learner = Recorded(policy, LearnerSection())
         self._rounds = Rounds(
             source=self._source,
             accounts=Accounts(journal, clock),
@@ -170,10 +169,10 @@ class Beside(Opened):
 class Recorded(Learner):
     """Remembers what it was last given."""
 
-    def __init__(self, policy: Policy, config: LearnerSection, node: Beside) -> None:
+    def __init__(self, policy: Policy, config: LearnerSection) -> None:
         super().__init__(policy, config, decoupled=True)
-        self._node = node
+        self.given: Sequence[TrainingGroup] = ()
 
     def update(self, groups: Sequence[TrainingGroup]) -> Any:
-        self._node._groups = groups
+        self.given = groups
         return super().update(groups)

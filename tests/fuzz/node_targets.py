@@ -18,7 +18,7 @@ from node.storage.checkpoints import DIGESTS, STATE, CheckpointError, Checkpoint
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import level_settings, load_catalogue
 from node.tasks.errors import CatalogueError
-from node.tasks.sources.jsonl import _read_pairs
+from node.tasks.sources.jsonl import JsonLines, file_digest
 from protocol.errors import ProtocolError
 from protocol.manifest import EnvSpec
 from swarm.transport.peer_cache import PeerCache
@@ -89,8 +89,13 @@ def catalogue() -> Target:
 
 def questions() -> Target:
     """A file of questions and answers."""
+
+    def read(path: Path) -> JsonLines:
+        spec = EnvSpec("q", "jsonl", file_digest(path), ("{}",), "{question}", "text")
+        return JsonLines.open(spec, (), path)
+
     seeds = (b'{"prompt": "1+1", "answer": "2"}\n', b"[]\n", b"\n", _DEEP, b"\xee")
-    return Target("questions", _file("q.jsonl", _read_pairs), (CatalogueError,), seeds)
+    return Target("questions", _file("q.jsonl", read), (CatalogueError,), seeds)
 
 
 def checkpoint() -> Target:

@@ -59,7 +59,7 @@ async def mallory(folder: Path, address: str) -> HivemindNode:
     protocol.serializer = MSGPackSerializer
     protocol.storage = DHTLocalStorage()
     protocol.record_validator = Unchecked()
-    protocol._validate_dictionary = lambda key, dictionary: True
+    node.gate.check = lambda record: True
     await node.connect(address)
     await node.find_neighbours()
     return node

@@ -114,7 +114,7 @@ class WorkerProcess:
         options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
         outside = before(find_walls(), own.readable, network=own.network)
         # Standard error is never a log file: the worker may not write to files.
-        starting = _STARTS.submit(spawn, MODULE, _environment(), options, before=outside)
+        starting = _STARTS.submit(spawn, MODULE, worker_environment(), options, before=outside)
         return cls(*starting.result())
 
     def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class WorkerProcess:
             return self._process.wait()
 
 
-def _environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """All that the worker inherits: where to import from, and one order for sets.
 
     Some verifiable families iterate over sets of strings; with a fixed hash seed every worker in

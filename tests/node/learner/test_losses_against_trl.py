@@ -86,7 +86,7 @@ def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torc
     )
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
-    loss = trainer._compute_loss(trainer.model, inputs)
+    loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
     return loss.detach(), [p.grad for p in trainer.model.parameters()]
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator
 from node.learner.update_stats import UpdateStats
-from node.monitor.jsonl import _line
+from node.monitor.jsonl import JsonLinesFile
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.generator import Generator
 from node.rollout.task_indexes import TaskIndexes
@@ -116,7 +118,7 @@ def test_where_no_task_can_be_built_neither_evaluation_nor_generation_goes_on() 
         generator(Strict(()), Counters()).generate(3, Stopwatch())
 
 
-def test_a_figure_that_is_no_number_is_left_out_of_the_record() -> None:
+def test_a_figure_that_is_no_number_is_left_out_of_the_record(tmp_path: Path) -> None:
     clock, counters = SystemClock(), Counters()
     update = UpdateStats(loss=0.5, ratio_max=float("inf"), engine_gap=float("nan"), skipped=False)
     outcome = Outcome(1, 1, (), (), update, None, {"total": 1.0}, 4)
@@ -124,6 +126,9 @@ def test_a_figure_that_is_no_number_is_left_out_of_the_record() -> None:
     record = record_of(
         outcome, status, Pool(Journal(MEMORY, clock), 8, 60.0, clock, counters), counters, 0.0
     )
-    written = json.loads(_line(record))
+    path = tmp_path / "metrics.jsonl"
+    with closing(JsonLinesFile(path)) as file:
+        file.write(record)
+    written = json.loads(path.read_text())
     assert written["loss"] == 0.5
     assert written["ratio_max"] is None and written["engine_gap"] is None

@@ -15,7 +15,7 @@ import pytest
 from node.tasks.catalogue import open_catalogue
 from node.tasks.chance import seeded
 from node.tasks.sources.unsafe_families import UNREPEATABLE
-from node.tasks.verifier.worker_process import _environment
+from node.tasks.verifier.worker_process import worker_environment
 from protocol.manifest import EnvSpec
 
 PROBE = Path(__file__).with_name("repeat_probe.py")
@@ -28,7 +28,7 @@ def found(tmp_path_factory) -> list[dict[str, str]]:
     started = [
         subprocess.Popen(
             [sys.executable, str(PROBE), noise],
-            env={**_environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**worker_environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
