@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.private_names import reached
 from tests.rooms import PAGE, arrows, circles, drawn
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "swarm": 1, "node": 2}
 LATE = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm"}
+REACHES_IN = ROOT / "tests" / "library_privates.py"
 HEAVY = {"torch", "transformers", "vllm", "hivemind", "numpy"}
 
 
@@ -91,3 +93,40 @@ def test_node_has_two_modules_outside_its_rooms() -> None:
         "errors",
         "lifecycle",
     ]
+
+
+def test_one_file_of_the_tests_reaches_for_private_names_and_only_for_those_of_libraries() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line} reaches for {name}"
+        for folder in ("tests", "benchmarks", "examples")
+        for path in modules(folder)
+        if path != REACHES_IN
+        for line, name in reached(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+    assert not FLOORS.keys() & imported(ast.parse(REACHES_IN.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x._y",
+        "self._y",
+        "x._y = 1",
+        "from x import _y",
+        "from x._y import z",
+        "import x._y",
+        "getattr(x, '_y')",
+        "monkeypatch.setattr(x, '_y', 1)",
+        "mock.patch('x._y')",
+        "monkeypatch.setattr(target=x, name='_y')",
+    ],
+)
+def test_a_private_name_is_seen_however_it_is_reached_for(line: str) -> None:
+    ((number, name),) = reached(f"class X:\n    def f(self) -> None: self._z = 0\n{line}")
+    assert number == 3 and name.endswith(("_y", "_y.z"))
+
+
+@pytest.mark.parametrize("line", ["self._z", "x.__doc__", "os._exit(0)", "print('_y')"])
+def test_what_is_ones_own_or_documented_is_not_reached_for(line: str) -> None:
+    assert reached(f"class X:\n    def f(self) -> None: self._z = 0\n{line}") == []

@@ -12,13 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._pytree import tree_flatten
 
 from node.config.config import Config
 from node.distributed.sharded_learner import dealt
 from node.distributed.torchrun import Launch, forget
 from node.errors import ConfigError
 from node.learner.batches import Row, TrainingCompletion
+from tests.library_privates import flattened
 from tests.node.distributed.ranks_work import CASES
 
 ROOT = Path(__file__).parents[3]
@@ -82,8 +82,8 @@ def test_a_checkpoint_of_some_ranks_is_gone_on_with_by_others(
     found: dict[Any, Any], name: str, ways: tuple[int, int]
 ) -> None:
     through, alone = found[name, *ways], found[name, 1, 1]
-    (saved, layout), (restored, again) = map(tree_flatten, (through["saved"], through["restored"]))
-    assert layout == again == tree_flatten(alone["saved"])[1]
+    (saved, layout), (restored, again) = map(flattened, (through["saved"], through["restored"]))
+    assert layout == again == flattened(alone["saved"])[1]
     for before, after in zip(saved, restored, strict=True):
         if torch.is_tensor(before):
             assert before.dtype == after.dtype == torch.float32

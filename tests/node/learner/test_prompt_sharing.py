@@ -29,6 +29,7 @@ from node.learner.logprobs import distributions, token_logprobs
 from node.learner.prompt_sharing import Sharing, fits
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
+from tests.library_privates import attend_by
 from tests.support import lone_logprobs, random_policy
 
 ALWAYS = Sharing(matrices=1, pair=0, mask_weight=1e-3)
@@ -195,7 +196,7 @@ def test_a_large_model_shares_prompts_of_ordinary_rollouts():
 
 def built(config, attention: str = "sdpa") -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(config)
-    model.config._attn_implementation = attention
+    attend_by(model, attention)
     return model
 
 
