@@ -13,11 +13,12 @@ from typing import Any
 
 from node_step import NEVER, SignalVerifier
 
-from node.config.config import Config
+from node.config.kinds import ENGINES
 from node.config.learning import LearnerSection, PolicySection
-from node.config.sections import MixtureSection
+from node.config.sections import EngineSection, MixtureSection
 from node.engines.engine import Sampling
 from node.engines.process.engine import EngineProcess
+from node.engines.process.starter import Starter
 from node.evaluation.evaluator import Evaluator
 from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.batches import TrainingGroup
@@ -110,17 +111,17 @@ class Beside(Opened):
         verifiers = [SignalVerifier(catalogue, outside=False) for _ in range(JUDGES)]
         pool = stack.enter_context(VerifierPool(verifiers))
         served = served_levels(catalogue, pool.start())
-        self._engine = self._kind(
-            policy,
-            kind=options.engine,
+        section = EngineSection(kind=options.engine, gpu_memory=0.5)
+        kind = ENGINES.open(section.kind, {})
+        starter = Starter(
+            section.kind,
             seed=0,
             threads=options.threads,
-            counters=counters,
-            patience=Config().engine.patience,
-            options={"tensor_parallel": 1, "gpu_memory": 0.5, "sleeps": False}
-            if options.engine == "vllm"
-            else {},
+            patience=section.patience,
+            options=kind.settings(section),
+            as_checkpoint=kind.as_checkpoint,
         )
+        self._engine = self._kind(policy, starter, counters)
         stack.callback(self._engine.close)
         tasks = Generator(
             author=bytes(32),
