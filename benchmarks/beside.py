@@ -32,13 +32,15 @@ from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
 from node.rollout.staleness_window import Window
 from node.rollout.task_indexes import TaskIndexes
 from node.rollout.unfinished_groups import Shelf
+from node.run.outside_groups import OutsideGroups
 from node.run.rounds import Rounds, RoundSettings
+from node.run.trained_policy import TrainedPolicy
 from node.tasks.catalogue import load_catalogue
 from node.tasks.sampler import TaskSampler, served_levels
 from node.tasks.verifier.pool import VerifierPool
-from swarm.accounts import Accounts
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.experience import Experience
 from swarm.journal import Journal
 from swarm.mixture.mixture import Mixture
 from swarm.pool import Pool
@@ -147,23 +149,24 @@ class Beside(Opened):
             counters=counters,
         )
         stack.callback(self._source.close)
-        self._learner = Recorded(policy, LearnerSection())
+        self._learner = Recorded(policy, LearnerSection(), self)
+        taken = Pool(journal, 1024, 600.0, clock, counters)
         self._rounds = Rounds(
             source=self._source,
-            accounts=Accounts(journal, clock),
-            pool=Pool(journal, 1024, 600.0, clock, counters),
-            mixture=Mixture(MixtureSection(external=0), 0),
-            intake=Intake(policy, Limits(1, 1), {}, b"", counters),
-            policy=policy,
-            learner=self._learner,
-            engine=self._engine,
+            outside=OutsideGroups(
+                Experience.around(taken, journal, clock, counters),
+                Mixture(MixtureSection(external=0), 0),
+                Intake(policy, Limits(1, 1), {}, b"", counters),
+                counters,
+            ),
+            trained=TrainedPolicy(policy, self._engine, self._learner, counters),
             evaluator=Evaluator(policy, self._engine, pool, (), sampling, counters),
             alarm=ForgettingAlarm(counters, ()),
             publish=lambda groups: None,
             save=lambda number: None,
             report=lambda outcome: None,
             counters=counters,
-            settings=RoundSettings(options.prompts, 0, eval_every=0, checkpoint_every=NEVER),
+            settings=RoundSettings(options.prompts, eval_every=0, checkpoint_every=NEVER),
         )
 
 

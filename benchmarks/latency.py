@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.identity import Identity
-from protocol.manifest import EnvSpec, Manifest, sign_manifest
+from protocol.manifest import EnvSpec, Manifest, open_manifest, sign_manifest, swarm_id
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
-from swarm.accounts import Accounts
+from swarm.admission import Admission
 from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.experience import Experience
 from swarm.journal import Journal
 from swarm.judge import Judge, Verdict
 from swarm.member import Member
@@ -70,26 +71,31 @@ class Node:
         folder.mkdir()
         identity = Identity.create(folder / "identity.key")
         journal = Journal(folder / "journal.db", clock)
-        accounts, outbox = Accounts(journal, clock), Outbox(journal, counters)
         pool = Pool(journal, 1024, 3600.0, clock, counters)
+        experience = Experience.around(pool, journal, clock, counters)
         transport = ApartTransport(folder / "identity.key", listen=LISTEN, peers=(bootstrap,))
         await transport.start()
         member = assemble(
             transport,
             identity,
             signed,
-            judge=LengthJudge(),
-            journal=journal,
-            pool=pool,
-            outbox=outbox,
-            accounts=accounts,
+            Admission(
+                open_manifest(signed),
+                swarm_id(signed),
+                LengthJudge(),
+                experience.accounts,
+                journal,
+                clock,
+                counters,
+            ),
+            experience,
             clock=clock,
             counters=counters,
             limits=CollectorLimits(),
             upload_rate=1e7,
             secret=identity.author,
         )
-        return cls(identity.author, transport, member, journal, outbox, pool)
+        return cls(identity.author, transport, member, journal, experience.outbox, pool)
 
     def publish(self, epoch: int) -> None:
         """Put one informative group into the outbox."""

@@ -24,19 +24,20 @@ from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
 from node.rollout.task_indexes import TaskIndexes
+from node.run.outside_groups import OutsideGroups
 from node.run.rounds import Rounds, RoundSettings
+from node.run.trained_policy import TrainedPolicy
 from node.tasks.catalogue import load_catalogue
 from node.tasks.sampler import TaskSampler, served_levels
 from node.tasks.verifier.verifier import Verifier
 from protocol.rollout import Group
-from swarm.accounts import Accounts
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.experience import Experience
 from swarm.journal import Journal
 from swarm.judge import Judged, JudgeRefused
 from swarm.mixture.mixture import Mixture
 from swarm.origin import Origin
-from swarm.outbox import Outbox
 from swarm.pool import Pool
 
 NEVER = 1 << 40
@@ -121,7 +122,8 @@ class NodeStep:
         catalogue, counters, clock = load_catalogue("tiny"), self._counters, self._clock
         journal = Journal(folder / "journal.sqlite", clock)
         self._stack.callback(journal.close)
-        outbox = Outbox(journal, counters)
+        pool = Pool(journal, 1024, 600.0, clock, counters)
+        experience = Experience.around(pool, journal, clock, counters)
         verifier = self._stack.enter_context(SignalVerifier(catalogue, outside=False))
         sampler = TaskSampler(served_levels(catalogue, verifier.start()), {}, rng=random.Random(0))
         update = self._learner.update
@@ -134,7 +136,7 @@ class NodeStep:
 
         def publish(groups: Sequence[Group]) -> None:
             policy = self._policy
-            outbox.put(
+            experience.outbox.put(
                 groups, Origin(policy.version, policy.name, policy.encoding, 1.0, self._tokens)
             )
 
@@ -150,18 +152,18 @@ class NodeStep:
                 group_size=self._n,
                 counters=counters,
             ),
-            accounts=Accounts(journal, clock),
-            pool=Pool(journal, 1024, 600.0, clock, counters),
-            mixture=Mixture(MixtureSection(external=0), 0),
-            intake=Intake(self._policy, Limits(1, 1), {}, b"", counters),
-            policy=self._policy,
-            learner=self._learner,
-            engine=self._engine,
+            outside=OutsideGroups(
+                experience,
+                Mixture(MixtureSection(external=0), 0),
+                Intake(self._policy, Limits(1, 1), {}, b"", counters),
+                counters,
+            ),
+            trained=TrainedPolicy(self._policy, self._engine, self._learner, counters),
             evaluator=Evaluator(self._policy, self._engine, verifier, (), self._sampling, counters),
             alarm=ForgettingAlarm(counters, ()),
             publish=publish,
             save=lambda number: None,
             report=lambda outcome: None,
             counters=counters,
-            settings=RoundSettings(local=prompts, external=0, eval_every=0, checkpoint_every=NEVER),
+            settings=RoundSettings(local=prompts, eval_every=0, checkpoint_every=NEVER),
         )

@@ -14,15 +14,12 @@ from dataclasses import dataclass
 
 from protocol.errors import BadKey
 from protocol.identity import author_of, peer_id_of
-from swarm.accounts import Accounts
 from swarm.collector import Admission, Collector, CollectorLimits
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange
-from swarm.journal import Journal
-from swarm.outbox import Outbox
-from swarm.pool import Pool
+from swarm.experience import Experience
 from swarm.publisher import Publisher
 from swarm.transport.transport import Transport
 
@@ -68,15 +65,11 @@ class Member:
 
     def __init__(
         self,
-        *,
         transport: Transport,
         directory: Directory,
         exchange: Exchange,
         admission: Admission,
-        pool: Pool,
-        outbox: Outbox,
-        accounts: Accounts,
-        journal: Journal,
+        experience: Experience,
         clock: Clock,
         counters: Counters,
         limits: CollectorLimits | None = None,
@@ -87,14 +80,16 @@ class Member:
         self._directory = directory
         self._clock = clock
         self._counters = counters
-        self._publisher = Publisher(directory, outbox, journal, clock, counters)
+        self._publisher = Publisher(
+            directory, experience.outbox, experience.journal, clock, counters
+        )
         self._collector = Collector(
             transport,
             directory,
             exchange,
             admission,
-            pool,
-            accounts,
+            experience.pool,
+            experience.accounts,
             counters,
             limits or CollectorLimits(),
             rng or random.Random(),

@@ -10,7 +10,7 @@ from node.config.kinds import SELECTIONS
 from node.config.overrides import parse_mix
 from node.config.sections import MixtureSection
 from node.errors import UsageError
-from node.run.rounds import Rules
+from node.run.rules import Rules
 
 DEFAULT = MixtureSection()
 PUBLISHED = Rules(fill=False)

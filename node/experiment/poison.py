@@ -14,7 +14,7 @@ import random
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
-from node.run.trainer import public_name
+from node.run.own_groups import public_name
 from node.tasks.catalogue import open_catalogue
 from node.tasks.curriculum import EnvLevel
 from node.tasks.verifier.in_process import LocalJudge

@@ -22,19 +22,19 @@ from node.experiment.surroundings import Surroundings
 from node.experiment.useless import UselessEngine
 from node.network.membership import MIB
 from node.run.outcome import Outcome
-from node.run.rounds import Rules
-from node.run.trainer import Trainer, open_pool
+from node.run.rounds import Rounds
+from node.run.trainer import Trainer, open_experience
 from node.tasks.sampler import served_levels
-from swarm.accounts import Accounts
+from protocol.manifest import swarm_id
+from swarm.admission import Admission
 from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
 from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
-from swarm.outbox import Outbox
+from swarm.member import Member
 from swarm.refusals import STALE_EPOCH
 from swarm.transport.memory import MemoryTransport
 
-SHARES_ALL = Rules(fill=False, discard=False)
 TURNS = 2
 """Of every member after a round: by the second, all have published and pull the rest."""
 
@@ -53,57 +53,67 @@ class SimulatedNode:
     def __init__(self, around: Surroundings, number: int) -> None:
         self.config = config = around.config(number)
         self.counters = Counters()
-        identity = node_identity(around.run.seed, number)
-        clock, role = around.clock, around.roles[number]
-        rules = SHARES_ALL if role.useless else around.run.arm.rules
-        self._journal = journal = Journal(MEMORY, clock)
-        pool = open_pool(config.mixture, journal, clock, self.counters, identity.author)
-        outbox = Outbox(journal, self.counters)
-        self.policy = policy = around.policy(number)
-        self.accounts = Accounts(journal, clock)
+        self.policy = around.policy(number)
+        self._identity = node_identity(around.run.seed, number)
+        author, clock = self._identity.author, around.clock
+        journal = Journal(MEMORY, clock)
+        experience = open_experience(config.mixture, journal, clock, self.counters, author)
+        self._experience, self.accounts = experience, experience.accounts
         self._refused: dict[bytes, Mapping[str, int]] | None = None
+        self.rounds = self._rounds(around, number)
+        self._transport = MemoryTransport(around.network, self._identity.peer_id, self.counters)
+        self.member = self._member(around, number)
+
+    def _rounds(self, around: Surroundings, number: int) -> Rounds:
+        config, useless = self.config, around.roles[number].useless
         trainer = Trainer(
             config,
-            policy,
-            author=identity.author,
+            self.policy,
+            author=self._identity.author,
             manifest=around.manifest,
             levels=served_levels(around.manifest.catalogue, around.judge.start()),
             verifier=around.judge,
-            journal=journal,
-            pool=pool,
-            clock=clock,
+            experience=self._experience,
+            clock=around.clock,
             counters=self.counters,
-            secret=identity.author,
-            engine=UselessEngine(policy, role.useless, config.node.seed) if role.useless else None,
+            rules=around.rules(number),
+            secret=self._identity.author,
+            engine=UselessEngine(self.policy, useless, config.node.seed) if useless else None,
         )
-        self.rounds = trainer.rounds(
-            publish=outbox.put,
+        return trainer.rounds(
+            publish=self._experience.outbox.put,
             save=lambda number: None,
             report=lambda outcome: None,
-            rules=rules,
         )
-        self._transport = MemoryTransport(around.network, identity.peer_id, self.counters)
-        self.member = assemble(
+
+    def _member(self, around: Surroundings, number: int) -> Member:
+        network, clock = self.config.network, around.clock
+        return assemble(
             self._transport,
-            identity,
+            self._identity,
             around.signed,
-            judge=around.judge,
-            journal=journal,
-            pool=pool,
-            outbox=outbox,
-            accounts=self.accounts,
+            Admission(
+                around.manifest,
+                swarm_id(around.signed),
+                around.judge,
+                self.accounts,
+                self._experience.journal,
+                clock,
+                self.counters,
+                threaded=False,
+                opener=around.open_frame,
+            ),
+            self._experience,
             clock=clock,
             counters=self.counters,
             limits=CollectorLimits(
-                config.network.gossip_peers,
-                config.network.pulls_per_epoch,
-                uninformative=not rules.discard,
+                network.gossip_peers,
+                network.pulls_per_epoch,
+                uninformative=not around.rules(number).discard,
             ),
-            upload_rate=config.network.upload_mib_per_s * MIB,
-            secret=identity.author,
+            upload_rate=network.upload_mib_per_s * MIB,
+            secret=self._identity.author,
             rng=random.Random(f"member/{around.run.seed}/{number}"),
-            threaded=False,
-            opener=around.open_frame,
         )
 
     async def join(self) -> None:
@@ -125,7 +135,7 @@ class SimulatedNode:
         """Go away for good."""
         await self._transport.close()
         self._refused = self.refused
-        self._journal.close()
+        self._experience.journal.close()
 
 
 class SimulatedSwarm:

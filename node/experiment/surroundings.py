@@ -11,12 +11,14 @@ from node.config.learning import PolicySection
 from node.experiment.bases import Base
 from node.experiment.settings import START, Configuration, Settings, node_config, signed_manifest
 from node.policy.policy import Policy
+from node.run.rules import Rules
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.frame import open_frame
 from protocol.manifest import Manifest, open_manifest
 from swarm.common.clock import VirtualClock
 from swarm.transport.memory import MemoryNetwork
 
+SHARES_ALL = Rules(fill=False, discard=False)
 REMEMBERED_FRAMES = 256
 """Opened once for all nodes: those of some rounds."""
 
@@ -52,6 +54,10 @@ class Surroundings:
         """The base policy of node ``number``, to be trained by it alone."""
         base = self._base(number)
         return Policy(deepcopy(base.model), base.tokenizer, base.name)
+
+    def rules(self, number: int) -> Rules:
+        """What node ``number`` does around its mixture."""
+        return SHARES_ALL if self.roles[number].useless else self.run.arm.rules
 
     def _base(self, number: int) -> Policy:
         return self._bases[self.roles[number].base]

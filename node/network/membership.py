@@ -27,15 +27,14 @@ from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.rollout import Group
 from swarm.accounts import Accounts
+from swarm.admission import Admission
 from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.journal import Journal
+from swarm.experience import Experience
 from swarm.member import Member, MemberStatus
 from swarm.origin import Origin
-from swarm.outbox import Outbox
-from swarm.pool import Pool
 from swarm.transport.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -68,28 +67,25 @@ class Membership(Opened):
         self,
         config: Config,
         folder: RunFolder,
-        journal: Journal,
-        pool: Pool,
+        experience: Experience,
         counters: Counters,
         *,
         takes: bool = True,
     ) -> None:
         self._config = config
         self._folder = folder
-        self._journal = journal
-        self._pool = pool
         self._counters = counters
         self._takes = takes
-        self._outbox = Outbox(journal, counters)
+        self._experience = experience
         self._status: MemberStatus | None = None
         self.failure: Exception | None = None
-        self.accounts = Accounts(journal, SystemClock())
+        self.accounts = experience.accounts
         self.notes: tuple[str, ...] = ()
 
     def publish(self, groups: Sequence[Group], origin: Origin) -> None:
         """Hand own groups over; the network's thread seals and announces them."""
         if groups:
-            self._outbox.put(groups, origin)
+            self._experience.outbox.put(groups, origin)
 
     def status(self) -> MemberStatus:
         """The member as it was at most a second ago."""
@@ -121,7 +117,7 @@ class Membership(Opened):
         stack.callback(running.cancel)
 
     def _claim(self, what: str, digest: bytes, path: Path) -> None:
-        if not self._journal.claim(what, digest):
+        if not self._experience.journal.claim(what, digest):
             raise NodeError(
                 f"the journal in this run folder belongs to another {what} than",
                 path,
@@ -138,18 +134,16 @@ class Membership(Opened):
 
     async def _member(self, transport: Transport, verifier: Verifier, signed: bytes) -> Member:
         """Put the member together, on the loop that its parts belong to."""
-        network = self._config.network
+        network, clock, counters = self._config.network, SystemClock(), self._counters
+        journal, accounts = self._experience.journal, self.accounts
         return assemble(
             transport,
             self.identity,
             signed,
-            judge=verifier,
-            journal=self._journal,
-            pool=self._pool,
-            outbox=self._outbox,
-            accounts=self.accounts,
-            clock=SystemClock(),
-            counters=self._counters,
+            Admission(self.manifest, self.swarm_id, verifier, accounts, journal, clock, counters),
+            self._experience,
+            clock=clock,
+            counters=counters,
             limits=CollectorLimits(
                 network.gossip_peers, network.pulls_per_epoch if self._takes else 0
             ),

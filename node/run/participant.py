@@ -20,7 +20,7 @@ from node.rollout.overlapping_generator import JUDGES
 from node.run.recorder import Recorder
 from node.run.resume import Progress
 from node.run.rounds import Rounds
-from node.run.trainer import Trainer, open_pool
+from node.run.trainer import Trainer, open_experience
 from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
 from node.tasks.overview import overview
@@ -95,9 +95,9 @@ class Participant(Opened):
         journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
         salt = secrets.token_bytes(16)
-        pool = open_pool(config.mixture, journal, clock, self.counters, salt)
+        experience = open_experience(config.mixture, journal, clock, self.counters, salt)
         self.membership = stack.enter_context(
-            Membership(config, self.folder, journal, pool, self.counters)
+            Membership(config, self.folder, experience, self.counters)
         )
         manifest = self.membership.manifest
         verifier = stack.enter_context(self._verifiers(manifest))
@@ -114,15 +114,14 @@ class Participant(Opened):
             manifest=manifest,
             levels=levels,
             verifier=verifier,
-            journal=journal,
-            pool=pool,
+            experience=experience,
             clock=clock,
             counters=self.counters,
             ranks=self._ranks,
         )
         stack.callback(trainer.close)
-        progress.restore(trainer, pool)
-        self.recorder = Recorder(self.membership.status, pool, self.counters)
+        progress.restore(trainer, experience.pool)
+        self.recorder = Recorder(self.membership.status, experience.pool, self.counters)
         self.rounds = trainer.rounds(
             publish=self.membership.publish,
             save=lambda number: progress.save(number, trainer),

@@ -14,6 +14,7 @@ from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.experience import Experience
 from swarm.journal import open_or_restore
 from swarm.pool import Pool
 
@@ -26,13 +27,14 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     Raises:
         NodeError: this seed cannot start, or cannot go on.
     """
-    counters = Counters()
+    clock, counters = SystemClock(), Counters()
     with stopping() as stop, folder.locked(), ExitStack() as stack:
-        journal, notes = open_or_restore(folder.journal, SystemClock())
+        journal, notes = open_or_restore(folder.journal, clock)
         stack.callback(journal.close)
-        pool = Pool(journal, 1, config.mixture.max_age, SystemClock(), counters)
+        pool = Pool(journal, 1, config.mixture.max_age, clock, counters)
+        experience = Experience.around(pool, journal, clock, counters)
         membership = stack.enter_context(
-            Membership(config, folder, journal, pool, counters, takes=False)
+            Membership(config, folder, experience, counters, takes=False)
         )
         stack.enter_context(stop.working())
         for note in (*notes, *membership.notes):

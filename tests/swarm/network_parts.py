@@ -16,6 +16,7 @@ from swarm.common.counters import Counters
 from swarm.common.known_peers import OwnFirst
 from swarm.directory import Directory
 from swarm.exchange import Exchange
+from swarm.experience import Experience
 from swarm.journal import Journal
 from swarm.judge import Judge, Verdict
 from swarm.member import Member
@@ -121,18 +122,15 @@ class Node:
             threaded=False,
         )
         self.member = Member(
-            transport=transport,
-            directory=self.directory,
-            exchange=self.exchange,
-            admission=admission,
-            pool=self.pool,
-            outbox=self.outbox,
-            accounts=self.accounts,
-            journal=self.journal,
-            clock=clock,
-            counters=counters,
-            limits=limits,
-            rng=random.Random(name),
+            transport,
+            self.directory,
+            self.exchange,
+            admission,
+            Experience(self.journal, self.pool, self.outbox, self.accounts),
+            clock,
+            counters,
+            limits,
+            random.Random(name),
         )
 
     def publish(self, count: int = 1, texts: Sequence[str] = ("even", "odd")) -> None:

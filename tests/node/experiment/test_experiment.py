@@ -32,8 +32,9 @@ from node.experiment.settings import (
 from node.experiment.simulation import SimulatedNode, run_simulation
 from node.experiment.surroundings import Surroundings
 from node.experiment.worker_pool import Crew
+from node.run.outcome import Outcome
 from node.run.participant import Participant
-from node.run.rounds import Outcome, Rules
+from node.run.rules import Rules
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import VirtualClock
 

@@ -24,7 +24,7 @@ from node.experiment.settings import Configuration, Settings, node_identity
 from node.experiment.simulation import SimulatedSwarm, run_simulation
 from node.experiment.statistics import Estimate
 from node.experiment.surroundings import Surroundings
-from node.run.rounds import Outcome
+from node.run.outcome import Outcome
 from protocol.keys import task_seed
 from swarm.refusals import REWARD_MISMATCH, STALE_EPOCH
 from swarm.task_ref import TaskRef

@@ -10,6 +10,7 @@ from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.experience import Experience
 from swarm.journal import MEMORY, Journal
 from swarm.pool import Pool
 
@@ -30,7 +31,8 @@ def test_a_network_side_that_ends_is_told_and_counted(tmp_path: Path) -> None:
     clock, counters = SystemClock(), Counters()
     journal = Journal(MEMORY, clock)
     pool = Pool(journal, 1, 60.0, clock, counters)
-    membership = Membership(Config(), RunFolder(tmp_path), journal, pool, counters)
+    experience = Experience.around(pool, journal, clock, counters)
+    membership = Membership(Config(), RunFolder(tmp_path), experience, counters)
     asyncio.run(membership.follow(Broken()))
     assert str(membership.failure) == "the disk is gone"
     assert counters.snapshot() == {"member_stopped": 1}

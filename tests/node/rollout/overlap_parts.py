@@ -21,13 +21,16 @@ from node.rollout.overlapping_generator import OverlappingGenerator
 from node.rollout.staleness_window import Window
 from node.rollout.task_indexes import TaskIndexes
 from node.rollout.unfinished_groups import Shelf
-from node.run.rounds import Outcome, Rounds, RoundSettings
+from node.run.outcome import Outcome
+from node.run.outside_groups import OutsideGroups
+from node.run.rounds import Rounds, RoundSettings
+from node.run.trained_policy import TrainedPolicy
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.rollout import Finish, Tokens
-from swarm.accounts import Accounts
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.experience import Experience
 from swarm.journal import Journal
 from swarm.judge import Verdict
 from swarm.mixture.mixture import Mixture
@@ -194,17 +197,21 @@ class Parts:
 
     def rounds(self, source, *, size: int = 3, done: int = 0, yields: bool = False) -> Rounds:
         clock = VirtualClock(0.0)
+        pool = Pool(self.journal, 8, 60.0, clock, self.counters)
+        self.learner = Learner(self.policy, LearnerSection(lr=1e-3))
         self.outcomes: list[Outcome] = []
         self.published: list[tuple[int, int]] = []
         return Rounds(
             source=source,
-            accounts=Accounts(self.journal, clock),
-            pool=Pool(self.journal, 8, 60.0, clock, self.counters),
-            mixture=Mixture(MixtureSection(external=0), 0),
-            intake=Intake(self.policy, Limits(1, 1), {}, b"", self.counters),
-            policy=self.policy,
-            learner=Learner(self.policy, LearnerSection(lr=1e-3)),
-            engine=self.engine,
+            outside=OutsideGroups(
+                Experience.around(pool, self.journal, clock, self.counters),
+                Mixture(MixtureSection(external=0), 0),
+                Intake(self.policy, Limits(1, 1), {}, b"", self.counters),
+                self.counters,
+            ),
+            trained=TrainedPolicy(
+                self.policy, self.engine, self.learner, self.counters, yields=yields
+            ),
             evaluator=Evaluator(
                 self.policy, self.engine, Teacher(), (), self.sampling, self.counters
             ),
@@ -213,7 +220,7 @@ class Parts:
             save=lambda number: None,
             report=self.outcomes.append,
             counters=self.counters,
-            settings=RoundSettings(size, 0, 0, 1 << 30, yields=yields),
+            settings=RoundSettings(size, 0, 1 << 30),
             round=done,
         )
 

@@ -17,7 +17,8 @@ from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.unfinished_groups import Shelf
-from node.run.rounds import Outcome, Rounds
+from node.run.outcome import Outcome
+from node.run.rounds import Rounds
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
 from swarm.judge import CRASHED, JudgeRefused, Verdict
@@ -113,13 +114,13 @@ def watched(journal, calls: list[str], **settings) -> tuple[Parts, Rounds]:
     """A node that alternates, and the calls of its engine and learner in their order."""
     made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
     rounds = made.rounds(made.tasks, **settings)
-    learn = rounds.learner.update
+    learn = made.learner.update
 
     def update(groups):
         calls.append("learn")
         return learn(groups)
 
-    rounds.learner.update = update
+    made.learner.update = update
     return made, rounds
 
 
@@ -135,13 +136,13 @@ def test_an_update_that_fails_after_its_first_step_leaves_the_engine_no_earlier_
     journal,
 ) -> None:
     made, rounds = watched(journal, [])
-    learn = rounds.learner.update
+    learn = made.learner.update
 
     def update(groups):
         learn(groups)
         raise ZeroDivisionError
 
-    rounds.learner.update = update
+    made.learner.update = update
     with pytest.raises(ZeroDivisionError):
         rounds.step()
     assert made.engine.version == made.policy.version > 0

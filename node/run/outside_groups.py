@@ -1,0 +1,144 @@
+"""What an update takes from outside, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from node.config.config import Config
+from node.config.kinds import SELECTIONS
+from node.learner.batches import TrainingGroup
+from node.learner.outside_filters import FILTERS
+from node.learner.update_stats import UpdateStats
+from node.policy.policy import Policy
+from node.rollout.groups import OwnGroup
+from node.rollout.intake import Intake, Limits
+from node.run.outcome import earned
+from node.run.rules import Rules
+from protocol.manifest import Manifest
+from swarm.common.counters import Counters
+from swarm.experience import Experience
+from swarm.mixture.lead import PeersLead
+from swarm.mixture.mixture import Mixture
+from swarm.pooled_group import PooledGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Outside groups of one update, marked as used.
+
+    Attributes:
+        training: what is learned of each.
+        proven: authors with standing when they were chosen.
+    """
+
+    groups: tuple[PooledGroup, ...]
+    training: Sequence[TrainingGroup]
+    proven: frozenset[bytes]
+
+
+class OutsideGroups:
+    """Takes groups from the pool, and remembers of their authors what updates made of them.
+
+    Args:
+        experience: its accounts say whose groups have proved useful, and are told what each update
+            makes of them.
+        intake: cuts outside groups to size.
+        spared: J, own groups that outside ones spare; what the pool lacks is generated.
+    """
+
+    def __init__(
+        self,
+        experience: Experience,
+        mixture: Mixture,
+        intake: Intake,
+        counters: Counters,
+        *,
+        spared: int = 0,
+    ) -> None:
+        self._pool = experience.pool
+        self._accounts = experience.accounts
+        self._mixture = mixture
+        self._intake = intake
+        self._counters = counters
+        self._spared = spared
+
+    def missing(self) -> int:
+        """Own groups that outside ones could spare, and do not."""
+        if not self._spared:
+            return 0
+        return self._spared - self._mixture.spared(self._pool.fresh(), self._accounts.proven())
+
+    def wanted(self, own: Sequence[OwnGroup]) -> int:
+        """Outside groups that an update has room for beside own ones."""
+        return self._mixture.wanted(_informative(own))
+
+    def take(self, number: int, written: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
+        """Choose groups for round ``number`` and mark them used, durably, before anything learns.
+
+        Args:
+            written: this node's groups of the round.
+            own: those of them that the update has.
+        """
+        self._intake.observe(written)
+        proven = self._accounts.proven()
+        chosen = self._mixture.choose(
+            self._pool.fresh(), number, _informative(own), len(own), proven, self._accounts.tried()
+        )
+        taken, training = [], []
+        for pooled in self._pool.consume(chosen, number):
+            left = self._intake.take(pooled)
+            if left is None:
+                self._accounts.prove([(pooled.author, 0.0)])
+                continue
+            taken.append(pooled)
+            training.append(left)
+        # Where the intake left less than was chosen, shares are of less.
+        kept = self._mixture.within([pooled.author for pooled in taken], len(own), proven)
+        if over := len(taken) - len(kept):
+            self._counters.add("outside_over_share", over)
+        return Taken(
+            tuple(taken[place] for place in kept), [training[place] for place in kept], proven
+        )
+
+    def credit(
+        self, own: Sequence[OwnGroup], taken: Taken, update: UpdateStats, version: int
+    ) -> None:
+        """Note what came of an update: the peers' lead, their standing, the lineage.
+
+        Args:
+            version: of the policy after it.
+        """
+        if not update.skipped:
+            self._mixture.observe(update.lead, update.groups_external)
+        credited = earned(taken.groups, update.useful)
+        self._accounts.prove(credited)
+        if useless := sum(not useful for _, useful in credited):
+            self._counters.add("outside_useless", useless)
+        keys = [g.key for g in own], [g.key for g in taken.groups]
+        self._pool.record_update(version, *keys)
+
+
+def _informative(own: Sequence[OwnGroup]) -> int:
+    return sum(group.informative for group in own)
+
+
+def open_intake(
+    config: Config, policy: Policy, manifest: Manifest, secret: bytes, counters: Counters
+) -> Intake:
+    """The intake that a node's configuration and its swarm ask for."""
+    limits = Limits(
+        config.engine.group_size,
+        config.engine.max_new_tokens,
+        [name for name in FILTERS if name in config.mixture.refuse],
+    )
+    extracts = {spec.name: spec.extract for spec in manifest.catalogue}
+    return Intake(policy, limits, extracts, secret, counters)
+
+
+def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
+    """The mixture that a node's configuration asks for."""
+    section = config.mixture
+    rule = SELECTIONS.load(section.select)
+    options = SELECTIONS.options(section.select, section.select_options)
+    return Mixture(section, config.node.seed, lead, rule, options, discard=rules.discard)

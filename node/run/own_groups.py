@@ -1,0 +1,128 @@
+"""Where a node's own groups come from, and what others get of them."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from node.config.config import Config
+from node.config.kinds import CURRICULA
+from node.engines.engine import Sampling
+from node.rollout.generator import Generator
+from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
+from node.rollout.source import GroupSource
+from node.rollout.staleness_window import Window
+from node.rollout.task_indexes import TaskIndexes
+from node.rollout.unfinished_groups import Shelf
+from node.run.trained_policy import TrainedPolicy
+from node.tasks.curriculum import EnvLevel
+from node.tasks.sampler import TaskSampler
+from node.tasks.scorer import Scorer
+from protocol.rollout import Group
+from swarm.common.counters import Counters
+from swarm.journal import Journal
+from swarm.origin import Origin
+
+log = logging.getLogger(__name__)
+
+MODEL_CHARACTERS = 64
+
+
+class OwnGroups:
+    """Has groups written as the schedule asks for, and tells readers who wrote them.
+
+    Args:
+        author: the node's public key; task seeds follow from it.
+        journal: where groups that are not complete outlive the process.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        trained: TrainedPolicy,
+        sampler: TaskSampler,
+        indexes: TaskIndexes,
+        sampling: Sampling,
+        verifier: Scorer,
+        journal: Journal,
+        counters: Counters,
+        author: bytes,
+    ) -> None:
+        self._schedule = config.schedule
+        self._trained = trained
+        self._indexes = indexes
+        self._sampling = sampling
+        self._group_size = config.engine.group_size
+        self._journal = journal
+        self._counters = counters
+        self._overlapping: OverlappingGenerator | None = None
+        self._generator = Generator(
+            author=author,
+            policy=trained.policy,
+            engine=trained.engine,
+            verifier=verifier,
+            sampler=sampler,
+            indexes=indexes,
+            sampling=sampling,
+            group_size=self._group_size,
+            counters=counters,
+        )
+
+    def source(self, done: int) -> GroupSource:
+        """Own groups of the rounds after ``done``, as the schedule has them written."""
+        policy, schedule = self._trained.policy, self._schedule
+        if self._trained.streaming is None:
+            return self._generator
+        shelf = Shelf(self._journal)
+        if lost := shelf.rewind(done, policy.version):
+            log.info("%d tokens of policies after the last checkpoint are written anew", lost)
+        self._overlapping = OverlappingGenerator(
+            self._generator,
+            policy=policy,
+            engine=self._trained.streaming,
+            sampling=self._sampling,
+            group_size=self._group_size,
+            window=Window(
+                schedule.max_staleness, over_provision=schedule.over_provision, version=done
+            ),
+            shelf=shelf,
+            yields=self._trained.yields,
+            threads=ThreadPoolExecutor(JUDGES, "verifier"),
+            counters=self._counters,
+        )
+        return self._overlapping
+
+    def shareable(self, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
+        """Those of the groups that others may get, and what they are told of their policy."""
+        policy, sampling = self._trained.policy, self._sampling
+        origin = Origin(
+            policy.version,
+            public_name(policy.name),
+            policy.encoding,
+            sampling.temperature,
+            sampling.max_new_tokens,
+        )
+        return [g for g in groups if self._indexes.shareable(g.index)], origin
+
+    def close(self) -> None:
+        """Keep what is begun."""
+        if self._overlapping:
+            self._overlapping.close()
+
+
+def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:
+    """The sampler that a node's configuration asks for, of levels that can be served here."""
+    tasks = config.tasks
+    curriculum = CURRICULA.open(
+        tasks.curriculum, tasks.curriculum_options, config.engine.group_size
+    )
+    return TaskSampler(levels, tasks.weights, random.Random(config.node.seed), curriculum)
+
+
+def public_name(name: str) -> str:
+    """A model's name as peers see it: of a folder only the last part, in printable ASCII."""
+    last = Path(name).name if Path(name).is_absolute() else name
+    return "".join(c if " " <= c <= "~" else "?" for c in last)[:MODEL_CHARACTERS] or "model"

@@ -1,0 +1,135 @@
+"""The policy of a node between what writes with it and what changes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+
+from node.config.config import Config
+from node.distributed.ranks import Ranks
+from node.distributed.sharded_learner import Settings, open_learner
+from node.engines.engine import RolloutEngine, StreamingEngine
+from node.engines.registry import open_engine, open_streaming_engine
+from node.learner.batches import TrainingGroup
+from node.learner.learner import Learner
+from node.learner.update_stats import UpdateStats
+from node.policy.policy import Policy
+from node.rollout.source import GroupSource
+from swarm.common.counters import Counters
+
+log = logging.getLogger(__name__)
+
+WIDE_GAP = 0.05
+"""Nats a token, at the mean, between engine and learner."""
+
+
+class TrainedPolicy:
+    """A policy with its engine and its learner, of which one waits for the other.
+
+    Args:
+        yields: the engine rests while the policy learns, as on a device that both share; in between
+            the learner leaves it the memory.
+
+    Attributes:
+        streaming: the engine, where it goes on writing while the policy learns.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        engine: RolloutEngine,
+        learner: Learner,
+        counters: Counters,
+        *,
+        yields: bool = False,
+        streaming: StreamingEngine | None = None,
+    ) -> None:
+        self.policy = policy
+        self.engine = engine
+        self.learner = learner
+        self.yields = yields
+        self.streaming = streaming
+        self._counters = counters
+
+    @classmethod
+    def open(
+        cls,
+        config: Config,
+        policy: Policy,
+        counters: Counters,
+        engine: RolloutEngine | None = None,
+        ranks: Ranks | None = None,
+    ) -> Self:
+        """The engine and the learner that a node's configuration asks for.
+
+        Args:
+            engine: what completions come from instead.
+            ranks: processes that the learner is divided over; left out, it works alone.
+        """
+        streaming: StreamingEngine | None = None
+        if config.overlaps and engine is None:
+            threads = torch.get_num_threads()
+            streaming = open_streaming_engine(config, policy, counters, threads)
+        stale = streaming is not None and config.schedule.max_staleness > 0
+        engine = engine or streaming or open_engine(config, policy, counters)
+        settings = Settings(
+            config.learner,
+            temperature=config.engine.temperature,
+            correction=config.mixture.correction,
+            decoupled=stale,
+            floor="unlikely" in config.mixture.refuse,
+            correction_options=config.mixture.correction_options,
+        )
+        return cls(
+            policy,
+            engine,
+            open_learner(policy, settings, ranks),
+            counters,
+            yields=config.engine.yields or config.schedule.over_provision > 0,
+            streaming=streaming,
+        )
+
+    def learn(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
+        """Update the policy beside ``source``, and hand it over to the engine."""
+        before = self.policy.version
+        if self.yields:
+            self.engine.rest()
+        try:
+            update = source.beside(lambda: self.learner.update(groups))
+        except Exception as error:
+            try:
+                self._hand_over(before)
+            except Exception as other:
+                raise error from other
+            raise
+        self._hand_over(before)
+        self._count(update)
+        return update
+
+    def _hand_over(self, before: int) -> None:
+        """Let the engine go on, with new weights where the version is no longer ``before``.
+
+        That is so also after an update that failed in a later step than its first.
+        """
+        if self.yields:
+            torch.cuda.empty_cache()  # the engine is in another process, and needs the room
+        if self.policy.version != before:
+            self.engine.update(self.policy)
+
+    def _count(self, update: UpdateStats) -> None:
+        if update.refused:
+            self._counters.add("steps_refused", update.refused)
+        if update.unlikely:
+            self._counters.add("outside_refused", update.unlikely, reason="unlikely")
+        if update.halved:
+            self._counters.add("micro_batch_halved", update.halved)
+        if update.engine_gap > WIDE_GAP:
+            self._counters.add("engine_gaps")
+            log.warning(
+                "the engine's log-probs are %.3f nat off the learner's at equal weights: a defect "
+                "or too coarse a policy.dtype",
+                update.engine_gap,
+            )

@@ -1,0 +1,34 @@
+"""What one member has of the swarm's experience, all of it in one journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from swarm.accounts import Accounts
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
+from swarm.journal import Journal
+from swarm.outbox import Outbox
+from swarm.pool import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What a member and its node have between them.
+
+    Attributes:
+        outbox: own groups on their way out, and the frames that are served.
+        pool: outside groups that were let in.
+        accounts: what is remembered of each author.
+    """
+
+    journal: Journal
+    pool: Pool
+    outbox: Outbox
+    accounts: Accounts
+
+    @classmethod
+    def around(cls, pool: Pool, journal: Journal, clock: Clock, counters: Counters) -> Self:
+        """A pool and what stands beside it in its journal."""
+        return cls(journal, pool, Outbox(journal, counters), Accounts(journal, clock))
