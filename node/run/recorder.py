@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import psutil
 
@@ -23,11 +24,7 @@ MEMORY_SECONDS = 5.0
 
 
 def record_of(
-    outcome: Outcome,
-    status: MemberStatus,
-    pool: Pool,
-    counters: Counters,
-    memory_mb: float,
+    outcome: Outcome, status: MemberStatus, pool: Pool, counters: Counters, memory_mb: float
 ) -> RoundRecord:
     """The record of one round.
 
@@ -37,35 +34,24 @@ def record_of(
         counters: totals since the process started.
         memory_mb: as :func:`resident_mb` last found.
     """
-    own = [g.training.rewards for g in outcome.own]
-    rewards = [r for group in own for r in group]
-    completions = [c for g in outcome.own for c in g.group.completions]
     outside = [r for g in outcome.external for r in g.group.rewards]
-    generated = sum(g.tokens for g in outcome.own)
     update = outcome.update
     totals = counters.snapshot()
-    generating = outcome.seconds.get("generate", outcome.seconds.get("total", 0.0))
     return RoundRecord(
         round=outcome.round,
         policy_step=outcome.policy_step,
         time=time.time(),
-        reward_own=_mean(rewards) or 0.0,
         reward_external=_mean(outside),
         reward_eval=outcome.evaluation,
-        informative_own=_mean([float(g.informative) for g in outcome.own]) or 0.0,
-        groups_own=len(own),
         groups_external=len(outcome.external),
         external_wanted=outcome.external_wanted,
         author_share=outcome.author_share,
         newcomer_share=outcome.newcomer_share,
         pool_groups=pool.available(),
-        tokens_generated=generated,
         tokens_trained=update.tokens_trained,
-        tokens_per_s=generated / max(generating, 1e-9),
-        mean_length=generated / max(len(completions), 1),
-        truncated=_mean([float(c.finish is Finish.LENGTH) for c in completions]) or 0.0,
         seconds=outcome.seconds,
         lead=update.lead if update.groups_external else None,
+        **_own_figures(outcome),
         **_update_figures(update),
         staleness={str(age): count for age, count in enumerate(update.staleness)},
         peers=len(status.peers),
@@ -93,7 +79,23 @@ def resident_mb() -> float:
     return float(total) / 1e6
 
 
-def _update_figures(update: UpdateStats) -> dict[str, float]:
+def _own_figures(outcome: Outcome) -> dict[str, Any]:
+    rewards = [r for g in outcome.own for r in g.training.rewards]
+    completions = [c for g in outcome.own for c in g.group.completions]
+    generated = sum(g.tokens for g in outcome.own)
+    seconds = outcome.seconds.get("generate", outcome.seconds.get("total", 0.0))
+    return {
+        "reward_own": _mean(rewards) or 0.0,
+        "informative_own": _mean([float(g.informative) for g in outcome.own]) or 0.0,
+        "groups_own": len(outcome.own),
+        "tokens_generated": generated,
+        "tokens_per_s": generated / max(seconds, 1e-9),
+        "mean_length": generated / max(len(completions), 1),
+        "truncated": _mean([float(c.finish is Finish.LENGTH) for c in completions]) or 0.0,
+    }
+
+
+def _update_figures(update: UpdateStats) -> dict[str, Any]:
     """JSON has no NaN and no infinity: such a figure is left out."""
     if update.skipped:
         return {}
@@ -130,12 +132,7 @@ def _mean(values: list[float]) -> float | None:
 class Recorder:
     """Makes a record of every round and hands it to all sinks."""
 
-    def __init__(
-        self,
-        status: Callable[[], MemberStatus],
-        pool: Pool,
-        counters: Counters,
-    ) -> None:
+    def __init__(self, status: Callable[[], MemberStatus], pool: Pool, counters: Counters) -> None:
         self._sinks: list[Sink] = []
         self._memory = 0.0
         self._memory_read = float("-inf")
@@ -151,12 +148,6 @@ class Recorder:
         """Record one round."""
         if time.monotonic() - self._memory_read > MEMORY_SECONDS:
             self._memory, self._memory_read = resident_mb(), time.monotonic()
-        record = record_of(
-            outcome,
-            self._status(),
-            self._pool,
-            self._counters,
-            self._memory,
-        )
+        record = record_of(outcome, self._status(), self._pool, self._counters, self._memory)
         for sink in self._sinks:
             sink.write(record)
