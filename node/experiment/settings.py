@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
 
 from node.config.config import Config
 from node.experiment.arms import Arm
@@ -21,6 +23,24 @@ START = 1_700_000_000.0
 MAX_AGE = 1.5 * EPOCH_SECONDS
 """A group published in one round can be taken in the next and in no later one, as in the paper."""
 GROUPS_PER_EPOCH = 256
+EVERY_NODE: Mapping[str, Any] = {
+    "node.threads": 1,
+    # Every announcement is in the hash table within the round; there is nothing to hear.
+    "network.gossip_peers": 0,
+    "policy.device": "cpu",
+    "engine.max_new_tokens": 16,
+    "engine.group_size": 8,
+    "mixture.max_age": MAX_AGE,
+    "mixture.select": "uniform",
+    "mixture.correction": "none",
+    # The published rule knows no authors and refuses no text.
+    "mixture.author_share": 1.0,
+    "mixture.newcomer_share": 1.0,
+    "mixture.refuse": [],
+    "learner.lr": 3e-4,
+    "learner.betas": [0.9, 0.99],
+}
+"""What a node is set up with, unless its arm says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +113,14 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
     rounds = len(role.span(settings.rounds))
     return Config.with_overrides(
         {
+            **EVERY_NODE,
             "node.name": f"node-{number + 1}",
             "node.seed": 1000 * run.seed + number,
-            "node.threads": 1,
-            # Every announcement is in the hash table within the round; there is nothing to hear.
-            "network.gossip_peers": 0,
             # Who takes nothing from the pool need not fill it.
             "network.pulls_per_epoch": 16 if external else 0,
             "policy.model": model,
-            "policy.device": "cpu",
-            "engine.max_new_tokens": 16,
-            "engine.group_size": 8,
             "mixture.local": arm.local,
             "mixture.external": external,
-            "mixture.max_age": MAX_AGE,
-            "mixture.select": "uniform",
-            "mixture.correction": "none",
-            # The published rule knows no authors and refuses no text.
-            "mixture.author_share": 1.0,
-            "mixture.newcomer_share": 1.0,
-            "mixture.refuse": [],
-            "learner.lr": 3e-4,
-            "learner.betas": [0.9, 0.99],
             "schedule.rounds": rounds,
             "schedule.eval_every": settings.eval_every,
             "schedule.eval_tasks": settings.eval_tasks,
