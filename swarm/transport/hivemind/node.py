@@ -61,7 +61,6 @@ class HivemindNode:
         Raises:
             DaemonFailed
         """
-        from hivemind.dht.node import DHTNode
         from hivemind.dht.storage import DictionaryDHTValue
         from hivemind.utils.logging import use_hivemind_log_handler
 
@@ -72,16 +71,7 @@ class HivemindNode:
         gate = predecessor._gate if predecessor else RecordGate(serializer, counters)
         p2p = await cls._start_daemon(settings)
         try:
-            dht = await DHTNode.create(
-                p2p=p2p,
-                node_id=predecessor.dht.node_id if predecessor else None,
-                wait_timeout=RPC_SECONDS,
-                cache_locally=False,
-                cache_on_store=False,
-                cache_nearest=0,
-                reuse_get_requests=False,
-                record_validator=gate,
-            )
+            dht = await cls._start_dht(p2p, gate, predecessor)
             visible = tuple(str(address) for address in await p2p.get_visible_maddrs())
         except BaseException:
             await p2p.shutdown()
@@ -98,6 +88,21 @@ class HivemindNode:
         limit_calls(p2p, counters, guests)
         expect_hang_ups(p2p)
         return cls(p2p, dht, gate, visible)
+
+    @staticmethod
+    async def _start_dht(p2p: Any, gate: RecordGate, predecessor: HivemindNode | None) -> Any:
+        from hivemind.dht.node import DHTNode
+
+        return await DHTNode.create(
+            p2p=p2p,
+            node_id=predecessor.dht.node_id if predecessor else None,
+            wait_timeout=RPC_SECONDS,
+            cache_locally=False,
+            cache_on_store=False,
+            cache_nearest=0,
+            reuse_get_requests=False,
+            record_validator=gate,
+        )
 
     @staticmethod
     async def _start_daemon(settings: NodeSettings) -> Any:
