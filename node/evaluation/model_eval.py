@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,13 +80,17 @@ def evaluate(
             parts.append(evaluator.evaluate(samples))
             progress(start + len(part))
         engine.close()
+    return _joined(chosen, parts)
+
+
+def _joined(tasks: tuple[HeldOut, ...], parts: Sequence[Evaluation]) -> Evaluation:
     if unbuilt := sum(part.unbuilt for part in parts):
         raise NodeError(
             "held-out tasks cannot be built",
-            f"{unbuilt} of {tasks}",
+            f"{unbuilt} of {len(tasks)}",
             "Mend the family that the log names, or leave it out with tasks.weights.",
         )
-    return Evaluation(chosen, tuple(row for part in parts for row in part.rewards))
+    return Evaluation(tasks, tuple(row for part in parts for row in part.rewards))
 
 
 def _policy(config: Config, folder: RunFolder, model: str | None) -> Policy:
