@@ -70,29 +70,8 @@ class VllmBackend:
         # What vLLM compiles it keeps by the model's path among others: a path that is this
         # process's own would never be met again.
         os.chdir(settings.folder)
-        arguments = EngineArgs(
-            model=os.curdir,
-            load_format="dummy",
-            skip_tokenizer_init=True,
-            generation_config="vllm",
-            dtype=settings.dtype,
-            seed=settings.seed,
-            max_model_len=settings.context_length,
-            max_num_seqs=settings.max_rows,
-            enable_prefix_caching=True,
-            logprobs_mode="processed_logprobs",
-            # The version that a token is drawn under must be known when it is drawn.
-            async_scheduling=False,
-            worker_extension_cls=f"{__name__}.{SnapshotLoader.__name__}",
-            tensor_parallel_size=settings.options["tensor_parallel"],
-            gpu_memory_utilization=settings.options["gpu_memory"],
-            kv_cache_memory_bytes=_cache_bytes(settings),
-            enable_sleep_mode=settings.options["sleeps"] and settings.device != "cpu",
-            enforce_eager=settings.device == "cpu" and not _compiles(),
-            disable_log_stats=True,
-        )
         try:
-            engine = _start(arguments)
+            engine = _start(_arguments(settings))
         except ValidationError as error:
             # The message goes on with the names of all that it does know.
             reason = error.errors()[0]["msg"].split(" Supported architectures:")[0]
@@ -215,6 +194,30 @@ class SnapshotLoader:
             if hasattr(module, "cpu_linear") and module.weight.numel():
                 module.quant_method.process_weights_after_loading(module)
         return version
+
+
+def _arguments(settings: BackendSettings) -> EngineArgs:
+    return EngineArgs(
+        model=os.curdir,
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        generation_config="vllm",
+        dtype=settings.dtype,
+        seed=settings.seed,
+        max_model_len=settings.context_length,
+        max_num_seqs=settings.max_rows,
+        enable_prefix_caching=True,
+        logprobs_mode="processed_logprobs",
+        # The version that a token is drawn under must be known when it is drawn.
+        async_scheduling=False,
+        worker_extension_cls=f"{__name__}.{SnapshotLoader.__name__}",
+        tensor_parallel_size=settings.options["tensor_parallel"],
+        gpu_memory_utilization=settings.options["gpu_memory"],
+        kv_cache_memory_bytes=_cache_bytes(settings),
+        enable_sleep_mode=settings.options["sleeps"] and settings.device != "cpu",
+        enforce_eager=settings.device == "cpu" and not _compiles(),
+        disable_log_stats=True,
+    )
 
 
 def _start(arguments: EngineArgs) -> LLMEngine:
