@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -19,9 +17,9 @@ from node.distributed.fsdp import Outline, Replica, sharded
 from node.distributed.ranks import Order, Ranks
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, TrainingGroup
-from node.learner.group_gradients import GroupGradients
-from node.learner.learner import Learner, Pass
-from node.learner.token_budget import ran_out
+from node.learner.learner import Choices, Learner
+from node.learner.share import Share
+from node.learner.token_budget import TokenBudget
 from node.learner.update_stats import Tally, UpdateStats
 from node.policy.policy import Policy
 
@@ -30,16 +28,47 @@ MOST_SHARES = 1.5
 """Of an even division over the ranks, in one row; less would cut rows that differ by little."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What :class:`node.learner.learner.Learner` takes beside the policy."""
+class RankShare(Share):
+    """The rows that are dealt to one rank."""
 
-    config: LearnerSection
-    temperature: float
-    correction: str
-    decoupled: bool
-    floor: bool = False
-    correction_options: Mapping[str, Any] = field(default_factory=dict)
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def room(self, budget: TokenBudget, held: Sequence[float]) -> float:
+        """Rows much larger than a rank's share are cut, so that no rank is left without any."""
+        return min(budget.tokens, MOST_SHARES * sum(held) / self._ranks.world)
+
+    def cut(self, budget: TokenBudget, batch: MicroBatch) -> None:
+        """Give up: a rank that stops within a layer leaves the others waiting for its next one.
+
+        Raises:
+            NodeError: always.
+        """
+        raise NodeError(
+            "memory runs out in a micro-batch, and several ranks cannot cut it on their way",
+            f"{len(batch.mask)} completions, {batch.input_ids.numel()} tokens",
+            "Lower learner.micro_batch_tokens, or where it is a single completion "
+            "learner.max_completion_tokens, or set learner.gradient_checkpointing = true.",
+        )
+
+    def rows(self, rows: list[Row]) -> list[Row]:
+        """About as many tokens as every other rank has."""
+        return dealt(rows, self._ranks.world)[self._ranks.rank]
+
+    def idle(self, batches: int) -> int:
+        """Every rank goes through the model equally often."""
+        return max(self._ranks.gather(batches)) - batches
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Over the ranks."""
+        return self._ranks.sum(value)
+
+    def tally(self, tally: Tally) -> Tally:
+        """Over the ranks, in the machine's memory."""
+        total = Tally()
+        for each in self._ranks.gather(tally.on("cpu")):
+            total.add(each)
+        return total
 
 
 class ShardedLearner(Learner):
@@ -51,39 +80,32 @@ class ShardedLearner(Learner):
     the new weights into it after each update. What rank 0 calls, the others call in
     :func:`follow`.
 
-    Memory that runs out is not made up for with smaller micro-batches: a rank that stops within a
-    layer leaves the others waiting for its next one.
-
     Args:
         outline: of rank 0's policy.
         whole: rank 0's policy; None on the others.
     """
 
     def __init__(
-        self, ranks: Ranks, outline: Outline, settings: Settings, whole: Policy | None = None
+        self,
+        ranks: Ranks,
+        outline: Outline,
+        config: LearnerSection,
+        choices: Choices,
+        whole: Policy | None = None,
     ) -> None:
         self._ranks = ranks
         self._whole = whole
-        with ranks.carrying_out(Order(BEGIN, (outline, settings))):
+        with ranks.carrying_out(Order(BEGIN, (outline, config, choices))):
             device, self._mesh = ranks.mesh(outline.device)
-            replica = Replica(
+            self._replica = Replica(
                 sharded(outline, self._mesh),
                 device,
                 outline.pad_id,
                 outline.context_length,
                 outline.version,
             )
-            self._model = replica.model
             self._spread()
-            super().__init__(
-                replica,
-                settings.config,
-                temperature=settings.temperature,
-                correction=settings.correction,
-                correction_options=settings.correction_options,
-                decoupled=settings.decoupled,
-                floor=settings.floor,
-            )
+            super().__init__(self._replica, config, RankShare(ranks), **choices)
 
     def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
         """As with one rank; the figures are those of the whole update, on every rank.
@@ -92,9 +114,9 @@ class ShardedLearner(Learner):
             NodeError: a rank ran out of memory, or has ended.
         """
         with self._ranks.carrying_out(Order("update", (groups,))):
-            before = self._policy.version
+            before = self._replica.version
             stats = super().update(groups)
-            if self._policy.version != before:
+            if self._replica.version != before:
                 self._gather()
             return stats
 
@@ -109,47 +131,7 @@ class ShardedLearner(Learner):
             self._spread()
             super().load_state_dict(tree_map(self._spread_out, state))
             if self._whole:
-                self._whole.version = self._policy.version
-
-    def _room(self, held: Sequence[float]) -> float:
-        """Rows much larger than a rank's share are cut, so that no rank is left without any."""
-        return min(super()._room(held), MOST_SHARES * sum(held) / self._ranks.world)
-
-    def _mine(self, parts: list[Row]) -> list[Row]:
-        return dealt(parts, self._ranks.world)[self._ranks.rank]
-
-    def add(
-        self,
-        rows: Sequence[Row],
-        frozen: dict[int, Tensor],
-        tally: Tally,
-        factor: float = 1.0,
-        apart: GroupGradients | None = None,
-    ) -> Tensor:
-        """Add the gradient of the rows; every rank goes through the model equally often.
-
-        ``apart`` is None: weights that lie on several ranks are not listened to.
-        """
-        done, batches = Pass(frozen, factor), self.batches(rows)
-        most = max(self._ranks.gather(len(batches)))
-        for batch in batches:
-            if ran_out(partial(self._backward, batch, done)):
-                raise _too_small(batch)
-        for _ in range(most - len(batches)):
-            self._idle()
-        for each in self._ranks.gather(done.tally.on("cpu")):
-            tally.add(each)
-        return self._ranks.sum(sum(done.losses, torch.zeros((), device=self._policy.device)))
-
-    def _summed(self, value: Tensor) -> Tensor:
-        return self._ranks.sum(value)
-
-    def _idle(self) -> None:
-        """One token's pass that adds nothing to the gradient."""
-        ids = torch.full((1, 1), self._policy.pad_id, device=self._policy.device)
-        with self._forward():
-            logits = self._model(input_ids=ids, use_cache=False).logits
-        self.optimizer.backward(logits.float().sum() * 0.0)
+                self._whole.version = self._replica.version
 
     @torch.no_grad()
     def _spread(self) -> None:
@@ -168,13 +150,13 @@ class ShardedLearner(Learner):
             if whole is not None and full is not None:
                 whole.copy_(full)
         if self._whole:
-            self._whole.version = self._policy.version
+            self._whole.version = self._replica.version
 
     def _pairs(
         self, tensors: Callable[[Module], Iterable[Tensor]]
     ) -> Iterable[tuple[Any, Tensor | None]]:
         """The model's tensors, each with the policy's own where this is rank 0."""
-        mine = list(tensors(self._model))
+        mine = list(tensors(self._replica.model))
         whole = list(tensors(self._whole.model)) if self._whole else [None] * len(mine)
         return zip(mine, whole, strict=True)
 
@@ -191,23 +173,18 @@ class ShardedLearner(Learner):
         return self._ranks.spread(value, self._mesh) if large else value
 
 
-def open_learner(policy: Policy, settings: Settings, ranks: Ranks | None) -> Learner:
+def open_learner(
+    policy: Policy, config: LearnerSection, ranks: Ranks | None, **choices: Unpack[Choices]
+) -> Learner:
     """The learner of a node: divided over ranks where there are several.
 
     Raises:
         ConfigError: what it asks for is not installed, or the model cannot do it.
         NodeError: the ranks cannot begin.
     """
-    if ranks is not None:
-        return ShardedLearner(ranks, Outline.of(policy), settings, policy)
-    return Learner(
-        policy,
-        settings.config,
-        temperature=settings.temperature,
-        correction=settings.correction,
-        decoupled=settings.decoupled,
-        floor=settings.floor,
-    )
+    if ranks is None:
+        return Learner(policy, config, **choices)
+    return ShardedLearner(ranks, Outline.of(policy), config, choices, policy)
 
 
 def follow(ranks: Ranks) -> None:
@@ -238,12 +215,3 @@ def dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
 def _without_data(value: Any) -> Any:
     """A large tensor's shape and dtype; anything else as it is."""
     return value.to("meta") if isinstance(value, Tensor) and value.dim() > 0 else value
-
-
-def _too_small(batch: MicroBatch) -> NodeError:
-    return NodeError(
-        "memory runs out in a micro-batch, and several ranks cannot cut it on their way",
-        f"{len(batch.mask)} completions, {batch.input_ids.numel()} tokens",
-        "Lower learner.micro_batch_tokens, or where it is a single completion "
-        "learner.max_completion_tokens, or set learner.gradient_checkpointing = true.",
-    )

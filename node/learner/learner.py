@@ -6,10 +6,10 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from node.learner.loss import Clip, Loss, Terms
 from node.learner.optimizer import Optimizer
 from node.learner.plausibility import plausibility, usefulness
 from node.learner.prompt_sharing import Sharing, fits
+from node.learner.share import Share
 from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
 from node.learner.update_rows import rows_of
 from node.learner.update_stats import Tally, UpdateStats
@@ -69,12 +70,10 @@ class Trained(Protocol):
     version: int
 
 
-class Learner:
-    """Updates a policy in place and counts its version up with every optimizer step.
+class Choices(TypedDict, total=False):
+    """What a :class:`Learner` is told beside its own section of the configuration.
 
-    Args:
-        policy: what is trained; nothing else may write its weights meanwhile.
-        config: losses, advantages and numbers of an update.
+    Attributes:
         temperature: of the distribution that completions are sampled from; divides the logits.
         correction: name of a rule in ``corrections/``, for what this policy did not write.
         correction_options: its settings.
@@ -82,6 +81,23 @@ class Learner:
             imitated.
         decoupled: own rollouts may be of earlier versions, and are weighed by
             :func:`~node.learner.stale_tokens.decoupled_weights`, whatever the correction.
+    """
+
+    temperature: float
+    correction: str
+    correction_options: Mapping[str, Any]
+    decoupled: bool
+    floor: bool
+
+
+class Learner:
+    """Updates a policy in place and counts its version up with every optimizer step.
+
+    Args:
+        policy: what is trained; nothing else may write its weights meanwhile.
+        config: losses, advantages and numbers of an update.
+        share: what of an update is read in this process; left out, all.
+        temperature, correction, correction_options, decoupled, floor: see :class:`Choices`.
 
     Attributes:
         optimizer: steps the weights, once the gradient of an update is added up in it.
@@ -92,6 +108,7 @@ class Learner:
         self,
         policy: Trained,
         config: LearnerSection,
+        share: Share | None = None,
         *,
         temperature: float = 1.0,
         correction: str = "none",
@@ -109,6 +126,7 @@ class Learner:
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
         self.sharing = Sharing.of(policy.model) if fits(policy.model) else None
         self.optimizer = Optimizer(policy.model.parameters(), config)
+        self._share = share or Share()
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointing = config.gradient_checkpointing
         self._forward = Recomputing(policy.model).forward if checkpointing else nullcontext
@@ -116,7 +134,7 @@ class Learner:
             policy.model,
             self.optimizer,
             self.add,
-            self._summed,
+            self._share.sum,
             by_use=corrected.by_use,
             small=not checkpointing and not config.offload,
         )
@@ -164,14 +182,14 @@ class Learner:
         assert first is not None and influence is not None
         used = usefulness(rows, tally.plausible())
         outside = [g.rewards for g in groups if not g.own and informative(g.rewards)]
-        return tally.stats(
+        return replace(
+            tally.stats([sum(rewards) / len(rewards) for rewards in outside]),
             loss=first[0],
             grad_norm=first[1],
             groups_informative=useful,
             largest_share=influence.largest_share,
             groups_bounded=influence.bounded,
-            useful=[used.get(n, 0.0) for n, g in enumerate(groups) if not g.own],
-            earned=[sum(rewards) / len(rewards) for rewards in outside],
+            useful=tuple(used.get(n, 0.0) for n, g in enumerate(groups) if not g.own),
             lr=lr,
             skipped=steps == 0,
             refused=refused,
@@ -193,10 +211,11 @@ class Learner:
         sharing, budget = self.sharing, self._budget.tokens
         pad_id, device = self._policy.pad_id, self._policy.device
         if sharing is None:
-            parts = self._mine([part for row in rows for part in row.parts()])
+            parts = self._share.rows([part for row in rows for part in row.parts()])
             return tuple(micro_batches(parts, budget, pad_id, device))
-        room = self._room([held_tokens(1, row, sharing.mask_weight) for row in rows])
-        parts = self._mine([part for row in rows for part in sharing.rows(row, room)])
+        held = [held_tokens(1, row, sharing.mask_weight) for row in rows]
+        room = self._share.room(self._budget, held)
+        parts = self._share.rows([part for row in rows for part in sharing.rows(row, room)])
         return tuple(micro_batches(parts, budget, pad_id, device, sharing.mask_weight))
 
     def state_dict(self) -> dict[str, Any]:
@@ -207,18 +226,6 @@ class Learner:
         """Go on from :meth:`state_dict`, taken at the same moment as the policy's weights."""
         self.optimizer.load_state_dict(state["optimizer"])
         self._policy.version = int(state["version"])
-
-    def _room(self, held: Sequence[float]) -> float:
-        """The most that a row may hold uncut, where an update's rows hold so much."""
-        return self._budget.tokens
-
-    def _mine(self, parts: list[Row]) -> list[Row]:
-        """Those of an update's rows that are read here; alone, all."""
-        return parts
-
-    def _summed(self, value: Tensor) -> Tensor:
-        """Over all that hold a part of the weights; alone, as it is."""
-        return value
 
     def add(
         self,
@@ -234,18 +241,29 @@ class Learner:
             The loss, a scalar.
         """
         while True:
-            done = Pass(dict(frozen), factor, apart)
-            for batch in self.batches(rows):
+            done, batches = Pass(dict(frozen), factor, apart), self.batches(rows)
+            idle = self._share.idle(len(batches))
+            for batch in batches:
                 if ran_out(partial(self._backward, batch, done)):
                     break
             else:
+                for _ in range(idle):
+                    self._idle()
                 frozen.update(done.frozen)
-                tally.add(done.tally)
-                return torch.stack(done.losses).sum()
+                tally.add(self._share.tally(done.tally))
+                losses = done.losses or [torch.zeros((), device=self._policy.device)]
+                return self._share.sum(torch.stack(losses).sum())
             self.optimizer.discard()
             if apart:
                 apart.clear()
-            self._budget.halve(batch)
+            self._share.cut(self._budget, batch)
+
+    def _idle(self) -> None:
+        """One token's pass that adds nothing to the gradient."""
+        ids = torch.full((1, 1), self._policy.pad_id, device=self._policy.device)
+        with self._forward():
+            logits = self._policy.model(input_ids=ids, use_cache=False).logits
+        self.optimizer.backward(logits.float().sum() * 0.0)
 
     def _backward(self, batch: MicroBatch, done: Pass) -> None:
         """Add one micro-batch's gradient; the first pass's log-probs are frozen."""

@@ -154,22 +154,8 @@ class Tally:
         rows = torch.cat(self._plausible).tolist() if self._plausible else []
         return {int(number): (total, count) for number, total, count in rows}
 
-    def stats(
-        self,
-        *,
-        loss: float,
-        grad_norm: float,
-        groups_informative: int,
-        largest_share: float,
-        groups_bounded: int,
-        useful: Sequence[float],
-        earned: Sequence[float],
-        lr: float,
-        skipped: bool,
-        refused: int,
-        halved: int,
-    ) -> UpdateStats:
-        """Read the sums.
+    def stats(self, earned: Sequence[float]) -> UpdateStats:
+        """Read the sums; the other figures are the learner's.
 
         Args:
             earned: mean rewards of outside groups.
@@ -180,8 +166,6 @@ class Tally:
         ratios = _known(self._ratios)
         low, median, high = np.quantile(ratios, QUANTILES) if len(ratios) else (1.0,) * 3
         return UpdateStats(
-            loss=loss,
-            grad_norm=grad_norm,
             entropy=entropy / tokens,
             clip_fraction=clipped / looked_at,
             ratio_mean=float(ratios.mean(dtype=np.float64)) if len(ratios) else 1.0,
@@ -193,17 +177,9 @@ class Tally:
             staleness=tuple(np.bincount(_known(self._ages)).tolist()),
             engine_gap=gap / own if own else 0.0,
             tokens_trained=int(tokens),
-            groups_informative=groups_informative,
-            largest_share=largest_share,
-            groups_bounded=groups_bounded,
             unlikely=int(unlikely),
-            useful=tuple(useful),
             groups_external=len(earned),
             lead=(sum(earned) - expected) / len(earned) if earned else 0.0,
-            lr=lr,
-            skipped=skipped,
-            refused=refused,
-            halved=halved,
         )
 
 

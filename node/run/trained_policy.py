@@ -10,7 +10,7 @@ import torch
 
 from node.config.config import Config
 from node.distributed.ranks import Ranks
-from node.distributed.sharded_learner import Settings, open_learner
+from node.distributed.sharded_learner import open_learner
 from node.engines.engine import RolloutEngine, StreamingEngine
 from node.engines.registry import open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
@@ -75,8 +75,10 @@ class TrainedPolicy:
             streaming = open_streaming_engine(config, policy, counters, threads)
         stale = streaming is not None and config.schedule.max_staleness > 0
         engine = engine or streaming or open_engine(config, policy, counters)
-        settings = Settings(
+        learner = open_learner(
+            policy,
             config.learner,
+            ranks,
             temperature=config.engine.temperature,
             correction=config.mixture.correction,
             decoupled=stale,
@@ -86,7 +88,7 @@ class TrainedPolicy:
         return cls(
             policy,
             engine,
-            open_learner(policy, settings, ranks),
+            learner,
             counters,
             yields=config.engine.yields or config.schedule.over_provision > 0,
             streaming=streaming,

@@ -19,7 +19,7 @@ import torch
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from node.distributed.ranks import Ranks
-from node.distributed.sharded_learner import Settings, follow, open_learner
+from node.distributed.sharded_learner import follow, open_learner
 from node.distributed.torchrun import Launch
 from node.errors import NodeError
 from node.learner.batches import TrainingCompletion, TrainingGroup
@@ -103,8 +103,7 @@ CASES = {
 
 def learner_of(case: Case, policy: Policy, ranks: Ranks | None) -> Learner:
     config = changed(CONFIG, **case.config)
-    settings = {"temperature": 1.0, "correction": "none", "decoupled": False, **case.settings}
-    return open_learner(policy, Settings(config, **settings), ranks)
+    return open_learner(policy, config, ranks, **case.settings)
 
 
 def both_ways(case: Case, ranks: Ranks) -> dict[str, Any]:

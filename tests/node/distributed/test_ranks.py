@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.config import Config
-from node.distributed.sharded_learner import dealt
+from node.distributed.sharded_learner import dealt, open_learner
 from node.distributed.torchrun import Launch, forget
 from node.errors import ConfigError
 from node.learner.batches import Row, TrainingCompletion
@@ -113,6 +113,16 @@ def test_memory_that_runs_out_on_one_rank_ends_all_with_the_key_that_helps(
     told = found["end of memory"]
     assert "rank 1: memory runs out" in told
     assert "learner.micro_batch_tokens" in told
+
+
+def test_a_learner_alone_keeps_to_the_options_of_its_correction() -> None:
+    def learned(**options: float) -> torch.Tensor:
+        policy = random_policy()
+        learner = open_learner(policy, CONFIG, None, correction="tis", correction_options=options)
+        learner.update(behaving(MIXED, 3.0))
+        return weights(policy)
+
+    assert not torch.equal(learned(cap=1e-3), learned())
 
 
 @pytest.mark.parametrize(
