@@ -13,14 +13,13 @@ from typing import Any
 
 from node_step import NEVER, SignalVerifier
 
+from node.config.config import Config
 from node.config.kinds import ENGINES
 from node.config.learning import LearnerSection, PolicySection
-from node.config.sections import EngineSection, MixtureSection
+from node.config.sections import EngineSection, MixtureSection, ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.process.engine import EngineProcess
 from node.engines.process.starter import Starter
-from node.evaluation.evaluator import Evaluator
-from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
 from node.lifecycle import Opened
@@ -33,7 +32,7 @@ from node.rollout.staleness_window import Window
 from node.rollout.task_indexes import TaskIndexes
 from node.rollout.unfinished_groups import Shelf
 from node.run.outside_groups import OutsideGroups
-from node.run.rounds import Rounds, RoundSettings
+from node.run.rounds import Rounds
 from node.run.trained_policy import TrainedPolicy
 from node.tasks.catalogue import load_catalogue
 from node.tasks.sampler import TaskSampler, served_levels
@@ -149,8 +148,10 @@ class Beside(Opened):
             counters=counters,
         )
         stack.callback(self._source.close)
-        self._learner = Recorded(policy, LearnerSection(), self)
+        self._learner = Recorded(policy, LearnerSection())
         taken = Pool(journal, 1024, 600.0, clock, counters)
+        trained = TrainedPolicy(Config(), policy, counters, self._engine)
+        trained.learner = self._learner
         self._rounds = Rounds(
             source=self._source,
             outside=OutsideGroups(
@@ -159,14 +160,14 @@ class Beside(Opened):
                 Intake(policy, Limits(1, 1), {}, b"", counters),
                 counters,
             ),
-            trained=TrainedPolicy(policy, self._engine, self._learner, counters),
-            evaluator=Evaluator(policy, self._engine, pool, (), sampling, counters),
-            alarm=ForgettingAlarm(counters, ()),
+            trained=trained,
+            evaluate=lambda: 0.0,
             publish=lambda groups: None,
             save=lambda number: None,
             report=lambda outcome: None,
             counters=counters,
-            settings=RoundSettings(options.prompts, eval_every=0, checkpoint_every=NEVER),
+            local=options.prompts,
+            schedule=ScheduleSection(checkpoint_every=NEVER),
         )
 
 

@@ -12,12 +12,11 @@ from typing import Any
 from bare import BareTrainer, bare_generate, seconds
 from layouts import padded, rows_of
 
+from node.config.config import Config
 from node.config.learning import LearnerSection
-from node.config.sections import MixtureSection
+from node.config.sections import MixtureSection, ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
-from node.evaluation.evaluator import Evaluator
-from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.batches import MicroBatch, TrainingGroup
 from node.learner.learner import Learner
 from node.policy.policy import Policy
@@ -25,7 +24,7 @@ from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
 from node.rollout.task_indexes import TaskIndexes
 from node.run.outside_groups import OutsideGroups
-from node.run.rounds import Rounds, RoundSettings
+from node.run.rounds import Rounds
 from node.run.trained_policy import TrainedPolicy
 from node.tasks.catalogue import load_catalogue
 from node.tasks.sampler import TaskSampler, served_levels
@@ -140,6 +139,8 @@ class NodeStep:
                 groups, Origin(policy.version, policy.name, policy.encoding, 1.0, self._tokens)
             )
 
+        trained = TrainedPolicy(Config(), self._policy, counters, self._engine)
+        trained.learner = self._learner
         return Rounds(
             source=Generator(
                 author=bytes(32),
@@ -158,12 +159,12 @@ class NodeStep:
                 Intake(self._policy, Limits(1, 1), {}, b"", counters),
                 counters,
             ),
-            trained=TrainedPolicy(self._policy, self._engine, self._learner, counters),
-            evaluator=Evaluator(self._policy, self._engine, verifier, (), self._sampling, counters),
-            alarm=ForgettingAlarm(counters, ()),
+            trained=trained,
+            evaluate=lambda: 0.0,
             publish=publish,
             save=lambda number: None,
             report=lambda outcome: None,
             counters=counters,
-            settings=RoundSettings(local=prompts, eval_every=0, checkpoint_every=NEVER),
+            local=prompts,
+            schedule=ScheduleSection(checkpoint_every=NEVER),
         )

@@ -83,7 +83,7 @@ def evaluate(
     return _joined(chosen, parts)
 
 
-def _joined(tasks: tuple[HeldOut, ...], parts: Sequence[Evaluation]) -> Evaluation:
+def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluation:
     if unbuilt := sum(part.unbuilt for part in parts):
         raise NodeError(
             "held-out tasks cannot be built",

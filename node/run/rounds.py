@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from node.config.sections import ScheduleSection
 from node.errors import NodeError
-from node.evaluation.evaluator import Evaluator
-from node.evaluation.forgetting import ForgettingAlarm
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.source import GroupSource
 from node.run.outcome import Outcome
@@ -29,22 +27,6 @@ log = logging.getLogger(__name__)
 MAX_FAILURES_IN_A_ROW = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RoundSettings:
-    """The numbers a round goes by.
-
-    Attributes:
-        local: I, own groups a round.
-        eval_every: rounds between two evaluations; 0: none.
-        checkpoint_every: rounds between two checkpoints.
-    """
-
-    local: int
-    eval_every: int
-    checkpoint_every: int
-    rules: Rules = Rules()  # noqa: RUF009 - frozen
-
-
 class Rounds:
     """One round takes own groups, publishes and mixes them, and updates the policy.
 
@@ -52,10 +34,11 @@ class Rounds:
         source: of own groups.
         outside: groups that the update takes beside them.
         trained: learns from both.
-        alarm: looks at every evaluation.
+        evaluate: scores the policy on held-out tasks.
         publish: hands informative own groups to the network, without waiting for it.
         save: writes a checkpoint of round ``n``.
         report: receives every round's outcome.
+        local: I, own groups a round.
         round: number of rounds already done.
     """
 
@@ -65,25 +48,27 @@ class Rounds:
         source: GroupSource,
         outside: OutsideGroups,
         trained: TrainedPolicy,
-        evaluator: Evaluator,
-        alarm: ForgettingAlarm,
+        evaluate: Callable[[], float],
         publish: Callable[[Sequence[Group]], None],
         save: Callable[[int], None],
         report: Callable[[Outcome], None],
         counters: Counters,
-        settings: RoundSettings,
+        local: int,
+        schedule: ScheduleSection,
+        rules: Rules = Rules(),  # noqa: B008 - frozen
         round: int = 0,
     ) -> None:
         self._source = source
         self._outside = outside
         self._trained = trained
-        self._evaluator = evaluator
-        self._alarm = alarm
+        self._heldout = evaluate
         self._publish = publish
         self._save = save
         self._report = report
         self._counters = counters
-        self._settings = settings
+        self._local = local
+        self._schedule = schedule
+        self._rules = rules
         self._watch = Stopwatch()
         self.round = round
 
@@ -111,7 +96,7 @@ class Rounds:
                         error,
                         "The traces are in node.log; the last checkpoint is untouched.",
                     ) from error
-        if self.round % self._settings.checkpoint_every:
+        if self.round % self._schedule.checkpoint_every:
             self._save(self.round)
 
     def step(self, *, last: bool = False) -> Outcome:
@@ -120,23 +105,23 @@ class Rounds:
         A due evaluation looks at the policy before it learns, so that the first one is the base
         policy's; in the ``last`` round it looks at the final policy instead.
         """
-        number, watch, settings = self.round + 1, self._watch, self._settings
-        due = settings.eval_every > 0 and self.round % settings.eval_every == 0
+        number, watch = self.round + 1, self._watch
+        due = self.round % self._schedule.eval_every == 0
         evaluation = self._evaluate() if due and not last else None
-        written = self._source.generate(settings.local + self._outside.missing(), watch)
+        written = self._source.generate(self._local + self._outside.missing(), watch)
         with watch.time("publish"):
-            self._publish(settings.rules.shared(written))
-        own = settings.rules.trained(written)
+            self._publish(self._rules.shared(written))
+        own = self._rules.trained(written)
         with watch.time("mix"):
             taken = self._outside.take(number, written, own)
         with watch.time("update"):
             groups = [*(group.training for group in own), *taken.training]
             update = self._trained.learn(groups, self._source)
             self._outside.credit(own, taken, update, self._trained.policy.version)
-        if last and settings.eval_every:
+        if last:
             evaluation = self._evaluate()
         self.round = number
-        if number % settings.checkpoint_every == 0:
+        if number % self._schedule.checkpoint_every == 0:
             with watch.time("checkpoint"):
                 self._save(number)
         outcome = Outcome(
@@ -156,7 +141,4 @@ class Rounds:
 
     def _evaluate(self) -> float:
         with self._watch.time("evaluate"):
-            evaluation = self._evaluator.evaluate()
-        if not evaluation.unbuilt:
-            self._alarm.look([sum(row) / len(row) for row in evaluation.rewards])
-        return evaluation.mean
+            return self._heldout()

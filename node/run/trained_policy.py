@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 
@@ -14,7 +13,6 @@ from node.distributed.sharded_learner import open_learner
 from node.engines.engine import RolloutEngine, StreamingEngine
 from node.engines.registry import open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
-from node.learner.learner import Learner
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
 from node.rollout.source import GroupSource
@@ -30,68 +28,40 @@ class TrainedPolicy:
     """A policy with its engine and its learner, of which one waits for the other.
 
     Args:
-        yields: the engine rests while the policy learns, as on a device that both share; in between
-            the learner leaves it the memory.
+        engine: what completions come from; left out, what the configuration asks for.
+        ranks: processes that the learner is divided over; left out, it works alone.
 
     Attributes:
         streaming: the engine, where it goes on writing while the policy learns.
+        yields: the engine rests while the policy learns, as on a device that both share; in between
+            the learner leaves it the memory.
     """
 
     def __init__(
         self,
-        policy: Policy,
-        engine: RolloutEngine,
-        learner: Learner,
-        counters: Counters,
-        *,
-        yields: bool = False,
-        streaming: StreamingEngine | None = None,
-    ) -> None:
-        self.policy = policy
-        self.engine = engine
-        self.learner = learner
-        self.yields = yields
-        self.streaming = streaming
-        self._counters = counters
-
-    @classmethod
-    def open(
-        cls,
         config: Config,
         policy: Policy,
         counters: Counters,
         engine: RolloutEngine | None = None,
         ranks: Ranks | None = None,
-    ) -> Self:
-        """The engine and the learner that a node's configuration asks for.
-
-        Args:
-            engine: what completions come from instead.
-            ranks: processes that the learner is divided over; left out, it works alone.
-        """
-        streaming: StreamingEngine | None = None
+    ) -> None:
+        self.policy = policy
+        self.yields = config.engine.yields or config.schedule.over_provision > 0
+        self._counters = counters
+        self.streaming: StreamingEngine | None = None
         if config.overlaps and engine is None:
             threads = torch.get_num_threads()
-            streaming = open_streaming_engine(config, policy, counters, threads)
-        stale = streaming is not None and config.schedule.max_staleness > 0
-        engine = engine or streaming or open_engine(config, policy, counters)
-        learner = open_learner(
+            self.streaming = open_streaming_engine(config, policy, counters, threads)
+        self.engine = engine or self.streaming or open_engine(config, policy, counters)
+        self.learner = open_learner(
             policy,
             config.learner,
             ranks,
             temperature=config.engine.temperature,
             correction=config.mixture.correction,
-            decoupled=stale,
-            floor="unlikely" in config.mixture.refuse,
             correction_options=config.mixture.correction_options,
-        )
-        return cls(
-            policy,
-            engine,
-            learner,
-            counters,
-            yields=config.engine.yields or config.schedule.over_provision > 0,
-            streaming=streaming,
+            decoupled=self.streaming is not None and config.schedule.max_staleness > 0,
+            floor="unlikely" in config.mixture.refuse,
         )
 
     def learn(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:

@@ -21,7 +21,7 @@ from node.rollout.task_indexes import TaskIndexes
 from node.run.outcome import Outcome
 from node.run.outside_groups import OutsideGroups, open_intake, open_mixture
 from node.run.own_groups import OwnGroups, open_sampler
-from node.run.rounds import Rounds, RoundSettings
+from node.run.rounds import Rounds
 from node.run.rules import Rules
 from node.run.trained_policy import TrainedPolicy
 from node.tasks.curriculum import EnvLevel
@@ -77,7 +77,7 @@ class Trainer:
         heldout = heldout_tasks(self.sampler.levels, config.schedule.eval_tasks)
         self.alarm = ForgettingAlarm(counters, heldout)
         self.lead = PeersLead()
-        self._trained = trained = TrainedPolicy.open(config, policy, counters, engine, ranks)
+        self._trained = trained = TrainedPolicy(config, policy, counters, engine, ranks)
         self.policy, self.engine, self.learner = policy, trained.engine, trained.learner
         self._evaluator = Evaluator(policy, self.engine, verifier, heldout, sampling, counters)
         self._own = OwnGroups(
@@ -100,22 +100,26 @@ class Trainer:
         done: int = 0,
     ) -> Rounds:
         """The loop, after ``done`` rounds."""
-        mixture, schedule = self._config.mixture, self._config.schedule
         return Rounds(
             source=self._own.source(done),
             outside=self._outside,
             trained=self._trained,
-            evaluator=self._evaluator,
-            alarm=self.alarm,
+            evaluate=self._evaluate,
             publish=lambda groups: publish(*self._own.shareable(groups)),
             save=save,
             report=report,
             counters=self._counters,
-            settings=RoundSettings(
-                mixture.local, schedule.eval_every, schedule.checkpoint_every, self._rules
-            ),
+            local=self._config.mixture.local,
+            schedule=self._config.schedule,
+            rules=self._rules,
             round=done,
         )
+
+    def _evaluate(self) -> float:
+        evaluation = self._evaluator.evaluate()
+        if not evaluation.unbuilt:
+            self.alarm.look([sum(row) / len(row) for row in evaluation.rewards])
+        return evaluation.mean
 
     def close(self) -> None:
         """Keep what is begun and let go of the engine."""

@@ -8,12 +8,9 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from node.config.learning import LearnerSection
-from node.config.sections import MixtureSection
+from node.config.config import Config
+from node.config.sections import MixtureSection, ScheduleSection
 from node.engines.engine import Sample, Sampling, Trajectory
-from node.evaluation.evaluator import Evaluator
-from node.evaluation.forgetting import ForgettingAlarm
-from node.learner.learner import Learner
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
@@ -23,7 +20,7 @@ from node.rollout.task_indexes import TaskIndexes
 from node.rollout.unfinished_groups import Shelf
 from node.run.outcome import Outcome
 from node.run.outside_groups import OutsideGroups
-from node.run.rounds import Rounds, RoundSettings
+from node.run.rounds import Rounds
 from node.run.trained_policy import TrainedPolicy
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
@@ -198,7 +195,9 @@ class Parts:
     def rounds(self, source, *, size: int = 3, done: int = 0, yields: bool = False) -> Rounds:
         clock = VirtualClock(0.0)
         pool = Pool(self.journal, 8, 60.0, clock, self.counters)
-        self.learner = Learner(self.policy, LearnerSection(lr=1e-3))
+        config = Config.with_overrides({"learner.lr": 1e-3, "mixture.correction": "none"})
+        trained = TrainedPolicy(config, self.policy, self.counters, self.engine)
+        self.learner, trained.yields = trained.learner, yields
         self.outcomes: list[Outcome] = []
         self.published: list[tuple[int, int]] = []
         return Rounds(
@@ -209,18 +208,14 @@ class Parts:
                 Intake(self.policy, Limits(1, 1), {}, b"", self.counters),
                 self.counters,
             ),
-            trained=TrainedPolicy(
-                self.policy, self.engine, self.learner, self.counters, yields=yields
-            ),
-            evaluator=Evaluator(
-                self.policy, self.engine, Teacher(), (), self.sampling, self.counters
-            ),
-            alarm=ForgettingAlarm(self.counters, ()),
+            trained=trained,
+            evaluate=lambda: 0.0,
             publish=lambda groups: self.published.extend((g.epoch, g.index) for g in groups),
             save=lambda number: None,
             report=self.outcomes.append,
             counters=self.counters,
-            settings=RoundSettings(size, 0, 1 << 30),
+            local=size,
+            schedule=ScheduleSection(checkpoint_every=1 << 30),
             round=done,
         )
 
