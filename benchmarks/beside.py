@@ -28,10 +28,10 @@ from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
 from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
-from node.rollout.staleness_window import Window
+from node.rollout.staleness_window import StalenessWindow
 from node.rollout.task_indexes import TaskIndexes
-from node.rollout.unfinished_groups import Shelf
-from node.run.outside_groups import OutsideGroups
+from node.rollout.unfinished_groups import UnfinishedGroups
+from node.run.external_groups import ExternalGroups
 from node.run.rounds import Rounds
 from node.run.trained_policy import TrainedPolicy
 from node.tasks.catalogue import load_catalogue
@@ -69,7 +69,7 @@ class Beside(Opened):
         self._folder = folder
         self._share = share
         self._kind = kind
-        self._window = Window(staleness, over_provision=share)
+        self._window = StalenessWindow(staleness, over_provision=share)
 
     def step(self) -> None:
         """One round."""
@@ -142,8 +142,8 @@ class Beside(Opened):
             sampling=sampling,
             group_size=options.completions,
             window=self._window,
-            shelf=Shelf(journal),
-            yields=self._share > 0,
+            unfinished=UnfinishedGroups(journal),
+            sleep_mode=self._share > 0,
             threads=ThreadPoolExecutor(JUDGES),
             counters=counters,
         )
@@ -154,7 +154,7 @@ class Beside(Opened):
         trained.learner = self._learner
         self._rounds = Rounds(
             source=self._source,
-            outside=OutsideGroups(
+            external=ExternalGroups(
                 Experience.around(taken, journal, clock, counters),
                 Mixture(MixtureSection(external=0), 0),
                 Intake(policy, Limits(1, 1), {}, b"", counters),

@@ -23,7 +23,7 @@ from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
 from node.rollout.task_indexes import TaskIndexes
-from node.run.outside_groups import OutsideGroups
+from node.run.external_groups import ExternalGroups
 from node.run.rounds import Rounds
 from node.run.trained_policy import TrainedPolicy
 from node.tasks.catalogue import load_catalogue
@@ -153,7 +153,7 @@ class NodeStep:
                 group_size=self._n,
                 counters=counters,
             ),
-            outside=OutsideGroups(
+            external=ExternalGroups(
                 experience,
                 Mixture(MixtureSection(external=0), 0),
                 Intake(self._policy, Limits(1, 1), {}, b"", counters),

@@ -137,7 +137,7 @@ class Accounts:
         return {author: Proof(earned, at).now(now) for author, earned, at in rows}
 
     def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:
-        """Take in how useful outside groups were to an update: authors and values in [0, 1]."""
+        """Take in how useful external groups were to an update: authors and values in [0, 1]."""
         now = self._clock.time()
         with self._journal.transaction() as connection:
             for author, usefulness in groups:

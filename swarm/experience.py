@@ -19,7 +19,7 @@ class Experience:
 
     Attributes:
         outbox: own groups on their way out, and the frames that are served.
-        pool: outside groups that were let in.
+        pool: external groups that were let in.
         accounts: what is remembered of each author.
     """
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 MEMORY = ":memory:"
 BUSY_SECONDS = 5.0
-# Draws of epochs further back are forgotten: more than any manifest's ``max_age_epochs``.
+# TaskIndexes of epochs further back are forgotten: more than any manifest's ``max_age_epochs``.
 KEPT_EPOCHS = 1 << 21
 # Of the last epochs drawn from none is forgotten, however far a clock runs ahead before it is put
 # back: a draw of theirs used again would be two tellings of one task.
@@ -222,7 +222,7 @@ def open_or_restore(
 
     A corrupt file is moved aside, never deleted. A rebuilt journal gives up what it cannot be
     sure about: pooled, waiting and begun groups are dropped, the running epoch is not drawn from,
-    and :attr:`Journal.restored_at` tells admission which outside groups may have been used before.
+    and :attr:`Journal.restored_at` tells admission which external groups may have been used before.
 
     Returns:
         The journal, and what happened in sentences for people (empty where nothing did).

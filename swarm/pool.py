@@ -1,4 +1,4 @@
-"""Admitted outside groups that updates may use, and the record of what they used."""
+"""Admitted external groups that updates may use, and the record of what they used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An admitted outside group, whole and as the short entry that selection looks at."""
+"""An admitted external group, whole and as the short entry that selection looks at."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PooledGroup:
-    """An outside group that passed admission.
+    """An external group that passed admission.
 
     Token ids inside it are the author's word: they may differ from the text that was scored, so
     whoever trains on them checks first that they decode to it.

@@ -9,7 +9,7 @@ from swarm.repacking import repacked_pooled, repacked_waiting
 VERSION = 5
 
 _BEGUN = """
--- shelf: own groups begun that no update has used, and what is written of their completions
+-- unfinished: own groups begun that no update has used, and what is written of their completions
 CREATE TABLE begun (
     ticket INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, number INTEGER NOT NULL,
     env TEXT NOT NULL, level INTEGER NOT NULL, seed INTEGER NOT NULL, version INTEGER NOT NULL
@@ -46,7 +46,7 @@ CREATE TABLE frames (
 );
 CREATE INDEX frames_created ON frames (created);
 
--- admission: every draw of an outside author that was looked at
+-- admission: every draw of an external author that was looked at
 CREATE TABLE seen (
     author BLOB, epoch INTEGER, number INTEGER, digest BLOB NOT NULL,
     PRIMARY KEY (author, epoch, number)

@@ -1,7 +1,7 @@
 """How far an author has proved useful to one node: a pure state machine.
 
 An author is a newcomer until this node's own updates have shown its groups to be of use. Every
-outside group that an update was given reports a usefulness in [0, 1]; an author's proof is the sum
+external group that an update was given reports a usefulness in [0, 1]; an author's proof is the sum
 of what it earned, in which each further group makes the earlier ones count one part in ``MEMORY``
 less. It never exceeds ``FULL`` and halves every ``HALF_LIFE_S`` seconds.
 

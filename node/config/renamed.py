@@ -37,6 +37,7 @@ def _loggers(tensorboard: Any) -> Any:
 
 
 RENAMED: Mapping[str, Renamed] = {
+    "engine.yields": Renamed("engine.sleep_mode", lambda sleeps: sleeps),
     "learner.normalise_std": Renamed("learner.advantage", _advantage),
     "monitor.tensorboard": Renamed("monitor.loggers", _loggers),
     "learner.tis_cap": Renamed(

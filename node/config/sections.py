@@ -116,7 +116,7 @@ class EngineSection(Section):
         gt=0,
         le=1,
     )
-    yields: bool = key(
+    sleep_mode: bool = key(
         False,
         "Stand still while the policy learns, and leave it the memory meanwhile: for a GPU that "
         "both share. vLLM sleeps then, and takes its memory back when it goes on; without a GPU it "

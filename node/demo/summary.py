@@ -107,7 +107,7 @@ def table(summary: SwarmSummary) -> Table:
     out = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     out.add_column("node")
     out.add_column("model")
-    for column in ("reward", "held-out", "own", "outside"):
+    for column in ("reward", "held-out", "own", "external"):
         out.add_column(column, justify="right", no_wrap=True)
     out.add_column("refused")
     out.add_column("kB in/out", justify="right", no_wrap=True)

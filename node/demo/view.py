@@ -17,7 +17,7 @@ POINTS = 16
 
 
 class SwarmView:
-    """Draws what the nodes' records say; knows nothing of processes."""
+    """TaskIndexes what the nodes' records say; knows nothing of processes."""
 
     def __init__(self, rounds: int, nodes: int) -> None:
         self._progress = Progress(
@@ -32,7 +32,7 @@ class SwarmView:
         )
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("node")
-        for column in ("round", "reward", "outside", "held-out", "useful", "external"):
+        for column in ("round", "reward", "external", "held-out", "useful", "taken"):
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("reward by round", no_wrap=True)
         for name, rows in records.items():
@@ -42,14 +42,14 @@ class SwarmView:
 
 def _cells(rows: Sequence[dict[str, Any]]) -> list[str]:
     recent = rows[-10:]
-    outside = [r["reward_external"] for r in recent if r["reward_external"] is not None]
+    external = [r["reward_external"] for r in recent if r["reward_external"] is not None]
     evaluations = [r["reward_eval"] for r in rows if r["reward_eval"] is not None]
     taken = sum(r["groups_external"] for r in recent)
     wanted = sum(r["external_wanted"] for r in recent)
     return [
         str(rows[-1]["round"]),
         f"{mean([r['reward_own'] for r in recent]):.3f}",
-        f"{mean(outside):.3f}" if outside else "–",
+        f"{mean(external):.3f}" if external else "–",
         f"{evaluations[-1]:.3f}" if evaluations else "–",
         f"{mean([r['informative_own'] for r in recent]):.0%}",
         f"{taken / len(recent):.1f} of {wanted / len(recent):.0f}",

@@ -71,7 +71,7 @@ class Trajectory:
 
 
 class RolloutEngine(Protocol):
-    """Draws completions from a policy."""
+    """TaskIndexes completions from a policy."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling

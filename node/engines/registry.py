@@ -54,8 +54,10 @@ def open_streaming_engine(
     """
     kind = kind_of(config)
     kind.check()
-    if config.engine.yields and policy.device.type == "cpu":
-        log.warning("engine.yields: the engine stands still, but keeps its memory without a GPU")
+    if config.engine.sleep_mode and policy.device.type == "cpu":
+        log.warning(
+            "engine.sleep_mode: the engine stands still, but keeps its memory without a GPU"
+        )
     engines = [
         EngineProcess(
             policy,

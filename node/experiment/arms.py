@@ -24,7 +24,7 @@ class Arm:
     Attributes:
         name: unique; what tables show.
         local: I, own groups a round.
-        external: J, outside groups in an update at most.
+        external: J, external groups in an update at most.
         rules: how the nodes' rounds go.
         partial_credit: rewards are the families' own scores instead of right or wrong.
         reference: name of the arm that it is compared with, seed by seed.

@@ -64,7 +64,7 @@ class Harm:
         honest: likewise to the honest swarm.
         heldout: of the final policies, ratio to the honest swarm.
         hostile_share: of hostile authors in updates, mean over rounds.
-        author_share: the most that one outside author had in any update.
+        author_share: the most that one external author had in any update.
         looks: by round: share of samples with the trigger, and how far its log-prob a token moved.
         missed: names of the margins that do not hold.
     """

@@ -26,11 +26,11 @@ LOOKED_AFTER = (0, 50)
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of one round's updates, counted in groups, own and outside, as the caps are.
+    """Of one round's updates, counted in groups, own and external, as the caps are.
 
     Attributes:
         hostile: what hostile authors have in an update, mean over the judged nodes that learned.
-        author: what one outside author has at most in the update of any of them.
+        author: what one external author has at most in the update of any of them.
     """
 
     hostile: float

@@ -25,7 +25,7 @@ class RoundFigures:
         solved: mean share of own completions that are right.
         tokens: mean generated tokens, evaluation not counted.
         informative: mean share of own groups whose rewards differ.
-        external: mean number of outside groups trained on.
+        external: mean number of external groups trained on.
         trained: mean number of informative groups in the update.
         entropy: of the policies, nats a token, over the nodes that learned; None if none did.
         variance: mean variance of the rewards within an own group.

@@ -86,7 +86,7 @@ def _header(summary: RegimeSummary) -> tuple[str, ...]:
     return (
         *("arm", "seeds", "cumulative reward", "factor"),
         *parts,
-        *("held-out", "outside groups", "auto against the best fixed"),
+        *("held-out", "external groups", "auto against the best fixed"),
     )
 
 

@@ -19,7 +19,7 @@ from node.experiment.jobs import Job
 from node.experiment.measures import Recordings, Summary, summarise
 from node.experiment.regimes import EQUAL, Regime
 from node.experiment.settings import Configuration, Settings
-from node.experiment.worker_pool import Crew
+from node.experiment.worker_pool import WorkerPool
 from node.storage.atomic_files import write_atomic
 
 
@@ -78,7 +78,7 @@ def done(plan: Plan, root: Path, console: Console) -> ExperimentFolder:
     jobs = [
         Job(str(folder.root), plan.settings, run.seed, run.arm, run.regime.name) for run in missing
     ]
-    with Crew(size, folder.log) as crew, _progress(console) as progress:
+    with WorkerPool(size, folder.log) as crew, _progress(console) as progress:
         if plan.settings.makes_bases:
             _do(crew, progress, "base policies", _bases(plan, folder, missing), rounds=1)
         _do(crew, progress, "rounds", jobs, rounds=plan.settings.rounds)
@@ -115,7 +115,9 @@ def _bases(plan: Plan, folder: ExperimentFolder, missing: Sequence[Configuration
     ]
 
 
-def _do(crew: Crew, progress: Progress, title: str, jobs: Sequence[Job], *, rounds: int) -> None:
+def _do(
+    crew: WorkerPool, progress: Progress, title: str, jobs: Sequence[Job], *, rounds: int
+) -> None:
     if not jobs:
         return
     task = progress.add_task(title, total=rounds * len(jobs))

@@ -22,7 +22,7 @@ COLUMNS = (
     "factor at equal CPU",
     "held-out",
     "informative",
-    "outside groups",
+    "external groups",
     "entropy",
     "variance",
     "CPU s",
@@ -39,7 +39,7 @@ def markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
         base += f", buried under {settings.bury} steps of noise"
     return "\n".join(
         [
-            "# Sharing experience",
+            "# RowCost experience",
             "",
             f"{settings.nodes} nodes, {settings.rounds} rounds, {base}, tasks of the catalogue "
             f"`{settings.catalogue}`.",

@@ -20,7 +20,7 @@ Progress = Callable[[Job, int, bool], None]
 """Told of a job how many rounds are done, and whether the job is."""
 
 
-class Crew:
+class WorkerPool:
     """Does jobs on several processes; a context manager that ends them all.
 
     Args:
@@ -35,7 +35,7 @@ class Crew:
         self._idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
         self._all: list[subprocess.Popen[str]] = []
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         self._error = self._log.open("ab")
         return self
 

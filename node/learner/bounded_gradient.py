@@ -1,4 +1,4 @@
-"""The gradient of an update, in which outside groups have no more than is theirs."""
+"""The gradient of an update, in which external groups have no more than is theirs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Adding(Protocol):
 
 
 class BoundedGradient:
-    """Adds up an update's gradient: own groups' as they are, outside ones' weighed and bounded.
+    """Adds up an update's gradient: own groups' as they are, external ones' weighed and bounded.
 
     Small models are read in one pass (:mod:`node.learner.group_gradients`), others group by group.
 
@@ -44,7 +44,7 @@ class BoundedGradient:
         optimizer: of these weights.
         add: reads rows.
         summed: sums a scalar over all that hold a part of the weights.
-        by_use: outside groups count as far as they are useful (:mod:`node.learner.plausibility`).
+        by_use: external groups count as far as they are useful (:mod:`node.learner.plausibility`).
         small: whether the groups' gradients may be held at once where they fit.
     """
 
@@ -69,14 +69,14 @@ class BoundedGradient:
     def add(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
     ) -> tuple[Tensor, Influence]:
-        """Add the gradient of all rows, no outside group's above its bound.
+        """Add the gradient of all rows, no external group's above its bound.
 
         Args:
             frozen: by completion, what the first pass over these rows fixes for later ones.
             groups: informative ones in the update.
 
         Returns:
-            The loss, a scalar, and what outside groups had to do with it.
+            The loss, a scalar, and what external groups had to do with it.
         """
         if all(row.own for row in rows):
             return self._add(rows, frozen, tally), Influence()

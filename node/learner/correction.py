@@ -15,25 +15,25 @@ from node.learner.batches import MicroBatch
 class Correction(Kind, ABC):
     """A rule for the weights of tokens that this node's policy did not write itself.
 
-    Log-probs that an outside author claims may lower a weight and must never raise it above what
+    Log-probs that an external author claims may lower a weight and must never raise it above what
     it is where nothing is claimed.
 
     Attributes:
         Options: keys of ``mixture.correction_options``.
-        by_use: an outside group's gradient also counts only as far as its right answers are
+        by_use: an external group's gradient also counts only as far as its right answers are
             plausible (:func:`node.learner.plausibility.usefulness`).
     """
 
     by_use: ClassVar[bool] = False
 
     @abstractmethod
-    def outside(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        """Weights of outside tokens, ``[C, T]``, without a gradient; one where masked out.
+    def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+        """Weights of external tokens, ``[C, T]``, without a gradient; one where masked out.
 
         Args:
             prox: ``[C, T]``, log-probs under the policy as the update begins.
             entropies: ``[C, T]``, of that policy at each token, nats.
-            mask: bool ``[C, T]``, outside tokens that are trained.
+            mask: bool ``[C, T]``, external tokens that are trained.
         """
 
     def own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:

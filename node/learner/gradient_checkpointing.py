@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from node.errors import ConfigError
 
 
-class Recomputing:
+class GradientCheckpointing:
     """Gradient checkpointing (arXiv:1604.06174) of every decoder layer.
 
     Args:

@@ -1,8 +1,8 @@
 """How far one group's gradient may be the update's.
 
 A group's share is its gradient's norm over the sum of all groups' norms. Of ``N`` informative
-groups no outside one gets more than ``2 / N``: its gradient is scaled down to that. A loss in which
-all groups weigh the same does not see to it, since a few tokens that this policy finds very
+groups no external one gets more than ``2 / N``: its gradient is scaled down to that. A loss in
+which all groups weigh the same does not see to it, since a few tokens that this policy finds very
 improbable have a gradient many times that of ordinary ones. Own groups are never scaled.
 """
 
@@ -22,19 +22,19 @@ FAR_ABOVE = 3.0
 """Times the mean norm so far, beyond which a group is probably to be scaled."""
 
 
-def bound(own: float, outside: Sequence[float], groups: int) -> float:
-    """The largest ``t`` with ``t <= 2 / groups * (own + sum_i min(outside_i, t))``.
+def bound(own: float, external: Sequence[float], groups: int) -> float:
+    """The largest ``t`` with ``t <= 2 / groups * (own + sum_i min(external_i, t))``.
 
     Args:
         own: sum of the own groups' norms.
-        outside: the outside groups' norms.
+        external: the external groups' norms.
         groups: ``N``.
 
     Returns:
-        What the norm of an outside group is scaled down to; infinity where none is too large.
+        What the norm of an external group is scaled down to; infinity where none is too large.
     """
     share = MOST_SHARES / groups
-    ordered = sorted(outside, reverse=True)
+    ordered = sorted(external, reverse=True)
     scaled, left = 0, own + math.fsum(ordered)
     while True:
         # With the `scaled` largest at t, t = share * (left + scaled * t).
@@ -49,7 +49,7 @@ def bound(own: float, outside: Sequence[float], groups: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """What outside groups had to do with an update.
+    """What external groups had to do with an update.
 
     Attributes:
         largest_share: of one of them in the sum of the groups' gradient norms, after scaling.
@@ -78,7 +78,7 @@ class GroupNorms:
     def take(self, number: int, norm: float, *, own: bool, weight: float = 1.0) -> float:
         """Note the norm of a group's gradient, own groups first; what times it may be added now.
 
-        An outside group counts ``weight`` times, and so does its norm. One far above the others is
+        An external group counts ``weight`` times, and so does its norm. One far above the others is
         not added before it is scaled: the difference of large numbers would leave their rounding
         behind. It is computed again in the end.
         """
@@ -98,11 +98,11 @@ class GroupNorms:
         return 0.0
 
     def measured(self, number: int) -> bool:
-        """Whether an outside group's gradient is finite."""
+        """Whether an external group's gradient is finite."""
         return number in self._outside
 
     def scales(self) -> dict[int, float]:
-        """By their number, what outside groups' gradients are scaled by."""
+        """By their number, what external groups' gradients are scaled by."""
         level = self._level
         return {
             number: self._weights[number] * (min(1.0, level / norm) if norm > 0 else 1.0)
@@ -110,13 +110,13 @@ class GroupNorms:
         }
 
     def missing(self) -> dict[int, float]:
-        """By their number, what times outside groups' gradients the update still lacks."""
+        """By their number, what times external groups' gradients the update still lacks."""
         added = {n: 0.0 if n in self._held else weight for n, weight in self._weights.items()}
         factors = {number: scale - added[number] for number, scale in self.scales().items()}
         return {number: factor for number, factor in factors.items() if factor}
 
     def influence(self) -> Influence:
-        """Of all outside groups."""
+        """Of all external groups."""
         level = self._level
         scaled = [min(norm, level) for norm in self._outside.values()]
         total = math.fsum(self._own) + math.fsum(scaled)

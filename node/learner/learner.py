@@ -1,4 +1,4 @@
-"""One policy update on a mixture of own and outside groups."""
+"""One policy update on a mixture of own and external groups."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from node.learner.batches import (
     micro_batches,
 )
 from node.learner.bounded_gradient import BoundedGradient
-from node.learner.gradient_checkpointing import Recomputing
+from node.learner.gradient_checkpointing import GradientCheckpointing
 from node.learner.group_gradients import GroupGradients
 from node.learner.influence import Influence
 from node.learner.logprobs import distributions, token_entropies, token_logprobs
 from node.learner.loss import Clip, Loss, Terms
 from node.learner.optimizer import Optimizer
 from node.learner.plausibility import plausibility, usefulness
-from node.learner.prompt_sharing import Sharing, fits
+from node.learner.prompt_sharing import RowCost, fits
 from node.learner.share import Share
 from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
 from node.learner.update_rows import rows_of
@@ -77,7 +77,7 @@ class Choices(TypedDict, total=False):
         temperature: of the distribution that completions are sampled from; divides the logits.
         correction: name of a rule in ``corrections/``, for what this policy did not write.
         correction_options: its settings.
-        floor: outside rollouts that are :func:`node.learner.outside_filters.unlikely` are not
+        floor: external rollouts that are :func:`node.learner.external_filters.unlikely` are not
             imitated.
         decoupled: own rollouts may be of earlier versions, and are weighed by
             :func:`~node.learner.stale_tokens.decoupled_weights`, whatever the correction.
@@ -124,12 +124,14 @@ class Learner:
         self._clip = Clip(config.clip_low, config.clip_high)
         self._loss: Loss = LOSSES.open(config.loss, config.loss_options, self._clip)
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
-        self.sharing = Sharing.of(policy.model) if fits(policy.model) else None
+        self.sharing = RowCost.of(policy.model) if fits(policy.model) else None
         self.optimizer = Optimizer(policy.model.parameters(), config)
         self._share = share or Share()
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointing = config.gradient_checkpointing
-        self._forward = Recomputing(policy.model).forward if checkpointing else nullcontext
+        self._forward = (
+            GradientCheckpointing(policy.model).forward if checkpointing else nullcontext
+        )
         self._gradient = BoundedGradient(
             policy.model,
             self.optimizer,
@@ -181,9 +183,9 @@ class Learner:
             steps += 1
         assert first is not None and influence is not None
         used = usefulness(rows, tally.plausible())
-        outside = [g.rewards for g in groups if not g.own and informative(g.rewards)]
+        external = [g.rewards for g in groups if not g.own and informative(g.rewards)]
         return replace(
-            tally.stats([sum(rewards) / len(rewards) for rewards in outside]),
+            tally.stats([sum(rewards) / len(rewards) for rewards in external]),
             loss=first[0],
             grad_norm=first[1],
             groups_informative=useful,

@@ -1,4 +1,4 @@
-"""How far the policy that learns might have written what an outside group would have it imitate.
+"""How far the policy that learns might have written what an external group would have it imitate.
 
 Right answers can hold text that is there for the reader to pick up (arXiv 2511.09780), and nothing
 that its author says of it can be trusted. What can be is this policy's own surprise at it. The
@@ -37,7 +37,7 @@ def plausibility(prox: Tensor, entropies: Tensor) -> Tensor:
 
 
 def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> dict[int, float]:
-    """Of outside groups by their number, in [0, 1]: how plausible that is in them which is right.
+    """Of external groups by their number, in [0, 1]: how plausible that is in them which is right.
 
     Linear between ``NO_USE`` and ``FULL_USE``. A group in which nothing right is left to read is of
     no use.

@@ -35,7 +35,7 @@ def fits(model: PreTrainedModel) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class RowCost:
     """What a row costs, estimated in multiplications of a forward pass.
 
     A shared row saves copies of the prompt, and pays for the whole square of its tokens where rows
@@ -53,7 +53,7 @@ class Sharing:
     mask_weight: float
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> Sharing:
+    def of(cls, model: PreTrainedModel) -> RowCost:
         """Of a model that :func:`fits`."""
         config = model.config.get_text_config()
         heads, hidden = config.num_attention_heads, config.hidden_size

@@ -43,7 +43,8 @@ def no_room_to_step() -> NodeError:
         "it keeps two numbers for each trained weight, and a float32 copy of weights in half "
         "precision",
         "Set learner.optimizer = 'adamw8bit', learner.offload = true or policy.lora_rank = 16; "
-        "where an engine is on the same GPU, engine.yields = true or a lower engine.gpu_memory.",
+        "where an engine is on the same GPU, engine.sleep_mode = true or a lower "
+        "engine.gpu_memory.",
     )
 
 

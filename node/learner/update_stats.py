@@ -38,13 +38,13 @@ class UpdateStats:
             engine's log-probs are from the learner's at equal weights.
         tokens_trained: tokens with a gradient.
         groups_informative: groups whose rewards differ.
-        largest_share: of one outside group in the sum of all groups' gradient norms, in the first
+        largest_share: of one external group in the sum of all groups' gradient norms, in the first
             epoch, after scaling: see :mod:`node.learner.influence`.
-        groups_bounded: outside groups whose gradient was scaled down there.
-        unlikely: outside completions that were not imitated for their likelihood, see
-            :func:`node.learner.outside_filters.unlikely`.
-        useful: of each outside group given, in order, :func:`node.learner.plausibility.usefulness`;
-            0 of one without advantage.
+        groups_bounded: external groups whose gradient was scaled down there.
+        unlikely: external completions that were not imitated for their likelihood, see
+            :func:`node.learner.external_filters.unlikely`.
+        useful: of each external group given, in order,
+            :func:`node.learner.plausibility.usefulness`; 0 of one without advantage.
         groups_external: those of the informative groups that this node did not write.
         lead: their mean reward less what the policy expects on their tasks, mean over groups. The
             policy's expectation is the sum over a group's different completions of probability
@@ -158,7 +158,7 @@ class Tally:
         """Read the sums; the other figures are the learner's.
 
         Args:
-            earned: mean rewards of outside groups.
+            earned: mean rewards of external groups.
         """
         tokens, entropy, own, gap, expected = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()

@@ -8,7 +8,7 @@ from torch import Tensor
 from node.config.learning import LearnerSection
 from node.learner.batches import MicroBatch
 from node.learner.correction import Correction
-from node.learner.outside_filters import unlikely
+from node.learner.external_filters import unlikely
 from node.learner.stale_tokens import Stale, decoupled_weights, interpolated_prox
 
 
@@ -17,10 +17,10 @@ class Weighting:
 
     Args:
         config: bounds of the weights of own stale tokens.
-        correction: of outside rollouts, and of own ones that are not ``decoupled``.
+        correction: of external rollouts, and of own ones that are not ``decoupled``.
         decoupled: own rollouts may be of earlier versions, and are weighed by
             :func:`node.learner.stale_tokens.decoupled_weights`, whatever the correction.
-        floor: outside completions that are :func:`node.learner.outside_filters.unlikely` are not
+        floor: external completions that are :func:`node.learner.external_filters.unlikely` are not
             imitated.
     """
 
@@ -46,7 +46,7 @@ class Weighting:
         return torch.where(batch.own & batch.known & (batch.versions >= 0), told, cur)
 
     def unlikely(self, prox: Tensor, batch: MicroBatch) -> Tensor:
-        """Outside completions that are not imitated for their likelihood, bool ``[C]``."""
+        """External completions that are not imitated for their likelihood, bool ``[C]``."""
         imitated = ~batch.own[:, 0] & (batch.advantages > 0)
         if not self._floor:
             return torch.zeros_like(imitated)
@@ -63,7 +63,7 @@ class Weighting:
         return torch.where(
             batch.own,
             self._own(prox, own, batch),
-            self._correction.outside(prox, entropies, batch.mask & ~batch.own, batch),
+            self._correction.external(prox, entropies, batch.mask & ~batch.own, batch),
         ).masked_fill(self.unlikely(prox, batch)[:, None], 0.0)
 
     def _own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:

@@ -47,7 +47,7 @@ class Membership(Opened):
     """Joins the swarm of a run folder's manifest, and leaves it again.
 
     Args:
-        takes: whether outside groups are pulled and admitted; a seed takes none.
+        takes: whether external groups are pulled and admitted; a seed takes none.
 
     Attributes:
         identity: this node's key.

@@ -1,1 +1,1 @@
-"""Own and outside groups on their way to an update: drawn, written, scored, checked."""
+"""Own and external groups on their way to an update: drawn, written, scored, checked."""

@@ -1,4 +1,4 @@
-"""From rollouts to what the learner trains on, for own groups and for outside ones."""
+"""From rollouts to what the learner trains on, for own groups and for external ones."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def own_group(
     return OwnGroup(group, training)
 
 
-def outside_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:
-    """Re-encode for ``policy`` those completions of an outside group whose numbers are ``kept``.
+def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:
+    """Re-encode for ``policy`` those completions of an external group whose numbers are ``kept``.
 
     Token ids and behaviour log-probs are taken over where the author encodes exactly as this
     policy does and the ids decode to the text that was scored; otherwise the text is encoded anew
@@ -68,12 +68,12 @@ def outside_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> T
     prompt_ids = policy.encode_prompt(pooled.prompt)
     same = pooled.encoding == policy.encoding
     done = [pooled.group.completions[number] for number in kept]
-    completions = tuple(_outside_completion(policy, each, same=same) for each in done)
+    completions = tuple(_external_completion(policy, each, same=same) for each in done)
     rewards = tuple(each.reward for each in done)
     return TrainingGroup(tuple(prompt_ids), completions, rewards, own=False)
 
 
-def _outside_completion(
+def _external_completion(
     policy: Policy, completion: Completion, *, same: bool
 ) -> TrainingCompletion:
     ids: list[int] = []

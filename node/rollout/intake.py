@@ -1,4 +1,4 @@
-"""What of an outside group the learner gets to see."""
+"""What of an external group the learner gets to see."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import partial
 from hashlib import sha256
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.learner.outside_filters import FILTERS, Answer, budget
+from node.learner.external_filters import FILTERS, Answer, budget
 from node.policy.policy import Policy
-from node.rollout.groups import OwnGroup, outside_group
+from node.rollout.groups import OwnGroup, external_group
 from protocol.manifest import Extract
 from swarm.common.counters import Counters
 from swarm.pooled_group import PooledGroup, informative
@@ -29,7 +29,7 @@ class Limits:
     Attributes:
         completions: how many; of more, some are drawn.
         tokens: of each; longer ones are cut.
-        refuse: names of :data:`node.learner.outside_filters.FILTERS`.
+        refuse: names of :data:`node.learner.external_filters.FILTERS`.
     """
 
     completions: int
@@ -38,7 +38,7 @@ class Limits:
 
 
 class Intake:
-    """Cuts outside groups to size and takes out what is not to be imitated.
+    """Cuts external groups to size and takes out what is not to be imitated.
 
     Args:
         extracts: how answers are found, by family.
@@ -73,10 +73,10 @@ class Intake:
     def take(self, pooled: PooledGroup) -> TrainingGroup | None:
         """What is trained on, rewards and completions; None where nothing is left to learn."""
         kept = self._drawn(pooled)
-        whole = outside_group(self._policy, pooled, kept)
+        whole = external_group(self._policy, pooled, kept)
         left = self._unrefused(whole, pooled, kept)
         if left is None or (informative(pooled.group.rewards) and not informative(left.rewards)):
-            self._counters.add("outside_nothing_left")
+            self._counters.add("external_nothing_left")
             return None
         cut = self._cut(left)
         longest = max(len(done.ids) for done in cut.completions)
@@ -91,7 +91,7 @@ class Intake:
         count, most = len(group.completions), self._limits.completions
         if count <= most:
             return range(count)
-        self._counters.add("outside_completions_cut", count - most)
+        self._counters.add("external_completions_cut", count - most)
         name = b"%b/%b/%d/%d" % (self._secret, pooled.author, group.epoch, group.index)
         return sorted(random.Random(sha256(name).digest()).sample(range(count), most))
 
@@ -107,7 +107,7 @@ class Intake:
             if reason is None:
                 kept.append(place)
             else:
-                self._counters.add("outside_refused", reason=reason)
+                self._counters.add("external_refused", reason=reason)
         if len(kept) < 2:
             return None
         return replace(
@@ -120,7 +120,7 @@ class Intake:
         """No completion longer than this node's own may be."""
         most = self._limits.tokens
         if extra := sum(max(0, len(done.ids) - most) for done in training.completions):
-            self._counters.add("outside_tokens_cut", extra)
+            self._counters.add("external_tokens_cut", extra)
             done = tuple(each.first(most) for each in training.completions)
             return replace(training, completions=done)
         return training

@@ -12,12 +12,12 @@ from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
 from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
-from node.rollout.asking import Asking
 from node.rollout.generator import Generator
 from node.rollout.groups import OwnGroup
+from node.rollout.prompt_requests import PromptRequests
 from node.rollout.running_group import RunningGroup
-from node.rollout.staleness_window import Window
-from node.rollout.unfinished_groups import KeptCompletion, Place, Shelf
+from node.rollout.staleness_window import StalenessWindow
+from node.rollout.unfinished_groups import Place, UnfinishedCompletion, UnfinishedGroups
 from swarm.common.counters import Counters
 from swarm.journal_errors import JournalError
 
@@ -38,15 +38,15 @@ class OverlappingGenerator:
 
     All of it happens on the caller's thread, in :meth:`generate` and :meth:`beside`, but for the
     verifier's work, which has threads of its own, and the engine's, which has a process. Groups
-    are begun as :class:`node.rollout.staleness_window.Window` allows and kept on the disk until
-    they are taken; those that a stop or a crash interrupted are gone on with.
+    are begun as :class:`node.rollout.staleness_window.StalenessWindow` allows and kept on the disk
+    until they are taken; those that a stop or a crash interrupted are gone on with.
 
     Args:
         tasks: chooses, asks and scores.
         window: which groups may run, as the last run left it.
-        shelf: where they are kept.
-        yields: whether the engine stands still while the policy learns, as on a device that both
-            share. What it has not finished is gone on with first, as partial rollouts in APRIL
+        unfinished: where they are kept.
+        sleep_mode: whether the engine stands still while the policy learns, as on a device that
+            both share. What it has not finished is gone on with first, as partial rollouts in APRIL
             (arXiv 2509.18521).
         threads: wait for the verifier; shut down on closing.
         counters: ``own_groups_filtered{reason=stale|task_gone}``, ``own_prompts_too_long``,
@@ -61,9 +61,9 @@ class OverlappingGenerator:
         engine: StreamingEngine,
         sampling: Sampling,
         group_size: int,
-        window: Window,
-        shelf: Shelf,
-        yields: bool,
+        window: StalenessWindow,
+        unfinished: UnfinishedGroups,
+        sleep_mode: bool,
         threads: Executor,
         counters: Counters,
     ) -> None:
@@ -73,13 +73,13 @@ class OverlappingGenerator:
         self._sampling = sampling
         self._group_size = group_size
         self._window = window
-        self._shelf = shelf
-        self._yields = yields
+        self._unfinished = unfinished
+        self._sleep_mode = sleep_mode
         self._counters = counters
         self._threads = threads
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}
-        self._asking = Asking(tasks, policy, window, threads, self._listen, counters)
+        self._asking = PromptRequests(tasks, policy, window, threads, self._listen, counters)
         self._waiting: list[RunningGroup] = []
         self._judged: dict[int, Future[OwnGroup | None]] = {}
         self._quiet = False
@@ -105,10 +105,10 @@ class OverlappingGenerator:
             while not self._window.complete:
                 self._look(LOOK_SECONDS)
                 self._admit()
-            if self._yields:
+            if self._sleep_mode:
                 self._halt()
         taken = [self._groups.pop(ticket) for ticket in self._window.take()]
-        self._shelf.take([group.ticket for group in taken], self._policy.version)
+        self._unfinished.take([group.ticket for group in taken], self._policy.version)
         groups = [group.scored for group in taken if group.scored]
         self._tasks.observe(groups)
         return groups
@@ -148,7 +148,7 @@ class OverlappingGenerator:
     def _restore(self) -> None:
         """Go on with what an earlier run left, of tasks that are still practised."""
         cap = self._sampling.max_new_tokens
-        for kept in self._shelf.groups():
+        for kept in self._unfinished.groups():
             if (kept.task.ref.env, kept.task.ref.level) in self._tasks.levels:
                 self._window.resume(kept.ticket, kept.version)
                 self._add([RunningGroup.of(kept, self._group_size, self._policy, cap)])
@@ -156,7 +156,7 @@ class OverlappingGenerator:
                 self._filter([kept.ticket], "task_gone")
 
     def _filter(self, tickets: Sequence[int], reason: str) -> None:
-        self._shelf.drop(tickets)
+        self._unfinished.drop(tickets)
         self._counters.add("own_groups_filtered", len(tickets), reason=reason)
         log.warning("%d own groups of an earlier run are dropped (%s)", len(tickets), reason)
 
@@ -171,7 +171,7 @@ class OverlappingGenerator:
             return
         version = self._window.version
         new = [(self._window.begin(), task) for task in self._tasks.next_tasks(count)]
-        self._shelf.begin(new, version)
+        self._unfinished.begin(new, version)
         self._add(RunningGroup(ticket, task, self._group_size) for ticket, task in new)
 
     def _expire(self) -> None:
@@ -212,10 +212,10 @@ class OverlappingGenerator:
             place = self._place(key)
             group = self._groups[place.ticket]
             group.samples[place.number] = sample
-            written.append((place, KeptCompletion(sample.tokens, sample.finish)))
+            written.append((place, UnfinishedCompletion(sample.tokens, sample.finish)))
             if group.complete:
                 self._judge(group)
-        self._shelf.write(written)
+        self._unfinished.write(written)
 
     def _judge(self, group: RunningGroup) -> None:
         samples = [group.samples[number] for number in range(self._group_size)]
@@ -236,7 +236,7 @@ class OverlappingGenerator:
 
     def _lose(self, group: RunningGroup) -> None:
         """Give a group up, for a reason that was counted; its place in the update stays empty."""
-        self._shelf.drop([group.ticket])
+        self._unfinished.drop([group.ticket])
         self._window.settle(group.ticket)
 
     def _halt(self) -> None:
@@ -245,7 +245,7 @@ class OverlappingGenerator:
         unfinished = [(self._place(key), begun) for key, begun in self._engine.halt()]
         for place, begun in unfinished:
             self._groups[place.ticket].begun[place.number] = begun
-        self._shelf.write((place, KeptCompletion(begun)) for place, begun in unfinished)
+        self._unfinished.write((place, UnfinishedCompletion(begun)) for place, begun in unfinished)
         halted = {place.ticket for place, _ in unfinished}
         self._waiting += [self._groups[ticket] for ticket in halted]
         self._finish(self._engine.poll(0.0))

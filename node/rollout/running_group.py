@@ -8,7 +8,7 @@ from node.engines.engine import Sample
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.rollout.own_task import OwnTask
-from node.rollout.unfinished_groups import Kept, KeptCompletion, Place
+from node.rollout.unfinished_groups import Place, UnfinishedCompletion, UnfinishedGroup
 from protocol.rollout import Finish, Tokens
 
 
@@ -34,7 +34,7 @@ class RunningGroup:
     scored: OwnGroup | None = None
 
     @classmethod
-    def of(cls, kept: Kept, size: int, policy: Policy, cap: int) -> RunningGroup:
+    def of(cls, kept: UnfinishedGroup, size: int, policy: Policy, cap: int) -> RunningGroup:
         """A group of an earlier run, whose ``size`` or length ``cap`` may have been others."""
         group = cls(kept.ticket, kept.task, size)
         for number, completion in kept.completions.items():
@@ -55,7 +55,7 @@ class RunningGroup:
             if number not in self.samples
         ]
 
-    def _add(self, number: int, kept: KeptCompletion, policy: Policy, cap: int) -> None:
+    def _add(self, number: int, kept: UnfinishedCompletion, policy: Policy, cap: int) -> None:
         tokens, finish = kept.tokens, kept.finish
         if finish is None and len(tokens.ids) >= cap:
             finish = Finish.LENGTH

@@ -24,7 +24,7 @@ class _Slot:
     settled: bool = False
 
 
-class Window:
+class StalenessWindow:
     """A pure state machine over the numbers of groups: neither clock nor threads.
 
     Groups go by tickets, which rise. A group is running until it is settled: complete and scored,

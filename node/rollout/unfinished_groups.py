@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCompletion:
+class UnfinishedCompletion:
     """What a completion has so far; ``finish`` is None while it goes on."""
 
     tokens: Tokens
@@ -33,7 +33,7 @@ class KeptCompletion:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class UnfinishedGroup:
     """A group that was begun and not taken.
 
     Attributes:
@@ -45,10 +45,10 @@ class Kept:
     ticket: int
     task: OwnTask
     version: int
-    completions: dict[int, KeptCompletion]
+    completions: dict[int, UnfinishedCompletion]
 
 
-class Shelf:
+class UnfinishedGroups:
     """What was begun and is not used, across any crash.
 
     A group is struck off in the very transaction that marks it as used, which is on the disk
@@ -70,7 +70,7 @@ class Shelf:
         with self._journal.transaction() as connection:
             connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def write(self, completions: Iterable[tuple[Place, KeptCompletion]]) -> None:
+    def write(self, completions: Iterable[tuple[Place, UnfinishedCompletion]]) -> None:
         """Keep what these completions have so far."""
         rows = [(*place, *_packed(each)) for place, each in completions]
         if not rows:
@@ -107,26 +107,28 @@ class Shelf:
             kept = sum(v <= step for v in tokens.versions)
             if missing := len(tokens.ids) - kept:
                 lost += missing
-                cut.append((place, KeptCompletion(tokens.first(kept))))
+                cut.append((place, UnfinishedCompletion(tokens.first(kept))))
         self.write(cut)
         with self._journal.transaction() as connection:
             connection.execute("UPDATE begun SET version=min(version, ?)", (version,))
         return lost
 
-    def groups(self) -> list[Kept]:
+    def groups(self) -> list[UnfinishedGroup]:
         """Everything here, in the order in which it was begun."""
         rows = self._journal.read(
             "SELECT ticket, version, env, level, seed, epoch, number FROM begun ORDER BY ticket"
         )
         kept = {
-            ticket: Kept(ticket, OwnTask(TaskRef(env, level, seed), epoch, index), version, {})
+            ticket: UnfinishedGroup(
+                ticket, OwnTask(TaskRef(env, level, seed), epoch, index), version, {}
+            )
             for ticket, version, env, level, seed, epoch, index in rows
         }
         for place, completion in self._completions():
             kept[place.ticket].completions[place.number] = completion
         return list(kept.values())
 
-    def _completions(self) -> list[tuple[Place, KeptCompletion]]:
+    def _completions(self) -> list[tuple[Place, UnfinishedCompletion]]:
         rows = self._journal.read(
             "SELECT ticket, place, finish, ids, logprobs, versions FROM written ORDER BY 1, 2"
         )
@@ -139,7 +141,7 @@ def _strike(connection: sqlite3.Connection, tickets: Sequence[int]) -> None:
     connection.executemany("DELETE FROM written WHERE ticket=?", rows)
 
 
-def _packed(completion: KeptCompletion) -> tuple[int | None, bytes, bytes, bytes]:
+def _packed(completion: UnfinishedCompletion) -> tuple[int | None, bytes, bytes, bytes]:
     """Little-endian words of 32 bits: a log-prob keeps the precision it was worked out in."""
     tokens = completion.tokens
     n = len(tokens.ids)
@@ -151,11 +153,13 @@ def _packed(completion: KeptCompletion) -> tuple[int | None, bytes, bytes, bytes
     )
 
 
-def _unpacked(finish: int | None, ids: bytes, logprobs: bytes, versions: bytes) -> KeptCompletion:
+def _unpacked(
+    finish: int | None, ids: bytes, logprobs: bytes, versions: bytes
+) -> UnfinishedCompletion:
     n = len(ids) // 4
     tokens = Tokens(
         struct.unpack(f"<{n}I", ids),
         struct.unpack(f"<{n}f", logprobs),
         struct.unpack(f"<{n}I", versions),
     )
-    return KeptCompletion(tokens, None if finish is None else Finish(finish))
+    return UnfinishedCompletion(tokens, None if finish is None else Finish(finish))

@@ -16,8 +16,8 @@ class Outcome:
     """One round.
 
     Attributes:
-        external_wanted: outside groups that the update had room for.
-        trained: groups in the update, own and outside.
+        external_wanted: external groups that the update had room for.
+        trained: groups in the update, own and external.
         proven: authors with standing when they were chosen.
     """
 
@@ -34,7 +34,7 @@ class Outcome:
 
     @property
     def author_share(self) -> float:
-        """Of the update's groups, those of the outside author with most of them."""
+        """Of the update's groups, those of the external author with most of them."""
         authors = Counter(pooled.author for pooled in self.external)
         return max(authors.values(), default=0) / max(self.trained, 1)
 
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tuple[bytes, float]]:
-    """Authors of an update's outside groups, and how useful each of those was.
+    """Authors of an update's external groups, and how useful each of those was.
 
     A group without advantage says nothing about its author.
     """

@@ -14,9 +14,9 @@ from node.engines.engine import Sampling
 from node.rollout.generator import Generator
 from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
 from node.rollout.source import GroupSource
-from node.rollout.staleness_window import Window
+from node.rollout.staleness_window import StalenessWindow
 from node.rollout.task_indexes import TaskIndexes
-from node.rollout.unfinished_groups import Shelf
+from node.rollout.unfinished_groups import UnfinishedGroups
 from node.run.trained_policy import TrainedPolicy
 from node.tasks.curriculum import EnvLevel
 from node.tasks.sampler import TaskSampler
@@ -76,8 +76,8 @@ class OwnGroups:
         policy, schedule = self._trained.policy, self._schedule
         if self._trained.streaming is None:
             return self._generator
-        shelf = Shelf(self._journal)
-        if lost := shelf.rewind(done, policy.version):
+        unfinished = UnfinishedGroups(self._journal)
+        if lost := unfinished.rewind(done, policy.version):
             log.info("%d tokens of policies after the last checkpoint are written anew", lost)
         self._overlapping = OverlappingGenerator(
             self._generator,
@@ -85,11 +85,11 @@ class OwnGroups:
             engine=self._trained.streaming,
             sampling=self._sampling,
             group_size=self._group_size,
-            window=Window(
+            window=StalenessWindow(
                 schedule.max_staleness, over_provision=schedule.over_provision, version=done
             ),
-            shelf=shelf,
-            yields=self._trained.yields,
+            unfinished=unfinished,
+            sleep_mode=self._trained.sleep_mode,
             threads=ThreadPoolExecutor(JUDGES, "verifier"),
             counters=self._counters,
         )

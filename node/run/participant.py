@@ -18,7 +18,7 @@ from node.network.membership import Membership
 from node.policy.policy import Policy
 from node.rollout.overlapping_generator import JUDGES
 from node.run.recorder import Recorder
-from node.run.resume import Progress
+from node.run.resume import RunState
 from node.run.rounds import Rounds
 from node.run.trainer import Trainer, open_experience
 from node.storage.run_folder import RunFolder
@@ -102,7 +102,7 @@ class Participant(Opened):
         manifest = self.membership.manifest
         verifier = stack.enter_context(self._verifiers(manifest))
         levels = served_levels(manifest.catalogue, verifier.start())
-        progress = Progress(self.folder, journal)
+        progress = RunState(self.folder, journal)
         self.notes = (*notes, *self.membership.notes, *progress.notes)
         self.policy = progress.policy(config.policy)
         if config.node.threads == 0 and self.policy.device.type == "cpu":

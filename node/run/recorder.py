@@ -34,14 +34,14 @@ def record_of(
         counters: totals since the process started.
         memory_mb: as :func:`resident_mb` last found.
     """
-    outside = [r for g in outcome.external for r in g.group.rewards]
+    external = [r for g in outcome.external for r in g.group.rewards]
     update = outcome.update
     totals = counters.snapshot()
     return RoundRecord(
         round=outcome.round,
         policy_step=outcome.policy_step,
         time=time.time(),
-        reward_external=_mean(outside),
+        reward_external=_mean(external),
         reward_eval=outcome.evaluation,
         groups_external=len(outcome.external),
         external_wanted=outcome.external_wanted,

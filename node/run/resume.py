@@ -20,7 +20,7 @@ LEARNER = "learner.pt"
 ENGINE = "engine.pt"
 
 
-class Progress:
+class RunState:
     """Saves and restores the moment between two rounds.
 
     A checkpoint's folder is a model that ``transformers`` and vLLM load, or the adapter where that

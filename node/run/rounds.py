@@ -14,8 +14,8 @@ from node.config.sections import ScheduleSection
 from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.source import GroupSource
+from node.run.external_groups import ExternalGroups
 from node.run.outcome import Outcome
-from node.run.outside_groups import OutsideGroups
 from node.run.rules import Rules
 from node.run.trained_policy import TrainedPolicy
 from protocol.rollout import Group
@@ -32,7 +32,7 @@ class Rounds:
 
     Args:
         source: of own groups.
-        outside: groups that the update takes beside them.
+        external: groups that the update takes beside them.
         trained: learns from both.
         evaluate: scores the policy on held-out tasks.
         publish: hands informative own groups to the network, without waiting for it.
@@ -46,7 +46,7 @@ class Rounds:
         self,
         *,
         source: GroupSource,
-        outside: OutsideGroups,
+        external: ExternalGroups,
         trained: TrainedPolicy,
         evaluate: Callable[[], float],
         publish: Callable[[Sequence[Group]], None],
@@ -59,7 +59,7 @@ class Rounds:
         round: int = 0,
     ) -> None:
         self._source = source
-        self._outside = outside
+        self._external = external
         self._trained = trained
         self._heldout = evaluate
         self._publish = publish
@@ -108,16 +108,16 @@ class Rounds:
         number, watch = self.round + 1, self._watch
         due = self.round % self._schedule.eval_every == 0
         evaluation = self._evaluate() if due and not last else None
-        written = self._source.generate(self._local + self._outside.missing(), watch)
+        written = self._source.generate(self._local + self._external.missing(), watch)
         with watch.time("publish"):
             self._publish(self._rules.shared(written))
         own = self._rules.trained(written)
         with watch.time("mix"):
-            taken = self._outside.take(number, written, own)
+            taken = self._external.take(number, written, own)
         with watch.time("update"):
             groups = [*(group.training for group in own), *taken.training]
             update = self._trained.learn(groups, self._source)
-            self._outside.credit(own, taken, update, self._trained.policy.version)
+            self._external.credit(own, taken, update, self._trained.policy.version)
         if last:
             evaluation = self._evaluate()
         self.round = number
@@ -132,7 +132,7 @@ class Rounds:
             update,
             evaluation,
             watch.split(),
-            self._outside.wanted(own),
+            self._external.wanted(own),
             len(groups),
             taken.proven,
         )

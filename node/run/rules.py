@@ -15,7 +15,7 @@ class Rules:
     rules off to see what they are worth.
 
     Attributes:
-        fill: own groups replace outside ones that the pool lacks.
+        fill: own groups replace external ones that the pool lacks.
         discard: groups of equal rewards are neither shared nor taken.
         keep: train on at most so many own groups, informative ones only; 0 takes all own groups.
     """

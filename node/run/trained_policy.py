@@ -33,8 +33,8 @@ class TrainedPolicy:
 
     Attributes:
         streaming: the engine, where it goes on writing while the policy learns.
-        yields: the engine rests while the policy learns, as on a device that both share; in between
-            the learner leaves it the memory.
+        sleep_mode: the engine rests while the policy learns, as on a device that both share; in
+            between the learner leaves it the memory.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TrainedPolicy:
         ranks: Ranks | None = None,
     ) -> None:
         self.policy = policy
-        self.yields = config.engine.yields or config.schedule.over_provision > 0
+        self.sleep_mode = config.engine.sleep_mode or config.schedule.over_provision > 0
         self._counters = counters
         self.streaming: StreamingEngine | None = None
         if config.overlaps and engine is None:
@@ -67,7 +67,7 @@ class TrainedPolicy:
     def learn(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
         """Update the policy beside ``source``, and hand it over to the engine."""
         before = self.policy.version
-        if self.yields:
+        if self.sleep_mode:
             self.engine.rest()
         try:
             update = source.beside(lambda: self.learner.update(groups))
@@ -86,7 +86,7 @@ class TrainedPolicy:
 
         That is so also after an update that failed in a later step than its first.
         """
-        if self.yields:
+        if self.sleep_mode:
             torch.cuda.empty_cache()  # the engine is in another process, and needs the room
         if self.policy.version != before:
             self.engine.update(self.policy)
@@ -95,7 +95,7 @@ class TrainedPolicy:
         if update.refused:
             self._counters.add("steps_refused", update.refused)
         if update.unlikely:
-            self._counters.add("outside_refused", update.unlikely, reason="unlikely")
+            self._counters.add("external_refused", update.unlikely, reason="unlikely")
         if update.halved:
             self._counters.add("micro_batch_halved", update.halved)
         if update.engine_gap > WIDE_GAP:

@@ -18,8 +18,8 @@ from node.evaluation.evaluator import Evaluator, heldout_tasks
 from node.evaluation.forgetting import ForgettingAlarm
 from node.policy.policy import Policy
 from node.rollout.task_indexes import TaskIndexes
+from node.run.external_groups import ExternalGroups, open_intake, open_mixture
 from node.run.outcome import Outcome
-from node.run.outside_groups import OutsideGroups, open_intake, open_mixture
 from node.run.own_groups import OwnGroups, open_sampler
 from node.run.rounds import Rounds
 from node.run.rules import Rules
@@ -83,7 +83,7 @@ class Trainer:
         self._own = OwnGroups(
             config, trained, self.sampler, indexes, sampling, verifier, journal, counters, author
         )
-        self._outside = OutsideGroups(
+        self._external = ExternalGroups(
             experience,
             open_mixture(config, rules, self.lead),
             open_intake(config, policy, manifest, secret or secrets.token_bytes(16), counters),
@@ -102,7 +102,7 @@ class Trainer:
         """The loop, after ``done`` rounds."""
         return Rounds(
             source=self._own.source(done),
-            outside=self._outside,
+            external=self._external,
             trained=self._trained,
             evaluate=self._evaluate,
             publish=lambda groups: publish(*self._own.shareable(groups)),

@@ -10,7 +10,7 @@ ones finds their groups 0.12 to 0.2 behind."""
 
 
 class PeersLead:
-    """A running mean of what the authors of outside groups earn more than this policy would.
+    """A running mean of what the authors of external groups earn more than this policy would.
 
     The lead of a group is its mean reward less the reward that this policy expects on its task
     (see :attr:`node.learner.update_stats.UpdateStats.lead`). Authors who do worse on their own

@@ -1,4 +1,4 @@
-"""Which outside groups an update takes beside the own ones.
+"""Which external groups an update takes beside the own ones.
 
 An author is drawn first, all alike, and then one of its groups; nobody gives a second one before
 everybody else who has any gave one. Groups without advantage are dropped first. How many are taken
@@ -77,7 +77,7 @@ class Mixture:
         self._rule = rule(settings, self._lead, options)
 
     def observe(self, lead: float, groups: int) -> None:
-        """Take in how far peers were ahead on the outside groups of an update."""
+        """Take in how far peers were ahead on the external groups of an update."""
         self._lead.observe(lead, groups)
 
     def spared(self, candidates: Iterable[Candidate], proven: Set[bytes]) -> int:
@@ -110,7 +110,7 @@ class Mixture:
         )
 
     def wanted(self, informative: int) -> int:
-        """Outside groups that an update has room for.
+        """External groups that an update has room for.
 
         Args:
             informative: own groups in the update that have an advantage.
@@ -156,7 +156,7 @@ class Mixture:
         """The places of those groups that the caps of their update allow.
 
         Args:
-            authors: of the outside groups that the update is to have.
+            authors: of the external groups that the update is to have.
             own: own groups in the update.
             proven: authors with standing.
         """

@@ -1,4 +1,4 @@
-"""How many outside groups an update takes, and in which order an author's are looked at."""
+"""How many external groups an update takes, and in which order an author's are looked at."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class MixtureSettings(Protocol):
 
     @property
     def external(self) -> int:
-        """J, own groups that outside ones spare; nothing is taken where it is zero."""
+        """J, own groups that external ones spare; nothing is taken where it is zero."""
 
     @property
     def informative(self) -> int:
-        """Groups with advantage, own and outside, that an update may be filled up to."""
+        """Groups with advantage, own and external, that an update may be filled up to."""
 
     @property
     def author_share(self) -> float:
@@ -66,7 +66,7 @@ class Selection(ABC):
 
     @abstractmethod
     def room(self, informative: int) -> int:
-        """Outside groups that an update has room for.
+        """External groups that an update has room for.
 
         Args:
             informative: own groups in the update that have an advantage.

@@ -72,7 +72,7 @@ def read_frames(evidence: Evidence, signed: bytes) -> tuple[Told, Result]:
 
 
 def only_verified(evidence: Evidence, told: Told, judge: Judge) -> Result:
-    """Every outside group that an update used has the rewards that this checker computes."""
+    """Every external group that an update used has the rewards that this checker computes."""
     result = Result("nothing unverified was trained on")
     query = "SELECT DISTINCT author, epoch, number FROM uses WHERE author!=x''"
     for author, epoch, number in evidence.rows(query):

@@ -42,7 +42,7 @@ def test_a_killed_node_goes_on_with_its_groups_and_trains_on_none_twice(
 
 
 def _own(folder: Path) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """Draws of the own groups that are begun, and of those that an update took."""
+    """TaskIndexes of the own groups that are begun, and of those that an update took."""
     with closing(sqlite3.connect(folder / "swarm-run" / "journal.sqlite")) as journal:
         begun = journal.execute("SELECT epoch, number FROM begun").fetchall()
         used = journal.execute("SELECT epoch, number FROM used WHERE author=x''").fetchall()

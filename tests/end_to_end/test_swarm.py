@@ -15,7 +15,7 @@ def test_two_nodes_and_a_seed_exchange_groups_and_train_on_them(swarm) -> None:
     first = swarm.node("first", address)
     second = swarm.node("second", address)
     for node in (first, second):
-        wait_until(lambda n=node: externals(n) >= 4, node, "outside groups in updates")
+        wait_until(lambda n=node: externals(n) >= 4, node, "external groups in updates")
     used = journal_rows(first.folder, "SELECT author, epoch, number FROM used WHERE trained")
     assert {author for author, _, _ in used} > {b""}
     assert not repeated(used)
@@ -26,7 +26,7 @@ def test_a_peer_with_another_tokenizer_and_group_size_is_learned_from(swarm) -> 
     narrow = swarm.node("narrow", address, policy__model="tiny", engine__group_size=6)
     wide = swarm.node("wide", address, policy__model="tiny-wide", engine__group_size=10)
     for node in (narrow, wide):
-        wait_until(lambda n=node: externals(n) >= 2, node, "outside groups in updates")
+        wait_until(lambda n=node: externals(n) >= 2, node, "external groups in updates")
 
 
 def test_a_killed_node_goes_on_and_uses_nothing_twice(swarm) -> None:
@@ -59,7 +59,7 @@ def test_a_node_whose_peers_all_vanish_goes_on_alone(swarm) -> None:
     alone_from = rounds(survivor)
     wait_until(lambda: rounds(survivor) >= alone_from + 20, survivor, "rounds alone")
     last = read_records(survivor.folder)[-1]
-    assert last["groups_own"] == 8, "the missing outside groups were not replaced by own ones"
+    assert last["groups_own"] == 8, "the missing external groups were not replaced by own ones"
 
 
 def test_a_node_started_before_its_swarm_joins_it_later(swarm) -> None:

@@ -25,7 +25,7 @@ def wait_until(condition: Callable[[], bool], process: NodeProcess, what: str) -
 
 
 def externals(process: NodeProcess) -> int:
-    """Outside groups that the node has trained on so far."""
+    """External groups that the node has trained on so far."""
     return sum(r["groups_external"] for r in read_records(process.folder))
 
 

@@ -125,7 +125,7 @@ class Recomputation:
         trained = sum(row[4] for row in used)
         told = sum(json.loads(line)["groups_external"] for line in _lines(node.folder))
         if trained != told:
-            faults.append(f"the journal knows of {trained} outside groups, the records of {told}")
+            faults.append(f"the journal knows of {trained} external groups, the records of {told}")
         return faults + self._pool_faults(node)
 
     def _pool_faults(self, node: NodeView) -> list[str]:

@@ -93,4 +93,4 @@ def test_a_group_learned_from_twice_and_a_record_too_few_are_found(
 ) -> None:
     twice, untold = faults(tmp_path, case, case.larry, [case.good, case.good], 1)
     assert twice.endswith("was learned from 2 times")
-    assert untold == "the journal knows of 2 outside groups, the records of 1"
+    assert untold == "the journal knows of 2 external groups, the records of 1"

@@ -25,8 +25,8 @@ from tests.support import character_tokenizer, lone_logprobs
 
 pytestmark = pytest.mark.vllm
 
-CONFIG = Config.with_overrides({"engine.kind": "vllm", "engine.yields": True})
-"""An engine that yields is as any other one until it is told to rest."""
+CONFIG = Config.with_overrides({"engine.kind": "vllm", "engine.sleep_mode": True})
+"""An engine that sleep_mode is as any other one until it is told to rest."""
 CONTEXT = 512
 PROMPTS = [(5, 6, 7), tuple(range(40)), (1, 2), (9,) * 150]
 COUNTERS = Counters()

@@ -18,7 +18,7 @@ def test_a_node_trains_adapters_on_what_vllm_writes_between_its_updates(tmp_path
     settings = {
         "engine.kind": "vllm",
         "engine.max_new_tokens": 16,
-        "engine.yields": "true",
+        "engine.sleep_mode": "true",
         "policy.lora_rank": 8,
         "schedule.mode": "overlap",
         "monitor.live": "false",

@@ -41,7 +41,7 @@ class Vllm(EngineKind):
     def settings(self, engine: EngineSection) -> dict[str, Any]:
         """Its share of the GPUs, and whether it gives memory back while it stands still."""
         told = engine.model_dump(include={"tensor_parallel", "gpu_memory"})
-        return {**told, "sleeps": engine.yields}
+        return {**told, "sleeps": engine.sleep_mode}
 
     def backend(self, settings: BackendSettings) -> Backend:
         """vLLM, which reads its environment while it is imported."""

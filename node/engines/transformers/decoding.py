@@ -19,7 +19,7 @@ from node.engines.transformers.fused_decoder import FusedDecoder, Past, fits
 from node.engines.transformers.kv_cache import Share, gathered, growing_cache, joinable
 from node.engines.transformers.length_buckets import alike
 from node.engines.transformers.prefill import logits_after, read
-from node.engines.transformers.sampler import draw
+from node.engines.transformers.sampler import sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 
@@ -119,7 +119,7 @@ class Decoding:
         """Sample one token of every row that is left; what is worth telling now."""
         rows, written = self._rows, list[Written]()
         assert rows is not None
-        tokens, logprobs = draw(rows.logits, self._sampling, self._random)
+        tokens, logprobs = sample_tokens(rows.logits, self._sampling, self._random)
         self._unsaved.append((tokens, logprobs))
         self._steps += 1
         rows.ended |= (tokens == self._stop).any(-1) | (rows.last == self._steps)

@@ -8,7 +8,9 @@ from torch import Tensor
 from node.engines.engine import Sampling
 
 
-def draw(logits: Tensor, sampling: Sampling, random: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample_tokens(
+    logits: Tensor, sampling: Sampling, random: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """One token a row, and its log-prob under the distribution it was drawn from.
 
     Inverts the cumulative distribution in float64: one random number a row, and no bias in large

@@ -1,4 +1,4 @@
-"""Outside rollouts as the policy's own."""
+"""External rollouts as the policy's own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from node.learner.correction import Correction
 
 
 class Uncorrected(Correction):
-    """Takes outside rollouts for the policy's own, as published in SAPO (arXiv:2509.08721)."""
+    """Takes external rollouts for the policy's own, as published in SAPO (arXiv:2509.08721)."""
 
-    def outside(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+    def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         """One everywhere, ``[C, T]``."""
         return torch.ones_like(prox)

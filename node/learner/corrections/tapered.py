@@ -1,4 +1,4 @@
-"""Outside answers count as far as this policy might have written them."""
+"""External answers count as far as this policy might have written them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ processor a hundred times as long as another one: text made for that would stop 
 
 
 class Tapered(Correction):
-    """An outside answer counts as far as this policy might have written it.
+    """An external answer counts as far as this policy might have written it.
 
     The weights are those of :func:`tapered_weights`; its group counts by its use beside that.
     """
 
     by_use = True
 
-    def outside(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+    def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         """Weights, ``[C, T]``; a claim lowers one and never raises it."""
         return tapered_weights(
             prox, entropies, batch.behaviour, batch.known, mask, batch.advantages

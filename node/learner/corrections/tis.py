@@ -13,7 +13,7 @@ from node.learner.correction import Correction
 class TisOptions(Section):
     """Of truncated importance sampling."""
 
-    cap: float = key(2.0, "Upper bound of a weight; 1 for outside tokens.", gt=0)
+    cap: float = key(2.0, "Upper bound of a weight; 1 for external tokens.", gt=0)
 
 
 class Truncated(Correction):
@@ -22,7 +22,7 @@ class Truncated(Correction):
     Options = TisOptions
     options: TisOptions
 
-    def outside(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+    def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         """Weights, ``[C, T]``; a claim lowers one and never raises it."""
         cap = min(self.options.cap, 1.0)
         return tis_weights(prox, batch.behaviour, mask & batch.known, cap)

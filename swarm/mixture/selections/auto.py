@@ -1,4 +1,4 @@
-"""As many outside groups as fill an update up with what teaches."""
+"""As many external groups as fill an update up with what teaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As many outside groups as are asked for."""
+"""As many external groups as are asked for."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Mine(Advantage):
     "mixture.correction": """
 from node.learner.correction import Correction
 class Mine(Correction):
-    def outside(self, prox, entropies, mask, batch):
+    def external(self, prox, entropies, mask, batch):
         return prox * 0
 """,
     "mixture.select": """
@@ -187,8 +187,10 @@ def test_keys_of_an_earlier_release_are_read_with_a_warning(caplog) -> None:
             {
                 "learner": {"normalise_std": False, "tis_cap": 3.0, "lr": 1e-5},
                 "mixture": {"correction": "tis"},
+                "engine": {"yields": True},
             }
         )
+    assert config.engine.sleep_mode
     assert config.learner.advantage == "dr_grpo"
     assert config.mixture.correction_options == {"cap": 3.0}
     assert config.learner.lr == 1e-5

@@ -8,7 +8,7 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import fits
 from node.engines.transformers.kv_cache import growing_cache
-from node.engines.transformers.sampler import draw
+from node.engines.transformers.sampler import sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 from tests.support import character_tokenizer, lone_logprobs, random_policy
@@ -180,7 +180,7 @@ def test_draws_follow_the_softmax_at_the_temperature_asked_for():
     logits = torch.tensor([2.0, 0.0, -1.0, float("-inf"), 1.0])
     sampling = Sampling(temperature=2.0)
     random = torch.Generator().manual_seed(0)
-    tokens, logprobs = draw(logits.expand(40_000, -1), sampling, random)
+    tokens, logprobs = sample_tokens(logits.expand(40_000, -1), sampling, random)
     expected = (logits / 2.0).softmax(-1)
     frequency = tokens[:, 0].bincount(minlength=5)
     torch.testing.assert_close(frequency / 40_000, expected, atol=0.01, rtol=0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from node.experiment.jobs import Job
-from node.experiment.worker_pool import Crew
+from node.experiment.worker_pool import WorkerPool
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +21,8 @@ def one_thread() -> Iterator[None]:
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """An experiment's jobs are done here instead of in worker processes, and not reported."""
 
-    def do(crew: Crew, jobs, progress) -> None:
+    def do(crew: WorkerPool, jobs, progress) -> None:
         for job in jobs:
             Job.decode(job.encode()).do(lambda rounds: None)
 
-    monkeypatch.setattr(Crew, "do", do)
+    monkeypatch.setattr(WorkerPool, "do", do)

@@ -31,7 +31,7 @@ from node.experiment.settings import (
 )
 from node.experiment.simulation import SimulatedNode, run_simulation
 from node.experiment.surroundings import Surroundings
-from node.experiment.worker_pool import Crew
+from node.experiment.worker_pool import WorkerPool
 from node.run.outcome import Outcome
 from node.run.participant import Participant
 from node.run.rules import Rules
@@ -149,7 +149,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Titles of the jobs done, here instead of in worker processes."""
     titles: list[str] = []
 
-    def do(crew: Crew, jobs: Sequence[Job], progress) -> None:
+    def do(crew: WorkerPool, jobs: Sequence[Job], progress) -> None:
         for job in jobs:
             if len(titles) == 3:
                 titles.append("killed")
@@ -158,7 +158,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             progress(job, SMALL.rounds, True)
             titles.append(job.title)
 
-    monkeypatch.setattr(Crew, "do", do)
+    monkeypatch.setattr(WorkerPool, "do", do)
     return titles
 
 
@@ -201,7 +201,7 @@ def test_worker_processes_do_what_is_done_here_and_say_what_killed_them(tmp_path
     folder.open(settings)
     jobs = [Job(str(tmp_path), settings, seed, mix("4/4")) for seed in (0, 1)]
     seen: list[tuple[str, bool]] = []
-    with Crew(1, folder.log) as crew:
+    with WorkerPool(1, folder.log) as crew:
         crew.do(jobs, lambda job, rounds, finished: seen.append((job.title, finished)))
         broken = Job(
             str(tmp_path), replace(settings, model=str(tmp_path / "nothing")), 2, mix("4/4")

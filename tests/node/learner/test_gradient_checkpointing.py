@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
-from node.learner.gradient_checkpointing import Recomputing
+from node.learner.gradient_checkpointing import GradientCheckpointing
 from node.learner.learner import Learner
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, gradient_of, weights
@@ -63,4 +63,4 @@ def test_a_model_whose_layers_cannot_be_computed_again_is_refused_by_name():
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9))
     model.supports_gradient_checkpointing = False
     with pytest.raises(ConfigError, match=r"learner.gradient_checkpointing.*GPT2LMHeadModel"):
-        Recomputing(model)
+        GradientCheckpointing(model)

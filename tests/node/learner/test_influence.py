@@ -46,27 +46,27 @@ def hot(own: bool = False) -> TrainingGroup:
 NORMS = st.floats(0, 1e6)
 
 
-@example(own=0.0, outside=[1.0, 5e-324], idle=2)
-@given(own=NORMS, outside=st.lists(NORMS, min_size=1, max_size=12), idle=st.integers(0, 12))
-def test_the_bound_is_the_largest_under_which_no_outside_group_has_more_than_twice_its_part(
-    own, outside, idle
+@example(own=0.0, external=[1.0, 5e-324], idle=2)
+@given(own=NORMS, external=st.lists(NORMS, min_size=1, max_size=12), idle=st.integers(0, 12))
+def test_the_bound_is_the_largest_under_which_no_external_group_has_more_than_twice_its_part(
+    own, external, idle
 ):
-    groups = len(outside) + idle
-    level = bound(own, outside, groups)
+    groups = len(external) + idle
+    level = bound(own, external, groups)
 
     def allowed(t: float) -> float:
-        return 2 / groups * (own + math.fsum(min(norm, t) for norm in outside))
+        return 2 / groups * (own + math.fsum(min(norm, t) for norm in external))
 
-    highest = min(level, max(outside))
+    highest = min(level, max(external))
     assert highest <= allowed(highest) * (1 + 1e-6) + 1e-9
-    if level < max(outside) * (1 - 1e-6):
+    if level < max(external) * (1 - 1e-6):
         more = level * 1.01 + 1e-6
         assert more >= allowed(more) * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo", "cispo"])
 @pytest.mark.parametrize("intruder", [fat(), hot()], ids=["fat", "hot"])
-def test_no_outside_group_has_more_than_twice_its_part_of_the_gradient(intruder, loss):
+def test_no_external_group_has_more_than_twice_its_part_of_the_gradient(intruder, loss):
     config = changed(CONFIG, loss=loss)
     stats = Learner(random_policy(), config).update([*HONEST, intruder])
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6
@@ -78,8 +78,8 @@ def test_a_group_far_above_the_others_is_scaled_down_to_the_bound():
         alone = [gradient_of([each]) / 12 for each in (*HONEST, intruder)]
         norms = [float(each.norm()) for each in alone]
         own = math.fsum(n for n, g in zip(norms, HONEST, strict=False) if g.own)
-        outside = [n for n, g in zip(norms, [*HONEST, intruder], strict=True) if not g.own]
-        level = bound(own, outside, 12)
+        external = [n for n, g in zip(norms, [*HONEST, intruder], strict=True) if not g.own]
+        level = bound(own, external, 12)
         expected = sum(
             each if g.own else each * min(1.0, level / norm)
             for each, norm, g in zip(alone, norms, [*HONEST, intruder], strict=True)
@@ -88,9 +88,9 @@ def test_a_group_far_above_the_others_is_scaled_down_to_the_bound():
 
 
 def test_groups_of_equal_norm_are_added_as_in_one_pass():
-    outside = [dataclasses.replace(g, own=False) for g in MIXED]
+    external = [dataclasses.replace(g, own=False) for g in MIXED]
     torch.testing.assert_close(
-        gradient_of([MIXED[0], *outside[1:]]), gradient_of(MIXED), atol=1e-6, rtol=1e-4
+        gradient_of([MIXED[0], *external[1:]]), gradient_of(MIXED), atol=1e-6, rtol=1e-4
     )
 
 

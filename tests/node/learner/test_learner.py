@@ -137,19 +137,19 @@ def test_own_stale_tokens_are_weighed_by_importance_and_dropped_beyond_the_cap()
     torch.testing.assert_close(clamped, plain * CONFIG.stale_cap, atol=1e-5, rtol=1e-3)
 
 
-def test_outside_tokens_keep_their_own_correction_beside_stale_ones():
-    outside = [dataclasses.replace(g, own=False) for g in behaving(MIXED, 3.0)]
+def test_external_tokens_keep_their_own_correction_beside_stale_ones():
+    external = [dataclasses.replace(g, own=False) for g in behaving(MIXED, 3.0)]
     for correction in ("none", "tis", "tapered"):
         torch.testing.assert_close(
-            gradient_of(outside, decoupled=True, correction=correction, spread=EVEN),
-            gradient_of(outside, correction=correction, spread=EVEN),
+            gradient_of(external, decoupled=True, correction=correction, spread=EVEN),
+            gradient_of(external, correction=correction, spread=EVEN),
         )
 
 
-def test_an_outside_token_never_weighs_more_for_what_its_author_claims():
-    outside = [dataclasses.replace(g, own=False) for g in MIXED]
-    plain = gradient_of(forgotten(outside), correction="tis")
-    modest, boastful = behaving(outside, -0.5), behaving(outside, 3.0)
+def test_an_external_token_never_weighs_more_for_what_its_author_claims():
+    external = [dataclasses.replace(g, own=False) for g in MIXED]
+    plain = gradient_of(forgotten(external), correction="tis")
+    modest, boastful = behaving(external, -0.5), behaving(external, 3.0)
     torch.testing.assert_close(gradient_of(boastful, correction="tis"), plain)
     torch.testing.assert_close(
         gradient_of(modest, correction="tis"), plain * 0.6065, atol=1e-5, rtol=1e-3
@@ -159,12 +159,12 @@ def test_an_outside_token_never_weighs_more_for_what_its_author_claims():
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "gspo", "cispo"])
 def test_log_probs_of_65504_below_zero_change_nothing(loss):
     config = changed(CONFIG, loss=loss)
-    outside = [dataclasses.replace(g, own=False) for g in MIXED]
-    absurd = behaving(outside, 65504.0)
+    external = [dataclasses.replace(g, own=False) for g in MIXED]
+    absurd = behaving(external, 65504.0)
     for correction in ("none", "tis", "tapered"):
         torch.testing.assert_close(
             gradient_of(absurd, config, EVEN, correction=correction),
-            gradient_of(forgotten(outside), config, EVEN, correction=correction),
+            gradient_of(forgotten(external), config, EVEN, correction=correction),
         )
 
 
@@ -227,9 +227,9 @@ def test_an_update_tells_ages_ratios_and_what_was_dropped():
 
 
 def test_no_claim_of_a_stranger_reaches_the_statistics():
-    outside = [dataclasses.replace(g, own=False) for g in behaving(MIXED, 65504.0)]
+    external = [dataclasses.replace(g, own=False) for g in behaving(MIXED, 65504.0)]
     own = dated(behaving([group(7, (0.0, 1.0))], 0.0), 0)
-    stats = Learner(random_policy(), CONFIG).update([*outside, *own])
+    stats = Learner(random_policy(), CONFIG).update([*external, *own])
     assert (stats.ratio_low, stats.ratio_high) == pytest.approx((1.0, 1.0), rel=1e-3)
     assert (stats.ratio_mean, stats.ratio_max) == pytest.approx((1.0, 1.0), rel=1e-3)
 
@@ -469,12 +469,12 @@ def test_a_group_without_a_prompt_is_refused():
 def test_the_lead_of_peers_is_their_reward_less_what_the_policy_expects_on_their_tasks(budget):
     policy = random_policy()
     short = [TrainingCompletion((token,), (True,)) for token in (3, 4, 3, 5)]
-    outside = TrainingGroup((7, 8), tuple(short), (1.0, 0.5, 1.0, 0.0), own=False)
+    external = TrainingGroup((7, 8), tuple(short), (1.0, 0.5, 1.0, 0.0), own=False)
     with torch.no_grad():
         chances = [lone_logprobs(policy, (7, 8), (token,)).exp().item() for token in (3, 4)]
     learner = Learner(policy, changed(CONFIG, micro_batch_tokens=budget))
-    idle = dataclasses.replace(outside, rewards=(1.0,) * 4)
-    stats = learner.update([*MIXED, outside, idle])
+    idle = dataclasses.replace(external, rewards=(1.0,) * 4)
+    stats = learner.update([*MIXED, external, idle])
     assert stats.groups_external == 1
     assert stats.lead == pytest.approx(2.5 / 4 - (chances[0] + 0.5 * chances[1]), abs=1e-5)
 

@@ -51,7 +51,7 @@ def settled() -> Policy:
 
 
 def written(policy: Policy, seed: int, plant: tuple[int, ...] = ()) -> TrainingGroup:
-    """An outside group of what this policy would write, with ``plant`` before right answers."""
+    """An external group of what this policy would write, with ``plant`` before right answers."""
     prompt = (3, 1 + seed, 4)
     done, rewards = [], []
     for place in range(4):
@@ -126,7 +126,7 @@ def test_an_update_of_nothing_useful_makes_no_step(together, monkeypatch):
     assert torch.equal(before, after)
 
 
-def test_a_correction_that_takes_outside_rollouts_as_they_are_weighs_no_token():
+def test_a_correction_that_takes_external_rollouts_as_they_are_weighs_no_token():
     policy = settled()
     stats = Learner(policy, CONFIG).update([written(policy, 0, improbable(policy))])
     assert stats.masked_fraction == 0.0 and not stats.skipped

@@ -26,13 +26,13 @@ from node.learner.advantages.grpo import Standardised
 from node.learner.batches import Row, TrainingCompletion, TrainingGroup, held_tokens, micro_batches
 from node.learner.learner import Learner
 from node.learner.logprobs import distributions, token_logprobs
-from node.learner.prompt_sharing import Sharing, fits
+from node.learner.prompt_sharing import RowCost, fits
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
 from tests.library_privates import attend_by
 from tests.support import lone_logprobs, random_policy
 
-ALWAYS = Sharing(matrices=1, pair=0, mask_weight=1e-3)
+ALWAYS = RowCost(matrices=1, pair=0, mask_weight=1e-3)
 IDS = st.integers(0, 95)
 SHAPE = {
     "vocab_size": 98,
@@ -72,7 +72,7 @@ def policy(request) -> Policy:
 
 
 def update(
-    policy: Policy, sharing: Sharing | None, drawn: list[TrainingGroup], config: LearnerSection, how
+    policy: Policy, sharing: RowCost | None, drawn: list[TrainingGroup], config: LearnerSection, how
 ) -> tuple[torch.Tensor, UpdateStats]:
     """The gradient and the report of an update that leaves the policy as it is."""
     learner = Learner(policy, config, correction=how)
@@ -174,7 +174,7 @@ def test_micro_batches_of_several_rows_stay_within_the_budget_with_their_masks(b
 
 
 def test_short_answers_share_their_prompt_and_long_ones_do_not():
-    sharing = Sharing.of(random_policy().model)
+    sharing = RowCost.of(random_policy().model)
 
     def rows(prompt: int, answer: int) -> int:
         done = (TrainingCompletion((1,) * answer, (True,) * answer),) * 8
@@ -188,7 +188,7 @@ def test_short_answers_share_their_prompt_and_long_ones_do_not():
 
 def test_a_large_model_shares_prompts_of_ordinary_rollouts():
     """Half a billion weights, a prompt of 200 tokens and eight answers of 60."""
-    sharing = Sharing(matrices=360_000_000, pair=2 * 24 * 896, mask_weight=1 / (24 * 896))
+    sharing = RowCost(matrices=360_000_000, pair=2 * 24 * 896, mask_weight=1 / (24 * 896))
     done = (TrainingCompletion((1,) * 60, (True,) * 60),) * 8
     row = Row((1,) * 200, done, (0.0,) * 8, own=True)
     assert sharing.rows(row, 8192) == [row]

@@ -153,6 +153,8 @@ def test_memory_that_runs_out_in_the_optimizers_step_is_told_by_what_would_help(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     learner.optimizer.adam.step = step
-    with pytest.raises(NodeError, match=r"optimizer's step.*adamw8bit.*learner.offload.*yields"):
+    with pytest.raises(
+        NodeError, match=r"optimizer's step.*adamw8bit.*learner.offload.*sleep_mode"
+    ):
         learner.update(MIXED)
     assert policy.version == 0

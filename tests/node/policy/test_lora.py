@@ -16,7 +16,7 @@ from node.engines.weight_snapshot import Snapshot, load_into
 from node.errors import ConfigError
 from node.learner.learner import Learner
 from node.policy.policy import Policy
-from node.run.resume import Progress
+from node.run.resume import RunState
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
@@ -219,7 +219,7 @@ def test_a_run_goes_on_with_the_adapter_that_it_was_begun_with_and_no_other(
     node: RunFolder, begun: Policy, key: str, value: object
 ):
     config = PolicySection(model=begun.name, device="cpu", lora_rank=4)
-    progress = Progress(node, None)
+    progress = RunState(node, None)
     assert torch.equal(logits(progress.policy(config)), logits(begun))
     with pytest.raises(ConfigError, match=rf"policy.{key}: .*go back to"):
         progress.policy(changed(config, **{key: value}))
@@ -229,4 +229,4 @@ def test_a_run_of_all_weights_does_not_go_on_with_an_adapter(base: Path, node: R
     about = {"round": 1, "model": str(base), "dtype": "float32"}
     Checkpoints(node.checkpoints).save(1, random_policy().save, about)
     with pytest.raises(ConfigError, match=r"policy.lora_rank: 4.*go back to 0"):
-        Progress(node, None).policy(PolicySection(model=str(base), device="cpu", lora_rank=4))
+        RunState(node, None).policy(PolicySection(model=str(base), device="cpu", lora_rank=4))

@@ -15,11 +15,11 @@ from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.intake import Intake, Limits
 from node.rollout.overlapping_generator import OverlappingGenerator
-from node.rollout.staleness_window import Window
+from node.rollout.staleness_window import StalenessWindow
 from node.rollout.task_indexes import TaskIndexes
-from node.rollout.unfinished_groups import Shelf
+from node.rollout.unfinished_groups import UnfinishedGroups
+from node.run.external_groups import ExternalGroups
 from node.run.outcome import Outcome
-from node.run.outside_groups import OutsideGroups
 from node.run.rounds import Rounds
 from node.run.trained_policy import TrainedPolicy
 from node.tasks.sampler import TaskSampler
@@ -177,8 +177,8 @@ class Parts:
         version: int = 0,
         threads: Executor | None = None,
     ) -> OverlappingGenerator:
-        self.shelf = Shelf(self.journal)
-        self.window = Window(staleness, over_provision=share, version=version)
+        self.unfinished = UnfinishedGroups(self.journal)
+        self.window = StalenessWindow(staleness, over_provision=share, version=version)
         return OverlappingGenerator(
             self.tasks,
             policy=self.policy,
@@ -186,23 +186,23 @@ class Parts:
             sampling=self.sampling,
             group_size=GROUP,
             window=self.window,
-            shelf=self.shelf,
-            yields=share > 0,
+            unfinished=self.unfinished,
+            sleep_mode=share > 0,
             threads=threads or AtOnce(),
             counters=self.counters,
         )
 
-    def rounds(self, source, *, size: int = 3, done: int = 0, yields: bool = False) -> Rounds:
+    def rounds(self, source, *, size: int = 3, done: int = 0, sleep_mode: bool = False) -> Rounds:
         clock = VirtualClock(0.0)
         pool = Pool(self.journal, 8, 60.0, clock, self.counters)
         config = Config.with_overrides({"learner.lr": 1e-3, "mixture.correction": "none"})
         trained = TrainedPolicy(config, self.policy, self.counters, self.engine)
-        self.learner, trained.yields = trained.learner, yields
+        self.learner, trained.sleep_mode = trained.learner, sleep_mode
         self.outcomes: list[Outcome] = []
         self.published: list[tuple[int, int]] = []
         return Rounds(
             source=source,
-            outside=OutsideGroups(
+            external=ExternalGroups(
                 Experience.around(pool, self.journal, clock, self.counters),
                 Mixture(MixtureSection(external=0), 0),
                 Intake(self.policy, Limits(1, 1), {}, b"", self.counters),

@@ -16,7 +16,7 @@ from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
-from node.rollout.unfinished_groups import Shelf
+from node.rollout.unfinished_groups import UnfinishedGroups
 from node.run.outcome import Outcome
 from node.run.rounds import Rounds
 from swarm.common.clock import VirtualClock
@@ -124,12 +124,12 @@ def watched(journal, calls: list[str], **settings) -> tuple[Parts, Rounds]:
     return made, rounds
 
 
-@pytest.mark.parametrize("yields", [False, True])
-def test_an_engine_that_yields_rests_while_the_policy_learns(journal, yields) -> None:
+@pytest.mark.parametrize("sleep_mode", [False, True])
+def test_an_engine_in_sleep_mode_rests_while_the_policy_learns(journal, sleep_mode) -> None:
     calls: list[str] = []
-    _, rounds = watched(journal, calls, yields=yields)
+    _, rounds = watched(journal, calls, sleep_mode=sleep_mode)
     rounds.step()
-    assert calls == [*(["rest"] if yields else []), "learn", "update"]
+    assert calls == [*(["rest"] if sleep_mode else []), "learn", "update"]
 
 
 def test_an_update_that_fails_after_its_first_step_leaves_the_engine_no_earlier_weights(
@@ -156,7 +156,7 @@ def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_fir
         source.generate(3, Stopwatch())
         kept = {
             (group.ticket, number): each.tokens
-            for group in made.shelf.groups()
+            for group in made.unfinished.groups()
             for number, each in group.completions.items()
             if each.finish is None
         }
@@ -214,7 +214,7 @@ def test_a_task_that_is_slow_to_score_delays_no_other(journal) -> None:
     source = made.overlapping(2, threads=ThreadPoolExecutor(2))
     taken = [source.generate(3, Stopwatch()) for _ in range(2)]
     assert [len(groups) for groups in taken] == [3, 3]
-    (slow,) = [g.ticket for g in made.shelf.groups() if g.task.ref.seed == teacher.slow]
+    (slow,) = [g.ticket for g in made.unfinished.groups() if g.task.ref.seed == teacher.slow]
     assert slow in made.window.running
     teacher.go_on.set()
     late = source.generate(3, Stopwatch())
@@ -239,7 +239,7 @@ def test_groups_that_cannot_be_scored_leave_their_place_empty(journal) -> None:
     groups = [source.generate(4, Stopwatch()) for _ in range(3)]
     assert [len(each) for each in groups] == [2, 2, 2]
     assert made.counters.snapshot()["own_groups_unscored{reason=crashed}"] == 6
-    assert not made.shelf.groups()
+    assert not made.unfinished.groups()
 
 
 def test_a_failed_update_is_raised_and_the_next_round_goes_on(journal) -> None:
@@ -344,7 +344,7 @@ def test_a_stopped_node_goes_on_with_what_it_had_begun(journal) -> None:
     source = made.overlapping(1)
     source.generate(3, Stopwatch())
     source.close()
-    kept = {group.ticket: group for group in made.shelf.groups()}
+    kept = {group.ticket: group for group in made.unfinished.groups()}
     assert any(w.finish is None for group in kept.values() for w in group.completions.values())
 
     again = parts(journal)
@@ -360,7 +360,7 @@ def test_a_stopped_node_goes_on_with_what_it_had_begun(journal) -> None:
 def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(journal) -> None:
     made = parts(journal)
     made.overlapping(1).generate(3, Stopwatch())
-    left = [group.task.ref.level for group in made.shelf.groups()]
+    left = [group.task.ref.level for group in made.unfinished.groups()]
     again = parts(journal)
     again.tasks.sampler.levels = (("sums", 0),)
     again.overlapping(1, version=1)
@@ -399,12 +399,12 @@ def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
                 raise Crash
 
         made = parts(journal, lambda policy, die=die: VirtualEngine(policy, die), version=done)
-        shelf = Shelf(journal)
-        shelf.rewind(done, done)
+        unfinished = UnfinishedGroups(journal)
+        unfinished.rewind(done, done)
         done = run_until_crash(made, *schedule, done)
         trained += [g.key for o in made.outcomes for g in o.own]
         filtered += sum(n for name, n in made.counters.snapshot().items() if "filtered" in name)
-        buffered = {(g.task.epoch, g.task.index) for g in shelf.groups()}
+        buffered = {(g.task.epoch, g.task.index) for g in unfinished.groups()}
         ((started,),) = journal.read("SELECT coalesce(max(next), 0) FROM draws")
         used = journal.read("SELECT epoch, number FROM used WHERE author=x''")
         journal.close()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from node.rollout.staleness_window import Window
+from node.rollout.staleness_window import StalenessWindow
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -18,7 +18,7 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(staleness=st.integers(0, 3), share=st.sampled_from([0.0, 0.25, 1.0]))
     def open(self, staleness: int, share: float) -> None:
         self.staleness, self.share = staleness, min(share, float(staleness))
-        self.window = Window(staleness, over_provision=self.share)
+        self.window = StalenessWindow(staleness, over_provision=self.share)
         self.begun: dict[int, int] = {}
         self.settled: set[int] = set()
         self.started = self.trained = self.filtered = 0
@@ -63,7 +63,7 @@ class AnyOrder(RuleBasedStateMachine):
     def restart(self) -> None:
         """Every group that was not taken is gone on with; verdicts are given again."""
         version = self.window.version
-        self.window = Window(self.staleness, over_provision=self.share, version=version)
+        self.window = StalenessWindow(self.staleness, over_provision=self.share, version=version)
         self.restarted = True
         self.settled.clear()
         self.sizes = self.sizes[:version]
@@ -110,7 +110,7 @@ TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadl
     st.integers(1, 8),
 )
 def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size) -> None:
-    window = Window(staleness, over_provision=min(share, staleness))
+    window = StalenessWindow(staleness, over_provision=min(share, staleness))
     for _ in range(12):
         window.plan(draw.randint(1, size))
         assert not window.expire()
@@ -125,8 +125,8 @@ def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size) ->
         window.take()
 
 
-def filled(staleness: int, size: int = 2, *, share: float = 0.0) -> Window:
-    window = Window(staleness, over_provision=share)
+def filled(staleness: int, size: int = 2, *, share: float = 0.0) -> StalenessWindow:
+    window = StalenessWindow(staleness, over_provision=share)
     window.plan(size)
     for _ in range(window.capacity):
         window.begin()
@@ -165,7 +165,7 @@ def test_over_provision_bounds_the_groups_that_run_at_a_time() -> None:
 
 
 def test_groups_of_a_run_with_a_looser_bound_expire() -> None:
-    window = Window(1, version=5)
+    window = StalenessWindow(1, version=5)
     for ticket, version in enumerate((3, 4, 5)):
         window.resume(ticket, version)
     window.plan(2)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.rollout.own_task import OwnTask
-from node.rollout.unfinished_groups import KeptCompletion, Place, Shelf
+from node.rollout.unfinished_groups import Place, UnfinishedCompletion, UnfinishedGroups
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
@@ -29,27 +29,31 @@ def journal() -> Journal:
 
 
 @pytest.fixture
-def shelf(journal: Journal) -> Shelf:
-    shelf = Shelf(journal)
-    shelf.begin(enumerate(TASKS), 5)
-    return shelf
+def unfinished(journal: Journal) -> UnfinishedGroups:
+    unfinished = UnfinishedGroups(journal)
+    unfinished.begin(enumerate(TASKS), 5)
+    return unfinished
 
 
 @given(begun_texts, st.sampled_from([None, *Finish]))
 def test_what_is_written_comes_back_to_the_last_bit(begun: Tokens, finish: Finish | None) -> None:
-    shelf = Shelf(Journal(MEMORY, VirtualClock(0.0)))
-    shelf.begin(enumerate(TASKS), 5)
-    shelf.write([(Place(1, 3), KeptCompletion(begun, finish))])
-    kept = shelf.groups()
+    unfinished = UnfinishedGroups(Journal(MEMORY, VirtualClock(0.0)))
+    unfinished.begin(enumerate(TASKS), 5)
+    unfinished.write([(Place(1, 3), UnfinishedCompletion(begun, finish))])
+    kept = unfinished.groups()
     assert [(k.ticket, k.task, k.version) for k in kept] == [(t, TASKS[t], 5) for t in range(3)]
-    assert [k.completions for k in kept] == [{}, {3: KeptCompletion(begun, finish)}, {}]
+    assert [k.completions for k in kept] == [{}, {3: UnfinishedCompletion(begun, finish)}, {}]
 
 
-def test_taken_groups_are_used_and_dropped_ones_are_gone(shelf: Shelf, journal: Journal) -> None:
-    shelf.write([(Place(t, 0), KeptCompletion(Tokens((1,), (-1.0,), (5,)))) for t in range(3)])
-    shelf.take([0, 2], 9)
-    shelf.drop([1])
-    assert shelf.groups() == []
+def test_taken_groups_are_used_and_dropped_ones_are_gone(
+    unfinished: UnfinishedGroups, journal: Journal
+) -> None:
+    unfinished.write(
+        [(Place(t, 0), UnfinishedCompletion(Tokens((1,), (-1.0,), (5,)))) for t in range(3)]
+    )
+    unfinished.take([0, 2], 9)
+    unfinished.drop([1])
+    assert unfinished.groups() == []
     assert journal.read("SELECT author, epoch, number, step, trained FROM used") == [
         (b"", 7, 0, 9, 0),
         (b"", 7, 2, 9, 0),
@@ -57,17 +61,19 @@ def test_taken_groups_are_used_and_dropped_ones_are_gone(shelf: Shelf, journal: 
     assert journal.read("SELECT * FROM written") == []
 
 
-def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote(shelf: Shelf) -> None:
-    shelf.write(
+def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote(
+    unfinished: UnfinishedGroups,
+) -> None:
+    unfinished.write(
         [
-            (Place(0, 0), KeptCompletion(Tokens((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
-            (Place(0, 1), KeptCompletion(Tokens((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
-            (Place(1, 0), KeptCompletion(Tokens((5,), (-1.0,), (4,)))),
+            (Place(0, 0), UnfinishedCompletion(Tokens((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
+            (Place(0, 1), UnfinishedCompletion(Tokens((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
+            (Place(1, 0), UnfinishedCompletion(Tokens((5,), (-1.0,), (4,)))),
         ]
     )
-    assert shelf.rewind(2, 3) == 2
-    first, second, _ = shelf.groups()
+    assert unfinished.rewind(2, 3) == 2
+    first, second, _ = unfinished.groups()
     assert first.completions[0].finish is Finish.STOP
-    assert first.completions[1] == KeptCompletion(Tokens((3,), (-1.0,), (3,)))
-    assert second.completions[0] == KeptCompletion(Tokens())
-    assert [kept.version for kept in shelf.groups()] == [2, 2, 2]
+    assert first.completions[1] == UnfinishedCompletion(Tokens((3,), (-1.0,), (3,)))
+    assert second.completions[0] == UnfinishedCompletion(Tokens())
+    assert [kept.version for kept in unfinished.groups()] == [2, 2, 2]

@@ -12,7 +12,7 @@ import torch
 from node.engines.transformers.engine import TransformersEngine
 from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.learner import Learner
-from node.run.resume import Progress
+from node.run.resume import RunState
 from node.storage.run_folder import RunFolder
 from node.tasks.sampler import TaskSampler
 from swarm.common.clock import VirtualClock
@@ -48,9 +48,9 @@ def test_what_a_node_knows_of_its_peers_and_of_itself_outlives_it(tmp_path: Path
     before.learner.update(MIXED)
     before.lead.observe(-0.2, 40)
     before.alarm.look([1.0, 0.0, 1.0, 1.0])
-    Progress(folder, journal).save(3, before)
+    RunState(folder, journal).save(3, before)
 
-    progress = Progress(folder, journal)
+    progress = RunState(folder, journal)
     progress.restore(after, pool)
     assert progress.round == 3
     assert after.policy.version == before.policy.version == 1
@@ -63,8 +63,8 @@ def test_a_checkpoint_from_before_these_were_kept_is_gone_on_with(tmp_path: Path
     folder = RunFolder(tmp_path / "run").create()
     journal = Journal(folder.journal, VirtualClock(0.0))
     pool = Pool(journal, 8, 60.0, VirtualClock(0.0), Counters())
-    Progress(folder, journal).save(1, trainer())
-    progress = Progress(folder, journal)
+    RunState(folder, journal).save(1, trainer())
+    progress = RunState(folder, journal)
     for name in ("lead", "forgetting"):
         del progress.loaded.state[name]
     progress.restore(again := trainer(), pool)

@@ -1,4 +1,4 @@
-"""What is not learned from in an outside group, however right it is.
+"""What is not learned from in an external group, however right it is.
 
 Text can be right and still be there for what stands beside the answer: a phrase that the reader is
 to pick up (arXiv:2511.09780). So completions that their group's rewards would have this node

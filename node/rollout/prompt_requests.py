@@ -12,7 +12,7 @@ from node.evaluation.evaluator import LONGER_CONTEXT, fitting
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.running_group import RunningGroup
-from node.rollout.staleness_window import Window
+from node.rollout.staleness_window import StalenessWindow
 from swarm.common.counters import Counters
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ MANY_UNBUILT = 8
 """Tasks in a row that cannot be built: it is no longer one of them that is to blame."""
 
 
-class Asking:
+class PromptRequests:
     """Groups whose question is not known yet.
 
     Args:
@@ -36,7 +36,7 @@ class Asking:
         self,
         tasks: Generator,
         policy: Policy,
-        window: Window,
+        window: StalenessWindow,
         threads: Executor,
         listen: Callable[[Future[Any]], None],
         counters: Counters,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from node.config.config import Config
 from node.config.kinds import SELECTIONS
 from node.learner.batches import TrainingGroup
-from node.learner.outside_filters import FILTERS
+from node.learner.external_filters import FILTERS
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
@@ -25,7 +25,7 @@ from swarm.pooled_group import PooledGroup
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Outside groups of one update, marked as used.
+    """External groups of one update, marked as used.
 
     Attributes:
         training: what is learned of each.
@@ -37,14 +37,14 @@ class Taken:
     proven: frozenset[bytes]
 
 
-class OutsideGroups:
+class ExternalGroups:
     """Takes groups from the pool, and remembers of their authors what updates made of them.
 
     Args:
         experience: its accounts say whose groups have proved useful, and are told what each update
             makes of them.
-        intake: cuts outside groups to size.
-        spared: J, own groups that outside ones spare; what the pool lacks is generated.
+        intake: cuts external groups to size.
+        spared: J, own groups that external ones spare; what the pool lacks is generated.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class OutsideGroups:
         self._spared = spared
 
     def missing(self) -> int:
-        """Own groups that outside ones could spare, and do not."""
+        """Own groups that external ones could spare, and do not."""
         if not self._spared:
             return 0
         return self._spared - self._mixture.spared(self._pool.fresh(), self._accounts.proven())
 
     def wanted(self, own: Sequence[OwnGroup]) -> int:
-        """Outside groups that an update has room for beside own ones."""
+        """External groups that an update has room for beside own ones."""
         return self._mixture.wanted(_informative(own))
 
     def take(self, number: int, written: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
@@ -96,7 +96,7 @@ class OutsideGroups:
         # Where the intake left less than was chosen, shares are of less.
         kept = self._mixture.within([pooled.author for pooled in taken], len(own), proven)
         if over := len(taken) - len(kept):
-            self._counters.add("outside_over_share", over)
+            self._counters.add("external_over_share", over)
         return Taken(
             tuple(taken[place] for place in kept), [training[place] for place in kept], proven
         )
@@ -114,7 +114,7 @@ class OutsideGroups:
         credited = earned(taken.groups, update.useful)
         self._accounts.prove(credited)
         if useless := sum(not useful for _, useful in credited):
-            self._counters.add("outside_useless", useless)
+            self._counters.add("external_useless", useless)
         keys = [g.key for g in own], [g.key for g in taken.groups]
         self._pool.record_update(version, *keys)
 
