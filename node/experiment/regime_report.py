@@ -13,7 +13,7 @@ from rich.table import Table
 from node.experiment import chart
 from node.experiment.arms import AUTO
 from node.experiment.measures import Summary
-from node.experiment.regime_summary import FLOOR, RegimeSummary, Verdict, summarise_regime
+from node.experiment.regime_summary import FLOOR, RegimeSummary, RegimeVerdict, summarise_regime
 from node.experiment.run import Plan, done, read
 from node.experiment.tables import markdown_rows, show
 from node.storage.atomic_files import write_atomic
@@ -111,7 +111,7 @@ def _factor(arm: Summary) -> str:
     return "1" if arm.arm == "8/0" else ""
 
 
-def _verdict(verdict: Verdict | None) -> str:
+def _verdict(verdict: RegimeVerdict | None) -> str:
     if verdict is None:
         return ""
     return f"{show(verdict.ratio, 2)} ({verdict.rival}){HURTS if verdict.hurts else ''}"

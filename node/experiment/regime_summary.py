@@ -15,7 +15,7 @@ FLOOR = 0.97
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RegimeVerdict:
     """The default beside the best fixed mix, 8/0 among them.
 
     Attributes:
@@ -49,7 +49,7 @@ class RegimeSummary:
     judged: tuple[int, ...]
     arms: tuple[Summary, ...]
     parts: Mapping[str, tuple[Summary, ...]]
-    verdict: Verdict | None
+    verdict: RegimeVerdict | None
 
 
 def summarise_regime(
@@ -70,7 +70,7 @@ def summarise_regime(
     )
 
 
-def judge(summaries: Sequence[Summary]) -> Verdict | None:
+def judge(summaries: Sequence[Summary]) -> RegimeVerdict | None:
     """The default beside the best of the others, which have the same seeds."""
     default = next((s for s in summaries if s.arm == AUTO.name), None)
     fixed = [s for s in summaries if s.arm != AUTO.name]
@@ -81,4 +81,4 @@ def judge(summaries: Sequence[Summary]) -> Verdict | None:
     if not all(best):
         return None
     ratio = Estimate.of([own / other for own, other in zip(rewards, best, strict=True)])
-    return Verdict(rival.arm, ratio, ratio.mean < FLOOR)
+    return RegimeVerdict(rival.arm, ratio, ratio.mean < FLOOR)
