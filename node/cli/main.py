@@ -30,6 +30,7 @@ from node.cli import (
 )
 from node.cli.peers_option import SpreadPeers
 from node.errors import NodeError
+from node.monitor.lasting_output import last
 from node.monitor.printable import guard_terminal, printable_lines, say
 
 app = typer.Typer(
@@ -108,6 +109,7 @@ def add_commands() -> None:
 
 def run() -> None:
     """Run one command; exit with 0, 1 (it failed) or 2 (what was asked for makes no sense)."""
+    last()
     guard_terminal()
     add_commands()
     try:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+from collections import deque
 from pathlib import Path
 
 from node.monitor.record import RoundRecord
@@ -14,6 +15,8 @@ from swarm.common.private_file import make_private
 
 LARGEST_BYTES = 64 << 20
 """Some 60,000 rounds."""
+MOST_UNWRITTEN = 4096
+"""Lines that wait for room on the disk."""
 
 
 class JsonLinesFile:
@@ -24,6 +27,7 @@ class JsonLinesFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
         _drop_half_line(path)
         # unbuffered: what failed to be written must not be tried again by close()
         self.file = make_private(path).open("ab", buffering=0)
@@ -32,20 +36,29 @@ class JsonLinesFile:
         """Append one line and hand it to the system.
 
         Raises:
-            NodeError: it cannot be written, as when there is no space for it.
+            NodeError: it cannot be written, as when there is no space for it; the next call tries
+                again.
         """
-        line = _line(record)
+        self._unwritten.append(_line(record))
         try:
-            if self.file.tell() + len(line) > LARGEST_BYTES:
-                self._turn_over()
-            if self.file.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while self._unwritten:
+                self._append(self._unwritten[0])
+                self._unwritten.popleft()
         except OSError as error:
             raise write_error(self._path, error) from error
 
     def close(self) -> None:
         """Close the file."""
         self.file.close()
+
+    def _append(self, line: bytes) -> None:
+        if self.file.tell() + len(line) > LARGEST_BYTES:
+            self._turn_over()
+        begin = self.file.tell()
+        if self.file.write(line) < len(line):
+            self.file.truncate(begin)
+            self.file.seek(begin)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _turn_over(self) -> None:
         self.file.close()

@@ -43,8 +43,8 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
             tell(note)
         status = StatusFile(folder, node.membership)
         status.write(None)
+        stack.callback(node.recorder.close)
         for sink in (*open_sinks(config, folder, json=options.json), status):
-            stack.callback(sink.close)
             node.recorder.add(sink)
         node.rounds.run(config.schedule.rounds, stop)
     done = f"{node.rounds.round} rounds are done; the same command goes on from there"

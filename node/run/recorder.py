@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from node.learner.update_stats import UpdateStats
+from node.monitor.fenced import Fenced
 from node.monitor.record import RoundRecord
 from node.monitor.sink import Sink
 from node.run.outcome import Outcome
@@ -141,8 +142,13 @@ class Recorder:
         self._counters = counters
 
     def add(self, sink: Sink) -> None:
-        """Hand every further record to ``sink`` as well; its owner closes it."""
-        self._sinks.append(sink)
+        """Hand every further record to ``sink`` as well, whatever becomes of it."""
+        self._sinks.append(Fenced(sink, self._counters))
+
+    def close(self) -> None:
+        """Close all sinks, the last first."""
+        for sink in reversed(self._sinks):
+            sink.close()
 
     def report(self, outcome: Outcome) -> None:
         """Record one round."""

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import socket
+import subprocess
 import sys
 import urllib.request
 from dataclasses import replace
@@ -25,6 +26,7 @@ from node.monitor.sinks import open_sinks
 from node.monitor.sparkline import BARS, sparkline
 from node.storage.run_folder import RunFolder
 
+ROOT = Path(__file__).parents[3]
 RECORD = RoundRecord(
     round=7,
     policy_step=6,
@@ -252,3 +254,30 @@ def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(
     shown = capsys.readouterr().err
     assert "round 3 failed" in shown
     assert "ordinary" not in shown and "library" not in shown and "Traceback" not in shown
+
+
+def test_lines_that_found_no_room_are_written_whole_once_there_is_some(tmp_path: Path) -> None:
+    script = """
+import resource, signal, sys
+from pathlib import Path
+from node.errors import DiskFullError
+from node.monitor.jsonl import JsonLinesFile
+from tests.node.monitor.test_monitor import rounds
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+lines = JsonLinesFile(Path(sys.argv[1]))
+first, second, third, fourth = rounds(4)
+lines.write(first)
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (lines.file.tell() + 100, most))
+for record in (second, third):
+    try:
+        lines.write(record)
+    except DiskFullError:
+        continue
+    raise AssertionError("there was no room")
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+lines.write(fourth)
+"""
+    path = tmp_path / "metrics.jsonl"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, cwd=ROOT, timeout=60)
+    assert read_records(path) == rounds(4)
