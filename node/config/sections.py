@@ -36,7 +36,13 @@ class NodeSection(Section):
         "Run folder: key, journal, checkpoints and logs. Relative to this file.",
         min_length=1,
     )
-    seed: int = key(0, "Seeds sampling and the choice of groups.", ge=0, lt=2**63)
+    seed: int = key(
+        0,
+        "Seeds sampling and the choice of tasks and groups. A new node's follows from its key: "
+        "nodes of one seed would choose alike.",
+        ge=0,
+        lt=2**63,
+    )
     threads: int = key(
         0,
         "Threads for torch, in each process that uses it. 0 tries doublings at the start and keeps "

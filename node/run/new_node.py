@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ def prepare(
 ) -> tuple[RunFolder, Identity]:
     """Write a config and an identity into ``directory``; an identity that is there is kept.
 
+    The seed in the config follows from the identity, so that no two nodes choose alike.
+
     Args:
         overrides: config keys that differ from their defaults.
 
@@ -24,15 +27,22 @@ def prepare(
         NodeError: there is a config already, or the folder cannot be written to.
         ConfigError: an override is wrong.
     """
-    config = Config.with_overrides(overrides or {})
+    Config.with_overrides(overrides or {})
     folder = RunFolder(directory).create()
     if folder.config.exists():
         raise NodeError(
             "there is a config already", folder.config, "Edit it, or choose another folder."
         )
     identity, _ = open_identity(folder)
-    write_config(folder.config, config)
+    own = {"node.seed": _seed_of(identity)}
+    write_config(folder.config, Config.with_overrides({**own, **(overrides or {})}))
     return folder, identity
+
+
+def _seed_of(identity: Identity) -> int:
+    """A seed that only the holder of the key can tell, so that peers cannot foresee choices."""
+    digest = sha256(identity.sign(b"swarm-node/1/node-seed", b"")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def open_identity(folder: RunFolder) -> tuple[Identity, bool]:

@@ -76,6 +76,17 @@ def test_init_writes_a_config_and_a_private_key(terminal: Terminal) -> None:
     assert stat.S_IMODE(Path(facts["identity"]).stat().st_mode) == 0o600
 
 
+def test_each_new_node_has_a_seed_of_its_own_from_its_key(terminal: Terminal) -> None:
+    seeds = []
+    for name in ("anna", "bert"):
+        facts = terminal.json("init", name)
+        seeds.append(tomllib.loads(Path(facts["config"]).read_text())["node"]["seed"])
+        Path(facts["config"]).unlink()
+        again = terminal.json("init", name)["config"]
+        assert tomllib.loads(Path(again).read_text())["node"]["seed"] == seeds[-1]
+    assert len({0, *seeds}) == 3
+
+
 def test_init_overwrites_nothing(terminal: Terminal, node: RunFolder) -> None:
     before = node.config.read_bytes(), node.identity.read_bytes()
     assert terminal("init", "node") == 1
