@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -14,6 +14,11 @@ from node.network.membership import Membership
 from node.run.run_options import RunOptions
 
 log = logging.getLogger(__name__)
+
+STOPS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""Ctrl-C, a service manager's stop, and a terminal that is closed."""
 
 
 def announce(membership: Membership, options: RunOptions) -> None:
@@ -26,14 +31,16 @@ def announce(membership: Membership, options: RunOptions) -> None:
 
 
 class Stop(threading.Event):
-    """Set by Ctrl-C or SIGTERM while a node works, to be looked at between two rounds.
+    """Set by one of :data:`STOPS` while a node works, to be looked at between two rounds.
 
     Before the work, and by a second signal within it, what goes on is interrupted at once; the
     closing that follows is interrupted by nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__()
+        self._tell = tell
+        self._words: list[threading.Thread] = []
         self._works = False
         self._closes = False
 
@@ -52,19 +59,40 @@ class Stop(threading.Event):
             return
         if self._works and not self.is_set():
             self.set()
-            log.info("stopping after this round (%s)", signal.Signals(number).name)
+            self._say("stopping in order; once more stops at once", number)
             return
         self._closes = True
+        self._say("stopping at once", number)
         raise KeyboardInterrupt
+
+    def _say(self, what: str, number: int) -> None:
+        """On another thread: this one may be in the middle of a line of its own."""
+        line = f"{what} ({signal.Signals(number).name})"
+        self._words.append(threading.Thread(target=self._said, args=(line,)))
+        self._words[-1].start()
+
+    def _said(self, line: str) -> None:
+        log.info("%s", line)
+        self._tell(line)
+
+    def said(self) -> None:
+        """Wait until everything is said."""
+        for words in self._words:
+            words.join()
 
 
 @contextmanager
-def stopping() -> Iterator[Stop]:
-    """Let Ctrl-C and SIGTERM stop what happens in the block, in order."""
-    stop = Stop()
-    before = {n: signal.signal(n, stop.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
+def stopping(tell: Callable[[str], None] = say) -> Iterator[Stop]:
+    """Let :data:`STOPS` end what happens in the block, in order.
+
+    Args:
+        tell: shows a line to whoever sent the signal.
+    """
+    stop = Stop(tell)
+    before = {n: signal.signal(n, stop.on_signal) for n in STOPS}
     try:
         yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        stop.said()

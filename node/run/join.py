@@ -13,7 +13,7 @@ from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.monitor.printable import PrintableFormatter, say
 from node.monitor.sinks import open_sinks
-from node.run.foreground import announce, stopping
+from node.run.foreground import STOPS, announce, stopping
 from node.run.participant import Participant
 from node.run.run_options import RunOptions
 from node.run.status_file import StatusFile
@@ -21,7 +21,7 @@ from node.storage.run_folder import RunFolder
 
 
 def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
-    """Join and train; Ctrl-C and SIGTERM end it after the round, with a checkpoint.
+    """Join and train; Ctrl-C, SIGTERM and SIGHUP end it after the round, with a checkpoint.
 
     Where torchrun has started several processes, this is the one of rank 0.
 
@@ -34,7 +34,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         launch.check(config)
 
     tell = partial(say, err=options.json)
-    with stopping() as stop, folder.locked(), ExitStack() as stack:
+    with stopping(tell) as stop, folder.locked(), ExitStack() as stack:
         ranks = stack.enter_context(Ranks(launch)) if launch else None
         node = stack.enter_context(Participant(config, folder, ranks=ranks, say=tell))
         stack.enter_context(stop.working())
@@ -61,6 +61,6 @@ def help_learn(launch: Launch) -> None:
     messages.setFormatter(PrintableFormatter(f"rank {launch.rank}: %(message)s"))
     logging.basicConfig(handlers=[messages])
     with Ranks(launch) as ranks:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
         follow(ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 
 from node.config.config import Config
 from node.errors import NodeError
@@ -28,7 +29,8 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         NodeError: this seed cannot start, or cannot go on.
     """
     clock, counters = SystemClock(), Counters()
-    with stopping() as stop, folder.locked(), ExitStack() as stack:
+    tell = partial(say, err=options.json)
+    with stopping(tell) as stop, folder.locked(), ExitStack() as stack:
         journal, notes = open_or_restore(folder.journal, clock)
         stack.callback(journal.close)
         pool = Pool(journal, 1, config.mixture.max_age, clock, counters)
@@ -38,7 +40,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         )
         stack.enter_context(stop.working())
         for note in (*notes, *membership.notes):
-            say(note, err=options.json)
+            tell(note)
         announce(membership, options)
         status = StatusFile(folder, membership)
         while True:

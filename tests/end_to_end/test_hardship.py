@@ -119,3 +119,14 @@ def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(
     assert records[-1]["counters"]["dials_failed"] >= 1
     assert again.odd_log_lines() == []
     again.close()
+
+
+def test_a_closed_terminal_ends_a_node_after_its_round_with_a_checkpoint(tmp_path: Path) -> None:
+    node = join(tmp_path)
+    node.until(lambda: len(node.records()) >= 1)
+    assert node.stop(signal.SIGHUP) == 0
+    assert node.left == []
+    last = node.records()[-1]["round"]
+    assert (node.run.checkpoints / f"step-{last:08d}").is_dir()
+    assert "stopping in order; once more stops at once (SIGHUP)" in node.run.log.read_text()
+    node.close()

@@ -9,24 +9,31 @@ from collections.abc import Iterator
 import pytest
 
 from node.concurrency.loop_thread import LoopThread
-from node.run.foreground import stopping
+from node.run.foreground import STOPS, stopping
 
 
-def press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+def press(number: int = signal.SIGINT) -> None:
+    os.kill(os.getpid(), number)
 
 
-def test_before_the_work_a_signal_interrupts_at_once() -> None:
+@pytest.mark.parametrize("number", STOPS)
+def test_before_the_work_a_signal_interrupts_at_once_with_a_word(number, capsys) -> None:
     with pytest.raises(KeyboardInterrupt), stopping():
-        press()
+        press(number)
+    assert capsys.readouterr().out == f"stopping at once ({number.name})\n"
 
 
-def test_a_signal_during_the_work_lets_the_round_end_and_the_closing_is_left_alone() -> None:
+@pytest.mark.parametrize("number", STOPS)
+def test_a_signal_during_the_work_lets_the_round_end_and_the_closing_is_left_alone(
+    number, capsys
+) -> None:
     with stopping() as stop:
         with stop.working():
-            press()
+            press(number)
             assert stop.is_set()
-        press()
+        press(number)
+    told = f"stopping in order; once more stops at once ({number.name})\n"
+    assert capsys.readouterr().out == told
 
 
 def test_the_second_signal_interrupts_the_round_once() -> None:
