@@ -133,7 +133,7 @@ class RunFolder:
         self.create()
         with private_umask(), self._lock_handle() as handle:
             # a reader of `holder` holds the lock for an instant
-            if not _try_lock(handle, attempts=4):
+            if not _try_lock(handle, fcntl.LOCK_EX, attempts=4):
                 raise RunFolderBusy(
                     f"the run folder is already used by process {_pid(handle)}",
                     self.root,
@@ -152,14 +152,24 @@ class RunFolder:
                 handle.truncate(0)
 
     def holder(self) -> int | None:
-        """Process id of the node that works here now; ``None`` when there is none."""
-        if not self.lock_file.exists():
+        """Process id of the node that works here now; ``None`` when there is none.
+
+        Writes nothing, so that a folder that may only be read can be looked at.
+
+        Raises:
+            NodeError: it may not even be read.
+        """
+        try:
+            with self.lock_file.open("rb", buffering=0) as handle:
+                if _try_lock(handle, fcntl.LOCK_SH):
+                    return None
+                pid = _pid(handle)
+        except FileNotFoundError:
             return None
-        with self._lock_handle() as handle:
-            if _try_lock(handle):
-                return None
-            pid = _pid(handle)
-            return int(pid) if pid.isdigit() else -1
+        except OSError as error:
+            remedy = "Ask as the user that the node runs as, or as root."
+            raise NodeError("cannot look at", self.lock_file, remedy) from error
+        return int(pid) if pid.isdigit() else -1
 
     def _lock_handle(self) -> BinaryIO:
         try:
@@ -197,12 +207,12 @@ def _kin(path: Path) -> list[Path]:
     return [each for each in path.parent.glob(f"{path.name}*") if each.is_file()]
 
 
-def _try_lock(handle: BinaryIO, attempts: int = 1) -> bool:
+def _try_lock(handle: BinaryIO, how: int, attempts: int = 1) -> bool:
     for attempt in range(attempts):
         if attempt:
             time.sleep(0.05)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, how | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
         return True

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -175,3 +176,21 @@ def test_a_folder_that_is_everybodys_stays_so(tmp_path):
     with RunFolder(tmp_path).locked():
         assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
         assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
+
+
+def test_who_holds_a_folder_is_found_without_writing_to_it(
+    tmp_path: Path, other_process, monkeypatch
+) -> None:
+    opened = os.open
+
+    def read_only(path, flags, *rest, **options):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return opened(path, flags, *rest, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(Path, "touch", lambda *_, **__: pytest.fail("it was touched"))
+    before = (tmp_path / "lock").stat()
+    assert RunFolder(tmp_path).holder() == other_process.pid
+    assert RunFolder(tmp_path / "nowhere").holder() is None
+    assert (tmp_path / "lock").stat().st_mtime_ns == before.st_mtime_ns
