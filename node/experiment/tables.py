@@ -39,7 +39,7 @@ def markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
         base += f", buried under {settings.bury} steps of noise"
     return "\n".join(
         [
-            "# RowCost experience",
+            "# Sharing experience",
             "",
             f"{settings.nodes} nodes, {settings.rounds} rounds, {base}, tasks of the catalogue "
             f"`{settings.catalogue}`.",
