@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
-from node.cli.status import read
 
 
 def command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """List the peers met, with what they gave and what was refused."""
-    peers = read(open_node(config))["peers"]
+    from node.run.status_file import present_status
+
+    peers = present_status(open_node(config).folder)["peers"]
     if json:
         print_json(peers)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.cli.common import ConfigOption, DebugOption, JsonOption, Node, open_node, print_json
+from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.monitor.printable import say
 
 
@@ -12,7 +12,9 @@ def command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """Show what the node is doing, or did last."""
-    status = read(open_node(config))
+    from node.run.status_file import present_status
+
+    status = present_status(open_node(config).folder)
     if json:
         print_json(status)
         return
@@ -20,26 +22,20 @@ def command(
         say(f"{name:<10}{value}")
 
 
-def read(node: Node) -> dict[str, Any]:
-    """The node's status file, and whether it runs now.
-
-    Raises:
-        NodeError: it never ran.
-    """
-    status = dict(node.folder.read_status())
-    return {**status, "running": node.folder.holder() is not None}
-
-
 def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
     from node.monitor.record import RoundRecord
     from node.monitor.words import one_line, refusals, split
 
-    lines = [
-        ("state", f"running as process {status['pid']}" if status["running"] else "not running"),
+    process = f" as process {status['pid']}" if status["running"] and "pid" in status else ""
+    age = "" if status["age_s"] is None else f", told {status['age_s']:.0f} s ago"
+    lines = [("state", f"{status['state']}{process}{age}")]
+    if "peer_id" not in status:
+        return lines
+    lines += [
         ("peer id", status["peer_id"]),
         ("swarm", f"{status['swarm_name']} {status['swarm_id']}"),
         *(("address", address) for address in status["addresses"]),
-        ("peers", str(len(status["peers"]))),
+        ("peers", _peers(status["peers"])),
     ]
     if status["record"] is None:
         return [*lines, ("round", "none done yet")]
@@ -51,3 +47,8 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("refused", refusals(record.refused)),
         ("memory", f"{record.rss_mb:.0f} MB"),
     ]
+
+
+def _peers(peers: list[dict[str, Any]]) -> str:
+    connected = sum(peer["connected"] for peer in peers)
+    return f"{connected} connected, {len(peers)} met"

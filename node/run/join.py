@@ -33,16 +33,22 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     if launch := Launch.read():
         launch.check(config)
 
-    tell = partial(say, err=options.json)
-    with stopping(tell) as stop, folder.locked(), ExitStack() as stack:
+    tell, status = partial(say, err=options.json), StatusFile(folder)
+
+    def stop_is_near(line: str) -> None:
+        tell(line)
+        status.stop()
+
+    with stopping(stop_is_near) as stop, folder.locked(), ExitStack() as stack:
+        status.start()
+        stack.callback(status.end)
         ranks = stack.enter_context(Ranks(launch)) if launch else None
         node = stack.enter_context(Participant(config, folder, ranks=ranks, say=tell))
         stack.enter_context(stop.working())
         announce(node.membership, options)
         for note in node.notes:
             tell(note)
-        status = StatusFile(folder, node.membership)
-        status.write(None)
+        status.run(node.membership)
         stack.callback(node.recorder.close)
         for sink in (*open_sinks(config, folder, json=options.json), status):
             node.recorder.add(sink)

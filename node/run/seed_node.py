@@ -29,8 +29,10 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         NodeError: this seed cannot start, or cannot go on.
     """
     clock, counters = SystemClock(), Counters()
-    tell = partial(say, err=options.json)
+    tell, status = partial(say, err=options.json), StatusFile(folder)
     with stopping(tell) as stop, folder.locked(), ExitStack() as stack:
+        status.start()
+        stack.callback(status.end)
         journal, notes = open_or_restore(folder.journal, clock)
         stack.callback(journal.close)
         pool = Pool(journal, 1, config.mixture.max_age, clock, counters)
@@ -42,7 +44,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         for note in (*notes, *membership.notes):
             tell(note)
         announce(membership, options)
-        status = StatusFile(folder, membership)
+        status.run(membership)
         while True:
             status.write(None)
             if membership.failure:

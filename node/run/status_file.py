@@ -2,41 +2,92 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
+import time
+from collections.abc import Mapping
 from typing import Any
 
+from node.errors import NodeError
 from node.monitor.record import RoundRecord
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
 from swarm.member import PeerInfo
 
+log = logging.getLogger(__name__)
+
+STARTING, RUNNING, STOPPING, STOPPED = "starting", "running", "stopping", "stopped"
+CRASHED = "crashed"
+"""What a process that said nothing at its end has done."""
+
 
 class StatusFile:
-    """A sink that replaces ``status.json`` with every record."""
+    """A sink that keeps ``status.json`` true from a process's start to its end.
 
-    def __init__(self, folder: RunFolder, membership: Membership) -> None:
+    Until there is something newer it goes on saying what the last process did. Its calls may come
+    from several threads.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
+        self._membership: Membership | None = None
+        self._lock = threading.Lock()
+        self._told: dict[str, Any] = {}
+        self._started = False
+
+    def start(self) -> None:
+        """Say that this process, which holds the folder, starts."""
+        try:
+            self._told = self._folder.read_status()
+        except NodeError:
+            self._told = {}  # none yet, or none of ours: there is nothing to go on from
+        self._started = True
+        self._tell(STARTING, pid=os.getpid())
+
+    def run(self, membership: Membership) -> None:
+        """Say that the node is a member and works."""
         self._membership = membership
+        self.write(None)
 
     def write(self, record: RoundRecord | None) -> None:
-        """Write the node's state; without a record while there is none."""
+        """Say how the node is after a round; without a record while there is none."""
+        assert self._membership is not None, "it is told first that the node runs"
         membership, status = self._membership, self._membership.status()
-        self._folder.write_status(
-            {
-                "pid": os.getpid(),
-                "peer_id": status.peer_id,
-                "addresses": status.addresses,
-                "swarm_id": membership.swarm_id.hex(),
-                "swarm_name": membership.manifest.name,
-                "record": record.to_dict() if record else None,
-                "peers": [self._peer(peer) for peer in status.peers],
-            }
+        stopping = self._told.get("state") == STOPPING
+        self._tell(
+            STOPPING if stopping else RUNNING,
+            peer_id=status.peer_id,
+            addresses=status.addresses,
+            swarm_id=membership.swarm_id.hex(),
+            swarm_name=membership.manifest.name,
+            record=record.to_dict() if record else self._told.get("record"),
+            peers=[self._peer(peer) for peer in status.peers],
         )
 
+    def stop(self) -> None:
+        """Say that the node was told to stop; nothing while the folder is not its own."""
+        if self._started:
+            self._tell(STOPPING)
+
     def close(self) -> None:
-        """The last state stays; the folder's lock tells that nobody runs."""
+        """Say that the last round is done, and the rest is being closed."""
+        self._tell(STOPPING)
+
+    def end(self) -> None:
+        """Say that the process has ended, in order or with an error that it told."""
+        try:
+            self._tell(STOPPED)
+        except NodeError as error:
+            log.warning("that this node has stopped cannot be written down: %s", error)
+
+    def _tell(self, state: str, **news: Any) -> None:
+        with self._lock:
+            self._told |= {**news, "state": state, "time": time.time()}
+            self._folder.write_status(self._told)
 
     def _peer(self, peer: PeerInfo) -> dict[str, Any]:
+        assert self._membership is not None
         account = self._membership.accounts.get(peer.author or b"")
         return {
             "peer_id": peer.peer_id,
@@ -49,3 +100,40 @@ class StatusFile:
             "strikes": account.strikes,
             "banned": self._membership.accounts.banned(account.author),
         }
+
+
+def present_status(folder: RunFolder) -> dict[str, Any]:
+    """What is true of a node now, by its status file and by who holds its folder.
+
+    Besides what the file says: ``running``, ``state`` and ``age_s``, seconds since it was written.
+    A node that does not run is connected to nobody.
+
+    Raises:
+        NodeError: it never ran, or its folder may not be read.
+    """
+    holder = folder.holder()
+    try:
+        told: Mapping[str, Any] = folder.read_status()
+    except NodeError:
+        if holder is None:
+            raise
+        told = {}
+    state = _state(told, holder)
+    works = state in (RUNNING, STOPPING)
+    peers = [{**p, "connected": works and p.get("connected", False)} for p in told.get("peers", [])]
+    age = max(0.0, time.time() - told["time"]) if "time" in told else None
+    return {
+        "record": None,
+        **told,
+        "peers": peers,
+        "running": holder is not None,
+        "state": state,
+        "age_s": age,
+    }
+
+
+def _state(told: Mapping[str, Any], holder: int | None) -> str:
+    said = told.get("state", RUNNING if holder else STOPPED)  # not said by an earlier release
+    if holder is None:
+        return STOPPED if said == STOPPED else CRASHED
+    return str(said) if told.get("pid") == holder else STARTING

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,7 @@ STATUS = {
     "peers": [
         {
             "peer_id": "12D3KooWlarry",
+            "connected": True,
             "bytes_in": 2048,
             "bytes_out": 10,
             "admitted": 3,
@@ -83,11 +86,31 @@ STATUS = {
 
 def test_status_tells_a_running_node_from_one_that_was(terminal: Terminal, node: RunFolder) -> None:
     node.write_status(STATUS)
-    assert terminal("status", "--config", "node") == 0
-    assert "not running" in terminal.out
-    assert "round 9 | reward 0.500" in terminal.out
+    gone = [{**peer, "connected": False} for peer in STATUS["peers"]]
     with node.locked():
-        assert terminal.json("status", "--config", "node") == {**STATUS, "running": True}
+        mine = {**STATUS, "pid": os.getpid(), "state": "running", "time": time.time() - 60.0}
+        node.write_status(mine)
+        told = terminal.json("status", "--config", "node")
+        assert 60.0 <= told.pop("age_s") < 120.0
+        assert told == {**mine, "running": True}
+        node.write_status(STATUS)
+        told = terminal.json("status", "--config", "node")
+        assert (told["state"], told["peers"]) == ("starting", gone), "the file is another process's"
+    for state, shown in (("stopped", "stopped"), ("running", "crashed")):
+        node.write_status({**mine, "state": state})
+        assert terminal("status", "--config", "node") == 0
+        assert f"state     {shown}, told 60 s ago" in terminal.out
+        assert "round 9 | reward 0.500" in terminal.out
+        assert "0 connected, 1 met" in terminal.out
+        assert terminal.json("peers", "--config", "node") == gone
+
+
+def test_a_node_that_starts_says_so_before_it_has_reported(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    with node.locked():
+        assert terminal("status", "--config", "node") == 0
+        assert terminal.out == "state     starting\n"
 
 
 def test_status_before_the_first_round_is_not_an_error(terminal: Terminal, node: RunFolder) -> None:
@@ -105,7 +128,8 @@ def test_peers_shows_what_each_gave_and_what_was_refused(
     assert terminal("peers", "--config", "node") == 0
     for expected in ("12D3KooWlarry", "2.0 kB", "banned", "reward_mismatch 2"):
         assert expected in terminal.out
-    assert terminal.json("peers", "--config", "node") == STATUS["peers"]
+    gone = [{**peer, "connected": False} for peer in STATUS["peers"]]
+    assert terminal.json("peers", "--config", "node") == gone
 
 
 def test_export_writes_the_newest_checkpoint_for_other_programs(
