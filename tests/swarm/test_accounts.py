@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from protocol import errors
 from swarm import accounts as accounts_module
-from swarm import judge, refusals
+from swarm import judge, refusals, standing
 from swarm.accounts import (
     BAR_AT,
     HALF_LIFE_S,
     MOST_STRIKES,
+    RELEASE_AT,
     Account,
     Accounts,
     is_banned,
@@ -25,7 +26,7 @@ from swarm.collector import AUTHORS_FAULT
 from swarm.common.clock import VirtualClock
 from swarm.journal import Journal
 from swarm.refusals import STRIKES
-from swarm.standing import PROVEN
+from swarm.standing import FULL, MEMORY, PROVEN
 from tests.swarm.experience_parts import ANNA, BEN, START, wait
 
 
@@ -120,6 +121,41 @@ def test_a_clock_that_goes_back_does_not_multiply_strikes():
     assert strikes_now(account, START - 1e6) == 2.0
 
 
+def test_no_past_weighs_more_than_the_most_that_strikes_may():
+    assert struck(Account(ANNA), 1000.0, START).strikes == MOST_STRIKES
+
+
+def test_a_ban_ends_at_the_very_weight_that_releases():
+    account = Account(ANNA, strikes=4 * RELEASE_AT, struck_at=START, barred=True)
+    assert is_banned(account, START + 2 * HALF_LIFE_S - 1.0)
+    assert not is_banned(account, START + 2 * HALF_LIFE_S)
+
+
+def test_a_strike_during_a_ban_does_not_end_it(accounts, clock):
+    accounts.refuse(ANNA, "bad_signature")
+    wait(clock, HALF_LIFE_S)
+    accounts.refuse(ANNA, "reward_mismatch")
+    assert RELEASE_AT < strikes_now(accounts.get(ANNA), clock.time()) < BAR_AT
+    assert accounts.banned(ANNA)
+
+
+def test_what_is_forgotten_of_an_author_is_all_and_of_others_nothing(accounts, clock, monkeypatch):
+    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 2)
+    for author in (ANNA, BEN, b"\xcc" * 32):
+        accounts.refuse(author, "stale_epoch")
+        wait(clock, 1.0)
+    refused = {account.author: account.refused for account in accounts.snapshot()}
+    assert refused == {author: {"stale_epoch": 1} for author in (BEN, b"\xcc" * 32)}
+    accounts.admit(ANNA, 1)
+    assert accounts.get(ANNA).refused == {}
+
+
+def test_time_of_verification_adds_up(accounts):
+    accounts.charge(ANNA, 1.5)
+    accounts.charge(ANNA, 0.25)
+    assert accounts.get(ANNA).seconds == 1.75
+
+
 def test_strangers_push_out_the_idlest_account_but_no_ban(accounts, clock, monkeypatch):
     monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 3)
     accounts.refuse(ANNA, "bad_signature")
@@ -169,3 +205,28 @@ def test_strangers_push_out_no_proven_author_however_idle(accounts, clock, monke
         accounts.refuse(bytes([number]) * 32, "bad_signature")
     assert accounts.proven() == {ANNA}
     assert len(accounts.snapshot()) == 3
+
+
+def test_half_of_the_full_proof_is_enough_to_be_proven(accounts):
+    accounts.prove([(ANNA, 1.0)] * 3)
+    left = accounts.get(ANNA).proof.earned * (1.0 - 1.0 / MEMORY)
+    accounts.prove([(ANNA, PROVEN * FULL - left)])
+    assert accounts.standing(ANNA) == PROVEN
+    assert accounts.proven() == {ANNA}
+
+
+def test_whose_groups_were_used_is_known_with_what_is_left_of_what_they_earned(accounts, clock):
+    accounts.admit(b"\xcc" * 32, 1)
+    accounts.prove([(ANNA, 1.0), (BEN, 0.0)])
+    assert accounts.tried() == {ANNA: 1.0, BEN: 0.0}
+    wait(clock, standing.HALF_LIFE_S)
+    assert accounts.tried() == {ANNA: 0.5, BEN: 0.0}
+
+
+def test_a_banned_author_has_no_standing_whatever_it_earns_meanwhile(accounts, clock):
+    accounts.refuse(ANNA, "bad_signature")
+    wait(clock, HALF_LIFE_S)
+    accounts.prove([(ANNA, 1.0), (BEN, 1.0)])
+    assert accounts.banned(ANNA)
+    assert accounts.standing(ANNA) == 0.0
+    assert set(accounts.standings()) == {BEN}

@@ -30,7 +30,7 @@ class Parts:
         max_groups: int = 8,
         max_bytes: int = 1 << 20,
         max_uses: int = 1,
-        **more: int,
+        **more: int | float | bytes,
     ):
         self.clock = VirtualClock(START)
         self.counters = Counters()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.accounts import BAR_AT
-from swarm.standing import FULL, HALF_LIFE_S, PROVEN, Proof
+from swarm.standing import FULL, HALF_LIFE_S, MEMORY, PROVEN, Proof
 from tests.swarm.experience_parts import START
 
 usefulness = st.floats(0, 1)
@@ -55,3 +55,15 @@ def test_nothing_is_earned_beyond_the_full_proof_and_a_clock_that_goes_back_adds
     proof = after(*[2.0] * 100)
     assert proof.earned == FULL
     assert standing(proof, START - 1e9) == 1.0
+
+
+def test_a_further_group_adds_to_what_time_has_left():
+    late = after(*[1.0] * 4).after(1.0, START + HALF_LIFE_S)
+    assert late.earned == pytest.approx(after(*[1.0] * 4).earned / 2 * (1 - 1 / MEMORY) + 1.0)
+    assert late.at == START + HALF_LIFE_S
+
+
+def test_half_of_the_strikes_that_ban_take_half_of_the_standing():
+    proof = after(*[1.0] * 4)
+    assert standing(proof, strikes=BAR_AT / 2) == pytest.approx(standing(proof) / 2)
+    assert standing(proof, strikes=BAR_AT) == 0.0

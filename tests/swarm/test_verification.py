@@ -97,3 +97,70 @@ def test_who_gives_up_waiting_holds_nobody_up():
 
     asyncio.run(run())
     assert served == [BEN, CARL]
+
+
+def test_what_a_frame_has_taken_is_taken_from_what_it_may():
+    budget = VerificationBudget(EPOCH)
+    whole = budget.frame_seconds
+    assert budget.left(ANNA, whole - 1.0, proven=True) == 1.0
+    assert budget.left(ANNA, whole - LEAST_SECONDS / 2, proven=True) == 0.0
+
+
+def test_what_proven_authors_take_is_not_taken_from_newcomers():
+    budget = VerificationBudget(EPOCH)
+    budget.begin(1)
+    for author in (ANNA, BEN):
+        budget.charge(author, EPOCH / 8, proven=True)
+    assert budget.left(CARL, 0.0, proven=False) == budget.frame_seconds
+
+
+def test_however_short_an_epoch_a_request_gets_twice_what_it_takes_to_begin():
+    budget = VerificationBudget(LEAST_SECONDS)
+    budget.begin(1)
+    assert budget.frame_seconds == 2 * LEAST_SECONDS
+    for proven in (False, True):
+        assert budget.left(ANNA, 0.0, proven=proven) == 2 * LEAST_SECONDS
+        budget.charge(ANNA, LEAST_SECONDS / 2, proven=proven)
+        assert budget.left(ANNA, 0.0, proven=proven) == 1.5 * LEAST_SECONDS
+        budget.begin(2)
+
+
+def test_who_gives_up_when_the_turn_is_already_hers_hands_it_on():
+    turns, served = Turns(VerificationBudget(EPOCH)), []
+
+    async def ask(name: bytes) -> None:
+        async with turns.turn(name, proven=True):
+            served.append(name)
+
+    async def run() -> None:
+        async with turns.turn(CARL, proven=True):
+            first, second = asyncio.create_task(ask(ANNA)), asyncio.create_task(ask(BEN))
+            await asyncio.sleep(0)
+        # Behind the hand-over, which waits in the loop, and before she is woken by it.
+        asyncio.get_running_loop().call_soon(first.cancel)
+        async with asyncio.timeout(20):
+            await asyncio.gather(first, second, return_exceptions=True)
+
+    asyncio.run(run())
+    assert served == [BEN]
+
+
+def test_who_comes_while_a_turn_is_handed_over_waits_for_it():
+    turns, holding, most = Turns(VerificationBudget(EPOCH)), 0, 0
+
+    async def ask(name: bytes) -> None:
+        nonlocal holding, most
+        async with turns.turn(name, proven=True):
+            holding += 1
+            most = max(most, holding)
+            await asyncio.sleep(0)
+            holding -= 1
+
+    async def run() -> None:
+        async with turns.turn(CARL, proven=True):
+            first = asyncio.create_task(ask(ANNA))
+            await asyncio.sleep(0)
+        await asyncio.gather(first, asyncio.create_task(ask(BEN)))
+
+    asyncio.run(run())
+    assert most == 1

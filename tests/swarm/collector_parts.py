@@ -1,0 +1,149 @@
+"""A collector on real parts, and authors who note what they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
+
+from protocol.announcement import Announcement, Offer, sign_announcement
+from protocol.keys import shard_of
+from protocol.messages import (
+    GOSSIP_STREAM,
+    PULL_STREAM,
+    PullStatus,
+    decode_pull_request,
+    encode_gossip_response,
+    encode_pull_response,
+)
+from swarm.collector import Collector, CollectorLimits
+from swarm.pooled_group import PooledGroup
+from swarm.transport.transport import Limits, Refusal
+from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
+
+LIMITS = Limits(1024, concurrent=8, concurrent_per_peer=8)
+MANY = CollectorLimits(pulls_per_epoch=1000)
+
+
+class Gate:
+    """Lets in what it is told to, whatever the frame."""
+
+    def __init__(self, groups: Sequence[PooledGroup] = ()) -> None:
+        self.groups = groups
+
+    async def admit(self, frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
+        return list(self.groups)
+
+
+class Author:
+    """A peer whose announcements the collector's node knows, and who notes what it is asked."""
+
+    def __init__(self, parts: Parts, name: str) -> None:
+        self.key = identity(name).author
+        self.asked: list[bytes] = []
+        self.gossips = 0
+        self.status = PullStatus.OK
+        self.held: asyncio.Event | None = None
+        self.dropped = 0
+        self.silent = False
+        self._parts = parts
+        self._name = name
+        self.frames: dict[bytes, bytes] = {}
+        self._sequence = 0
+
+    async def begin(self) -> Author:
+        self.transport = await self._parts.swarm.stranger(self._name)
+        self.transport.handle(PULL_STREAM, self._pull, LIMITS)
+        self.transport.handle(GOSSIP_STREAM, self._gossip, LIMITS)
+        return self
+
+    def offer(self, number: int, *, informative: int = 1, size: int = 500) -> Offer:
+        """A frame by its number; the bytes of every author's are others."""
+        frame = b"%s %d " % (self._name.encode(), number) + bytes(size)
+        content_id = sha256(frame).digest()
+        self.frames[content_id] = frame
+        return Offer(content_id, len(frame), 4, bytes(8), informative)
+
+    def announce(self, *offers: Offer) -> None:
+        """Say that these frames are here, in place of those said before."""
+        directory, epoch = self._parts.node.directory, self._parts.node.directory.epoch
+        self._sequence += 1
+        made = Announcement(
+            epoch=epoch,
+            shard=shard_of(self.key, epoch, directory.manifest.shards),
+            sequence=self._sequence,
+            policy_step=1,
+            expiry=self._parts.node.clock.time() + EPOCH_SECONDS,
+            nonce=0,
+            offers=offers,
+        )
+        record = sign_announcement(made, identity(self._name), directory.swarm_id)
+        assert directory.accept(record) is not None
+
+    async def _pull(self, peer: str, request: bytes) -> bytes:
+        content_id = decode_pull_request(request)
+        self.asked.append(content_id)
+        if self.held:
+            try:
+                await self.held.wait()
+            except asyncio.CancelledError:
+                self.dropped += 1
+                raise
+        if self.status is not PullStatus.OK:
+            return encode_pull_response(self.status)
+        return encode_pull_response(PullStatus.OK, self.frames[content_id])
+
+    async def _gossip(self, peer: str, request: bytes) -> bytes:
+        self.gossips += 1
+        if self.silent:
+            raise Refusal("in a bad mood")
+        return encode_gossip_response([])
+
+
+class Parts:
+    """A collector on real parts but for its gate."""
+
+    def __init__(self, limits: CollectorLimits = MANY, *, seed: int = 0) -> None:
+        self.swarm = MemorySwarm()
+        self.gate = Gate()
+        self._limits = limits
+        self._seed = seed
+        self.node: Node
+
+    async def begin(self) -> Parts:
+        self.node = node = await self.swarm.join("anna")
+        self.collector = Collector(
+            node.transport,
+            node.directory,
+            node.exchange,
+            self.gate,
+            node.pool,
+            node.accounts,
+            node.counters,
+            self._limits,
+            random.Random(self._seed),
+            node.clock,
+        )
+        return self
+
+    async def author(self, name: str) -> Author:
+        return await Author(self, name).begin()
+
+    def trust(self, author: Author) -> None:
+        """Let an author be known as useful."""
+        self.node.accounts.prove([(author.key, 1.0)] * 8)
+
+    async def turn(self) -> None:
+        await self.collector.look()
+        await self.collector.settle()
+
+
+def run(
+    scenario: Callable[[Parts], Awaitable[None]], limits: CollectorLimits = MANY, seed: int = 0
+) -> None:
+    async def begun() -> None:
+        async with asyncio.timeout(60):
+            await scenario(await Parts(limits, seed=seed).begin())
+
+    asyncio.run(begun())

@@ -1,0 +1,121 @@
+"""What a journal does with disks, half-made copies, and layouts on the way to its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from swarm import schema
+from swarm.common import durable_file
+from swarm.common.clock import VirtualClock
+from swarm.journal import Journal, JournalError, backup_path, open_or_restore
+from swarm.schema import VERSION
+from tests.swarm.experience_parts import START
+
+NORMAL, FULL = 1, 2
+"""What SQLite calls commits that outlive the process, and those that outlive the machine."""
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(START)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def test_readers_and_writers_of_a_journal_are_not_in_each_others_way(path, clock) -> None:
+    assert Journal(path, clock).read("PRAGMA journal_mode") == [("wal",)]
+
+
+def test_a_durable_transaction_ends_on_the_disk_and_others_need_not(path, clock) -> None:
+    journal = Journal(path, clock)
+    for durable, level in ((True, FULL), (False, NORMAL), (True, FULL)):
+        with journal.transaction(durable=durable) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert journal.read("PRAGMA synchronous") == [(level,)]
+    with journal.transaction():
+        pass
+    for give in (journal.next_sequence, lambda: journal.next_indexes(1, 1, 9)):
+        give()
+        assert journal.read("PRAGMA synchronous") == [(FULL,)]
+
+
+def test_the_next_layout_is_unknown(path, clock) -> None:
+    Journal(path, clock).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version={VERSION + 1}")
+    with pytest.raises(JournalError, match=f"layout {VERSION + 1}.*knows {VERSION}"):
+        Journal(path, clock)
+
+
+def test_a_journal_says_how_far_it_was_brought_when_a_step_failed(path, clock, monkeypatch) -> None:
+    Journal(path, clock).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version={VERSION - 2}")
+    steps = {VERSION - 2: "CREATE TABLE first (x);", VERSION - 1: "INSERT INTO nowhere VALUES (1);"}
+    monkeypatch.setattr(schema, "MIGRATIONS", steps)
+    with pytest.raises(sqlite3.OperationalError, match="nowhere"):
+        Journal(path, clock)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION - 1,)
+        assert connection.execute("SELECT count(*) FROM first").fetchone() == (0,)
+
+
+def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(path, clock) -> None:
+    journal = Journal(path, clock)
+    rows = {
+        "waiting": "VALUES (1, 7, x'00')",
+        "begun": "VALUES (0, 7, 0, 'sums', 0, 1, 0)",
+        "written": "VALUES (0, 0, NULL, x'', x'', x'')",
+    }
+    with journal.transaction() as connection:
+        for table, row in rows.items():
+            connection.execute(f"INSERT INTO {table} {row}")
+    journal.backup()
+    journal.close()
+    path.unlink()
+    journal, _ = open_or_restore(path, clock)
+    for table in rows:
+        assert journal.read(f"SELECT count(*) FROM {table}") == [(0,)], table
+
+
+def test_what_a_missing_file_left_behind_is_not_played_into_the_new_one(path, clock) -> None:
+    journal = Journal(path, clock)
+    journal.next_sequence()
+    journal.backup()
+    journal.close()
+    path.unlink()
+    for ending in ("-wal", "-shm"):
+        path.with_name(path.name + ending).write_bytes(b"of the old one")
+    journal, _ = open_or_restore(path, clock)
+    assert journal.next_sequence() == int(START * 1000) + 1
+    aside = f"{path.name}.corrupt-{int(START * 1000)}"
+    assert (path.parent / f"{aside}-wal").read_bytes() == b"of the old one"
+    assert {p.name for p in path.parent.glob("*.corrupt-*")} == {f"{aside}-wal", f"{aside}-shm"}
+
+
+def test_a_backup_that_was_interrupted_is_in_nobodys_way(path, clock) -> None:
+    journal = Journal(path, clock)
+    target = backup_path(path)
+    unfinished = target.with_name(target.name + ".tmp")
+    unfinished.write_bytes(b"half a copy" * 1000)
+    assert journal.backup() == target
+    Journal(target, clock).close()
+    assert not unfinished.exists()
+
+
+def test_a_backup_is_on_the_disk_before_it_takes_its_name(path, clock, monkeypatch) -> None:
+    journal, target, flushed = Journal(path, clock), backup_path(path), []
+
+    def note(flushing: Path) -> None:
+        flushed.append((flushing.name, target.exists()))
+
+    monkeypatch.setattr(durable_file, "fsync_path", note)
+    journal.backup()
+    assert flushed == [(target.name + ".tmp", False), (path.parent.name, True)]
