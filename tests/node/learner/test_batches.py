@@ -1,0 +1,174 @@
+"""Where every token of a micro-batch lies, and which rows lie together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from node.learner.batches import (
+    MicroBatch,
+    Row,
+    TrainingCompletion,
+    TrainingGroup,
+    held_tokens,
+    micro_batches,
+)
+
+PAD = 99
+CPU = torch.device("cpu")
+
+
+def done(*ids: int, known: bool = True, untrained: int | None = None) -> TrainingCompletion:
+    trained = tuple(place != untrained for place in range(len(ids)))
+    behaviour = tuple(-float(i) for i in ids) if known else None
+    return TrainingCompletion(ids, trained, behaviour, tuple(ids) if known else None)
+
+
+SHARED = Row((1, 2, 3), (done(11, 12, 13), done(21, 22), done(31)), (0.5, -0.5, 0.25), True)
+MASKED = Row(
+    (4, 5),
+    (done(41, 42, untrained=0), done(51, 52, 53, 54, known=False)),
+    (1.0, -1.0),
+    False,
+    share=0.5,
+    group=7,
+    values=(0.125, 0.25),
+    first=3,
+)
+
+
+def laid_out(*rows: Row, budget: int = 1000, weight: float = 0.0) -> list[MicroBatch]:
+    return list(micro_batches(rows, budget, PAD, CPU, weight))
+
+
+def predictors(batch: MicroBatch) -> list[list[tuple[int, int, int | None]]]:
+    """Row, token and segment of what each trained token is predicted from."""
+    left_out = batch.input_ids.shape[1] - batch.kept
+    told = []
+    for mask, sources in zip(batch.mask, batch.source, strict=True):
+        line = []
+        for place in batch.scored[sources[mask]].tolist():
+            at = place // batch.kept, place % batch.kept + left_out
+            segment = None if batch.segments is None else int(batch.segments[at])
+            line.append((at[0], int(batch.input_ids[at]), segment))
+        told.append(line)
+    return told
+
+
+def test_completions_of_a_row_read_its_prompt_and_themselves() -> None:
+    (batch,) = laid_out(SHARED, MASKED)
+    assert batch.input_ids.tolist() == [
+        [1, 2, 3, 11, 12, 21],
+        [4, 5, 41, 51, 52, 53],
+    ]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 3], [0, 1, 2, 2, 3, 4]]
+    assert batch.segments.tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 1, 2, 2, 2]]
+    assert batch.kept == 5, "from the end of the shortest prompt on"
+    assert predictors(batch) == [
+        [(0, 3, 0), (0, 11, 1), (0, 12, 1)],
+        [(0, 3, 0), (0, 21, 2)],
+        [(0, 3, 0)],
+        [(1, 41, 1)],
+        [(1, 5, 0), (1, 51, 2), (1, 52, 2), (1, 53, 2)],
+    ]
+
+
+def test_completions_alone_need_neither_mask_nor_positions() -> None:
+    (batch,) = laid_out(*SHARED.parts(), *MASKED.parts())
+    assert batch.position_ids is None and batch.segments is None
+    lines = {(ids[0], *ids) for ids in batch.input_ids.tolist()}
+    assert len(lines) == 5
+    told = dict(zip(batch.numbers, predictors(batch), strict=True))
+    assert [token for _, token, _ in told[0]] == [3, 11, 12]
+    assert [token for _, token, _ in told[3]] == [41]
+    assert [token for _, token, _ in told[4]] == [5, 51, 52, 53]
+    assert told[2][0][1] == 3
+
+
+def test_each_completion_brings_what_is_its_own() -> None:
+    (batch,) = laid_out(SHARED, MASKED)
+    assert batch.mask.tolist() == [
+        [True, True, True, False],
+        [True, True, False, False],
+        [True, False, False, False],
+        [False, True, False, False],
+        [True] * 4,
+    ]
+    assert batch.targets.tolist() == [
+        [11, 12, 13, 0],
+        [21, 22, 0, 0],
+        [31, 0, 0, 0],
+        [0, 42, 0, 0],
+        [51, 52, 53, 54],
+    ]
+    assert batch.behaviour[0].tolist() == [-11, -12, -13, 0]
+    assert batch.behaviour[4].tolist() == [0, 0, 0, 0]
+    assert batch.versions[1].tolist() == [21, 22, -1, -1]
+    assert batch.versions[4].tolist() == [-1] * 4
+    assert batch.known.flatten().tolist() == [True, True, True, True, False]
+    assert batch.own.flatten().tolist() == [True, True, True, False, False]
+    assert batch.advantages.tolist() == [0.5, -0.5, 0.25, 1.0, -1.0]
+    assert batch.shares.tolist() == [1.0, 1.0, 1.0, 0.5, 0.5]
+    assert batch.values.tolist() == [0.0, 0.0, 0.0, 0.125, 0.25]
+    assert batch.numbers == (0, 1, 2, 3, 4)
+    assert batch.groups == (0, 7)
+
+
+def test_a_part_of_a_row_keeps_numbers_advantages_and_values() -> None:
+    first, second = MASKED.parts()
+    assert (first.first, first.values, first.advantages) == (3, (0.125,), (1.0,))
+    assert (second.first, second.values, second.advantages) == (4, (0.25,), (-1.0,))
+    assert second.part(0, 1) == second
+    assert (SHARED.length, SHARED.shared) == (6, True)
+    assert (second.length, second.shared) == (5, False)
+
+
+def alone(prompt: int, number: int) -> Row:
+    """A row of one completion that is not read: its length is its prompt's."""
+    return Row((1,) * prompt, (done(2),), (1.0,), True, first=number)
+
+
+def test_rows_lie_together_as_long_as_the_longest_of_them_fits_the_budget() -> None:
+    rows = [alone(4, 0), alone(2, 1), alone(4, 2), alone(3, 3)]
+    numbers = [batch.numbers for batch in laid_out(*rows, budget=12)]
+    assert numbers == [(1, 3, 0), (2,)]
+    assert [batch.numbers for batch in laid_out(*rows, budget=11)] == [(1, 3), (0, 2)]
+    assert [batch.numbers for batch in laid_out(*rows, budget=1)] == [(1,), (3,), (0,), (2,)]
+
+
+def test_a_mask_weighs_with_the_square_of_a_row_and_only_where_there_is_one() -> None:
+    assert held_tokens(3, alone(4, 0), mask_weight=0.5) == 12.0
+    assert held_tokens(3, SHARED, mask_weight=0.5) == 3 * 6 * (1 + 0.5 * 6)
+    rows = [SHARED, SHARED]
+    assert len(laid_out(*rows, budget=48, weight=0.5)) == 1
+    assert len(laid_out(*rows, budget=47, weight=0.5)) == 2
+
+
+def test_rows_with_a_mask_and_rows_without_one_lie_apart() -> None:
+    batches = laid_out(alone(9, 8), SHARED, alone(2, 9))
+    assert [(batch.segments is None, batch.numbers) for batch in batches] == [
+        (True, (9, 8)),
+        (False, (0, 1, 2)),
+    ]
+
+
+def test_the_first_tokens_of_a_completion_keep_what_belongs_to_them() -> None:
+    whole = done(11, 12, 13, untrained=1)
+    cut = whole.first(2)
+    assert cut == TrainingCompletion((11, 12), (True, False), (-11.0, -12.0), (11, 12))
+    assert whole.first(3) is whole
+    assert done(11, 12, known=False).first(1) == TrainingCompletion((11,), (True,))
+
+
+@pytest.mark.parametrize(
+    ("trained", "behaviour", "versions"),
+    [((True,), None, None), ((True,) * 2, (0.0,), None), ((True,) * 2, None, (1, 1, 1))],
+)
+def test_what_differs_in_length_is_no_completion(trained, behaviour, versions) -> None:
+    with pytest.raises(ValueError, match="differ in length"):
+        TrainingCompletion((1, 2), trained, behaviour, versions)
+
+
+def test_a_group_needs_something_that_predicts_its_first_token() -> None:
+    with pytest.raises(ValueError, match="prompt_ids is empty"):
+        TrainingGroup((), (done(1),), (1.0,), True)

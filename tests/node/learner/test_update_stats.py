@@ -1,0 +1,172 @@
+"""What an update reports, from sums that were worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
+from node.learner.loss import Clip
+from node.learner.update_stats import Tally
+
+VERSION = 3
+CPU = torch.device("cpu")
+
+
+def row(
+    count: int = 2,
+    *,
+    own: bool = True,
+    behaviour: tuple[float, ...] | None = None,
+    versions: tuple[int, ...] | None = None,
+    trained: tuple[bool, ...] = (),
+    advantage: float = 1.0,
+    value: float = 0.0,
+    first: int = 0,
+) -> Row:
+    """One completion behind a prompt."""
+    done = TrainingCompletion((5,) * count, trained or (True,) * count, behaviour, versions)
+    return Row((1, 2), (done,), (advantage,), own, values=(value,), first=first)
+
+
+def batch(*rows: Row) -> MicroBatch:
+    (laid_out,) = micro_batches(rows, 10_000, 0, CPU)
+    return laid_out
+
+
+def quiet(tally: Tally, laid_out: MicroBatch) -> Tally:
+    """With nothing to tell of trust regions and likelihoods."""
+    nothing = torch.zeros(laid_out.mask.shape)
+    tally.add_bounded(nothing, Clip(0.2, 0.2), nothing + 1, laid_out)
+    tally.add_unlikely(torch.zeros(len(laid_out.mask), dtype=torch.bool))
+    return tally
+
+
+MIXED = batch(
+    row(behaviour=(-1.0, -2.0), versions=(3, 1)),
+    row(behaviour=(-1.0, -1.0), versions=(0, 0), trained=(True, False)),
+    row(),
+    row(own=False, behaviour=(-9.0, -9.0)),
+)
+CUR = torch.tensor([[-1.5, -1.0], [-0.5, -7.0], [-3.0, -3.0], [-0.1, -0.1]])
+
+
+def mixed() -> Tally:
+    tally = Tally()
+    entropy = torch.tensor([[1.0, 2.0], [3.0, 100.0], [4.0, 5.0], [6.0, 7.0]])
+    tally.add_behaviour(CUR, entropy, MIXED, VERSION)
+    return quiet(tally, MIXED)
+
+
+def test_means_are_over_trained_tokens() -> None:
+    stats = mixed().stats([])
+    assert stats.tokens_trained == 7
+    assert stats.entropy == pytest.approx(28 / 7)
+
+
+def test_ratios_and_ages_are_of_own_tokens_whose_behaviour_is_known() -> None:
+    stats = mixed().stats([])
+    ratios = [math.exp(-0.5), math.exp(1.0), math.exp(0.5)]
+    assert stats.ratio_max == pytest.approx(max(ratios))
+    assert stats.ratio_mean == pytest.approx(sum(ratios) / 3)
+    assert stats.ratio_median == pytest.approx(math.exp(0.5))
+    assert stats.staleness == (1, 0, 1, 1)
+
+
+def test_the_engines_gap_is_of_own_tokens_of_the_version_that_is_updated() -> None:
+    assert mixed().stats([]).engine_gap == pytest.approx(0.5)
+    alone = batch(row(own=False, behaviour=(-1.0, -1.0)))
+    tally = Tally()
+    tally.add_behaviour(torch.zeros(1, 2), torch.zeros(1, 2), alone, VERSION)
+    stats = quiet(tally, alone).stats([])
+    assert (stats.engine_gap, stats.ratio_mean, stats.ratio_max) == (0.0, 1.0, 1.0)
+    assert (stats.ratio_low, stats.ratio_median, stats.ratio_high) == (1.0, 1.0, 1.0)
+    assert stats.staleness == ()
+
+
+def test_quantiles_are_those_of_one_half_and_one_in_a_hundred_at_either_end() -> None:
+    count = 101
+    one = batch(row(count, behaviour=(0.0,) * count, versions=(VERSION,) * count))
+    tally = Tally()
+    ratios = torch.arange(1.0, count + 1)
+    tally.add_behaviour(ratios.log()[None], torch.zeros(1, count), one, VERSION)
+    stats = quiet(tally, one).stats([])
+    told = (stats.ratio_low, stats.ratio_median, stats.ratio_high, stats.ratio_max)
+    assert told == pytest.approx((2.0, 51.0, 100.0, 101.0), rel=1e-4)
+    assert stats.ratio_mean == pytest.approx(51.0, rel=1e-4)
+
+
+def test_the_trust_region_has_two_sides_and_counts_trained_tokens_of_every_epoch() -> None:
+    laid_out = batch(row(4), row(4, trained=(True, True, False, False)))
+    ratios = torch.tensor([[0.75, 1.25, 1.0, 1.4], [0.69, 1.31, 9.0, 0.01]])
+    weights = torch.tensor([[0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
+    tally = Tally()
+    tally.add_behaviour(torch.zeros(2, 4), torch.zeros(2, 4), laid_out, VERSION)
+    clip = Clip(0.3, 0.35)
+    tally.add_bounded(ratios.log(), clip, weights, laid_out)
+    tally.add_bounded(torch.zeros(2, 4), clip, torch.ones(2, 4), laid_out)
+    tally.add_unlikely(torch.tensor([True, False]))
+    tally.add_unlikely(torch.tensor([True, True]))
+    stats = tally.stats([])
+    assert stats.clip_fraction == pytest.approx(2 / 12)
+    assert stats.masked_fraction == pytest.approx(3 / 12)
+    assert stats.unlikely == 3
+    assert stats.tokens_trained == 6
+
+
+def test_each_side_of_the_trust_region_is_its_own() -> None:
+    laid_out = batch(row(2))
+    for ratio, clip, left in (
+        (0.75, Clip(0.2, 0.3), True),
+        (0.75, Clip(0.3, 0.2), False),
+        (1.25, Clip(0.3, 0.2), True),
+        (1.25, Clip(0.2, 0.3), False),
+    ):
+        tally = Tally()
+        tally.add_behaviour(torch.zeros(1, 2), torch.zeros(1, 2), laid_out, VERSION)
+        tally.add_bounded(torch.full((1, 2), ratio).log(), clip, torch.ones(1, 2), laid_out)
+        tally.add_unlikely(torch.tensor([False]))
+        assert tally.stats([]).clip_fraction == left
+
+
+def test_peers_lead_by_what_they_earned_beyond_what_the_policy_expects() -> None:
+    laid_out = batch(row(own=False, value=0.5), row(own=False, value=2.0))
+    cur = torch.tensor([[0.5, 0.5], [0.25, 1.0]]).log()
+    tally = Tally()
+    tally.add_behaviour(cur, torch.zeros(2, 2), laid_out, VERSION)
+    stats = quiet(tally, laid_out).stats([1.0, 0.5])
+    assert stats.lead == pytest.approx((1.5 - 0.25 * 0.5 - 0.25 * 2.0) / 2)
+    assert stats.groups_external == 2
+    assert tally.stats([]).lead == 0.0
+
+
+def test_plausible_is_what_this_node_would_imitate_of_others() -> None:
+    laid_out = batch(
+        row(first=0),
+        row(own=False, first=1, trained=(True, False)),
+        row(own=False, first=2, advantage=-1.0),
+        row(own=False, first=3),
+    )
+    tally = Tally()
+    assert tally.plausible() == {}
+    tally.add_plausible(torch.tensor([[1.0, 1.0], [0.25, 9.0], [1.0, 1.0], [0.5, 1.0]]), laid_out)
+    assert tally.plausible() == {0: (0.0, 0), 1: (0.25, 1), 2: (0.0, 0), 3: (1.5, 2)}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_another_has_summed_counts_as_if_it_had_been_summed_here(moved: bool) -> None:
+    together, parts = mixed(), (mixed(), mixed())
+    for each in parts:
+        each.add_unlikely(torch.tensor([True]))
+        each.add_plausible(torch.ones(MIXED.mask.shape), MIXED)
+    for each in parts:
+        together.add(each.on("cpu") if moved else each)
+    alone = Tally()
+    alone.add(parts[0])
+    assert alone.stats([]) == parts[0].stats([])
+    assert alone.plausible() == parts[0].plausible() != {}
+    assert alone.stats([]).unlikely == 1
+    stats = together.stats([])
+    assert (stats.tokens_trained, stats.unlikely, stats.staleness) == (21, 2, (3, 0, 3, 3))
