@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
+from itertools import cycle
 
 import pytest
 
@@ -12,21 +10,16 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator
-from node.learner.update_stats import UpdateStats
-from node.monitor.jsonl import JsonLinesFile
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.generator import Generator
 from node.rollout.task_indexes import TaskIndexes
-from node.run.outcome import Outcome
-from node.run.recorder import record_of
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
-from swarm.common.clock import SystemClock
+from protocol.keys import epoch_of, task_seed
+from swarm.common.clock import SystemClock, VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
 from swarm.judge import CRASHED, JudgeRefused, Verdict
-from swarm.member import MemberStatus
-from swarm.pool import Pool
 from swarm.task_ref import Split, TaskRef
 from tests.support import random_policy
 
@@ -118,17 +111,75 @@ def test_where_no_task_can_be_built_neither_evaluation_nor_generation_goes_on() 
         generator(Strict(()), Counters()).generate(3, Stopwatch())
 
 
-def test_a_figure_that_is_no_number_is_left_out_of_the_record(tmp_path: Path) -> None:
-    clock, counters = SystemClock(), Counters()
-    update = UpdateStats(loss=0.5, ratio_max=float("inf"), engine_gap=float("nan"), skipped=False)
-    outcome = Outcome(1, 1, (), (), update, None, {"total": 1.0}, 4)
-    status = MemberStatus("12D3", (), 0, (), 0, 0)
-    record = record_of(
-        outcome, status, Pool(Journal(MEMORY, clock), 8, 60.0, clock, counters), counters, 0.0
+class Noting(TaskSampler):
+    """Takes its levels in turn, and notes how groups went."""
+
+    def __init__(self) -> None:
+        super().__init__([("sums", 0), ("sums", 1), ("products", 0)], {}, random.Random(0))
+        self.seen: list[tuple[tuple[str, int], tuple[float, ...]]] = []
+        self._turns = cycle(self.levels)
+
+    def next(self) -> tuple[str, int]:
+        return next(self._turns)
+
+    def observe(self, pair: tuple[str, int], rewards: Sequence[float]) -> None:
+        self.seen.append((pair, tuple(rewards)))
+
+
+class Asking(Teacher):
+    """Notes what it is asked, builds no products and scores no task whose seed is told."""
+
+    def __init__(self) -> None:
+        super().__init__((5,))
+        self.built: list[TaskRef] = []
+        self.scored: list[tuple[TaskRef, int]] = []
+        self.lost: set[int] = set()
+
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+        if any(task.env == "products" for task in tasks):
+            raise JudgeRefused(CRASHED, "no products today")
+        self.built += tasks
+        return super().prompts(tasks)
+
+    def judge(self, task: TaskRef, texts: Sequence[str]):
+        self.scored.append((task, len(texts)))
+        if task.seed in self.lost:
+            raise JudgeRefused(CRASHED, "it hangs")
+        return Verdict("?", tuple(float(n) for n in range(len(texts))))
+
+
+def test_a_group_is_what_its_task_says_and_its_seed_follows_from_it(caplog) -> None:
+    author, clock = b"\x07" * 32, VirtualClock(6000.0)
+    policy, sampler, teacher, counters = random_policy(), Noting(), Asking(), Counters()
+    made = Generator(
+        author=author,
+        policy=policy,
+        engine=TransformersEngine(policy, seed=0),
+        verifier=teacher,
+        sampler=sampler,
+        indexes=TaskIndexes(Journal(MEMORY, clock), clock, 60.0, 100, random.Random(0)),
+        sampling=Sampling(max_new_tokens=2),
+        group_size=3,
+        counters=counters,
     )
-    path = tmp_path / "metrics.jsonl"
-    with closing(JsonLinesFile(path)) as file:
-        file.write(record)
-    written = json.loads(path.read_text())
-    assert written["loss"] == 0.5
-    assert written["ratio_max"] is None and written["engine_gap"] is None
+    epoch = epoch_of(clock.time(), 60.0)
+    teacher.lost = {task_seed(author, epoch, index) for index in range(4)}
+    groups = [each.group for each in made.generate(12, Stopwatch())]
+    drawn = {TaskRef(g.env, g.level, task_seed(author, g.epoch, g.index)) for g in groups}
+    assert {g.epoch for g in groups} == {epoch} and {g.level for g in groups} == {0, 1}
+    assert all(len(g.completions) == 3 and g.rewards == (0.0, 1.0, 2.0) for g in groups)
+    assert sampler.seen == [((g.env, g.level), g.rewards) for g in groups]
+    asked = {task for task, _ in teacher.scored}
+    unscored = {task.seed for task in asked - drawn}
+    assert unscored and unscored <= teacher.lost
+    assert {count for *_, count in teacher.scored} == {3}
+    assert {task.split for task in teacher.built} == {Split.TRAIN}
+    lost = counters.snapshot()["own_groups_unscored{reason=crashed}"]
+    assert lost == 12 - len(groups)
+    unbuilt = caplog.text.count("own group of products could not be scored")
+    assert unbuilt == lost - len(unscored) > 0
+
+
+def test_who_is_told_to_choose_a_longer_context_is_told_how_long_prompts_are(caplog) -> None:
+    generator(Teacher((5, LONG, LONG + 7)), Counters()).generate(3, Stopwatch())
+    assert f"2 of 3 prompts, of up to {LONG + 7} tokens, do not fit" in caplog.text

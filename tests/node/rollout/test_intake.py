@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import pytest
+
+from node.engines.engine import Sample
 from node.learner.external_filters import FILTERS
-from node.rollout.intake import Intake, Limits
+from node.rollout.groups import OwnGroup, own_group
+from node.rollout.intake import REMEMBERED_LENGTHS, Intake, Limits
+from node.rollout.own_task import OwnTask
 from protocol.batch import encode_group
-from protocol.rollout import Completion, Finish, Group, Segment, Writer
+from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
 from swarm.common.counters import Counters
 from swarm.pooled_group import PooledGroup
+from swarm.task_ref import TaskRef
 from tests.support import random_policy
 
 POLICY = random_policy(hidden=32, layers=1)
@@ -107,3 +113,63 @@ def test_text_behind_the_answer_is_refused():
 def test_filters_that_are_not_asked_for_refuse_nothing():
     taken = intake(refuse=()).take(sent([("ab" * 20, 1.0), ("18", 0.0)]))
     assert taken.rewards == (1.0, 0.0)
+
+
+def test_only_what_is_cut_is_counted():
+    counters = Counters()
+    reader = intake(counters, completions=2, tokens=16, refuse=())
+    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is not None
+    assert counters.snapshot() == {"external_tokens_cut": 21 - 16}
+    counters = Counters()
+    assert intake(counters, completions=2).take(sent([("17", 1.0), ("18", 0.0)])) is not None
+    assert counters.snapshot() == {}
+
+
+def test_where_all_rewards_are_equal_nothing_is_imitated_and_nothing_refused():
+    taken = intake().take(sent([("17", 1.0), ("ab" * 20, 1.0)]))
+    assert taken.rewards == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_group_must_fit_the_context_with_the_longest_of_its_completions(beyond):
+    counters = Counters()
+    room = POLICY.context_length - len(POLICY.encode_prompt("1+1=")) - 1
+    group = sent([("9" * (room + beyond), 1.0), ("18", 0.0)])
+    assert (intake(counters, tokens=1000, refuse=()).take(group) is None) == bool(beyond)
+    assert counters.snapshot().get("external_too_long", 0) == beyond
+    assert intake(tokens=8, refuse=()).take(group) is not None, "once it is cut"
+
+
+def wrote(length: int, *, level: int = 0, times: int = 1) -> list[OwnGroup]:
+    """Own groups of completions of one length."""
+    tokens = Tokens((1,) * length, (-0.5,) * length, (0,) * length)
+    sample, task = Sample(tokens, Finish.STOP, "x" * length), TaskRef("sums", level, 1)
+    return [own_group(OwnTask(task, 7, n), [1], [sample] * 8, (1.0,) * 8) for n in range(times)]
+
+
+def test_a_right_answer_far_longer_than_own_ones_of_its_task_is_refused():
+    reader = intake(tokens=64)
+    reader.observe(wrote(4, level=1, times=5))
+    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is not None, "of another level"
+    reader.observe(wrote(4, times=5))
+    assert reader.take(sent([("9" * 13, 1.0), ("18", 0.0)])) is not None
+    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is None
+
+
+def test_lengths_of_long_ago_are_forgotten():
+    reader = intake()
+    reader.observe(wrote(40, times=5))
+    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is not None
+    reader.observe(wrote(4, times=REMEMBERED_LENGTHS // 8))
+    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is None
+
+
+def test_the_oldest_texts_are_forgotten_first(monkeypatch):
+    monkeypatch.setattr("node.rollout.intake.REMEMBERED_TEXTS", 2)
+    reader = intake()
+    texts = [f"{WORKING}{number}" for number in range(3)]
+    for text in texts:
+        assert reader.take(sent([(text, 1.0), ("no", 0.0)])) is not None
+    copies = [sent([(text, 1.0), ("no", 0.0)], author=b"s" * 32) for text in texts]
+    assert reader.take(copies[2]) is None
+    assert reader.take(copies[0]) is not None, "nobody remembers who sent it first"

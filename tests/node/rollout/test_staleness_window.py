@@ -177,3 +177,41 @@ def test_groups_of_a_run_with_a_looser_bound_expire() -> None:
 def test_an_update_of_no_own_groups_is_complete_at_once(staleness: int) -> None:
     window = filled(staleness, 0)
     assert window.complete and window.take() == []
+
+
+def resumed(staleness: int, versions: list[int], *, version: int, size: int) -> StalenessWindow:
+    window = StalenessWindow(staleness, version=version)
+    for ticket, begun in enumerate(versions):
+        window.resume(ticket, begun)
+    window.plan(size)
+    return window
+
+
+def test_what_exactly_fits_into_later_updates_is_not_waited_for() -> None:
+    window = resumed(2, [0, 0, 0, 0, 1, 1], version=1, size=2)
+    for ticket in (0, 1):
+        window.settle(ticket)
+    assert window.complete, "groups 2 and 3 fit into the next update"
+
+
+def test_groups_that_are_not_due_yet_may_wait_for_any_of_the_updates_left_to_them() -> None:
+    window = resumed(3, [0, 0, 0], version=1, size=1)
+    window.settle(0)
+    assert window.complete, "there are two updates for groups 1 and 2"
+
+
+def test_more_than_fit_are_not_waited_for_once_all_of_them_are_settled() -> None:
+    window = resumed(1, [0, 0, 0], version=1, size=1)
+    for ticket in (0, 1):
+        window.settle(ticket)
+    assert not window.complete, "group 2 is too old for the update after"
+    window.settle(2)
+    assert window.complete and window.take() == [0]
+    window.plan(1)
+    assert window.expire() == [1, 2]
+
+
+def test_new_tickets_go_on_behind_those_of_an_earlier_run() -> None:
+    window = StalenessWindow(1)
+    window.resume(5, 0)
+    assert window.begin() == 6
