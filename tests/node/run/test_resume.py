@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import torch
 
+from node.config.learning import PolicySection
+from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.learner import Learner
@@ -17,7 +19,7 @@ from node.storage.run_folder import RunFolder
 from node.tasks.sampler import TaskSampler
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
-from swarm.journal import Journal
+from swarm.journal import Journal, backup_path
 from swarm.mixture.lead import PeersLead
 from swarm.pool import Pool
 from swarm.task_ref import Split, TaskRef
@@ -70,3 +72,72 @@ def test_a_checkpoint_from_before_these_were_kept_is_gone_on_with(tmp_path: Path
     progress.restore(again := trainer(), pool)
     assert again.lead.worth == 1
     json.dumps(again.alarm.state_dict())
+
+
+def opened(path: Path) -> tuple[RunFolder, Journal, Pool]:
+    folder = RunFolder(path).create()
+    journal = Journal(folder.journal, VirtualClock(0.0))
+    return folder, journal, Pool(journal, 8, 60.0, VirtualClock(0.0), Counters())
+
+
+def test_draws_of_tasks_and_of_tokens_go_on_where_they_were(tmp_path: Path) -> None:
+    folder, journal, pool = opened(tmp_path / "run")
+    before, after = trainer(), trainer()
+    levels = [("sums", level) for level in range(9)]
+    for each in (before, after):
+        each.sampler = TaskSampler(levels, {}, random.Random(0))
+    prompt = before.policy.encode_prompt("1 + 1?")
+    for _ in range(5):
+        before.sampler.next()
+        before.engine.generate([prompt], 2, Sampling(max_new_tokens=4))
+    RunState(folder, journal).save(1, before)
+    RunState(folder, journal).restore(after, pool)
+    assert [after.sampler.next() for _ in range(9)] == [before.sampler.next() for _ in range(9)]
+    assert torch.equal(after.engine.state_dict()["random"], before.engine.state_dict()["random"])
+
+
+def test_updates_after_the_checkpoint_are_struck_and_those_before_it_stay(tmp_path: Path) -> None:
+    folder, journal, pool = opened(tmp_path / "run")
+    before = trainer()
+    before.learner.update(MIXED)
+    progress = RunState(folder, journal)
+    progress.save(3, before)
+    assert progress.round == 3
+    for step in (1, 2, 3):
+        pool.record_update(step, [(7, step)], [])
+    RunState(folder, journal).restore(trainer(), pool)
+    assert [len(pool.lineage(step)) for step in (1, 2, 3)] == [1, 0, 0]
+
+
+def test_without_a_checkpoint_every_update_is_struck(tmp_path: Path) -> None:
+    folder, journal, pool = opened(tmp_path / "run")
+    pool.record_update(1, [(7, 1)], [])
+    progress = RunState(folder, journal)
+    progress.restore(trainer(), pool)
+    assert progress.round == 0
+    assert pool.lineage(1) == []
+
+
+def test_a_checkpoint_comes_with_a_copy_of_the_journal_and_a_note_of_damage(tmp_path: Path) -> None:
+    folder, journal, _ = opened(tmp_path / "run")
+    for number in (1, 2):
+        RunState(folder, journal).save(number, trainer())
+    assert backup_path(folder.journal).exists()
+    (folder.checkpoints / "step-00000002" / "learner.pt").write_bytes(b"")
+    progress = RunState(folder, journal)
+    assert progress.round == 1
+    assert any("step-00000002 is damaged" in note for note in progress.notes)
+
+
+def test_the_policy_goes_on_with_the_weights_that_it_had(tmp_path: Path) -> None:
+    folder, journal, _ = opened(tmp_path / "run")
+    base = tmp_path / "base"
+    before = trainer()
+    before.policy.save(base)
+    before.policy.name = str(base)
+    before.learner.update(MIXED)
+    RunState(folder, journal).save(1, before)
+    again = RunState(folder, journal).policy(PolicySection(model=str(base), device="cpu"))
+    assert again.name == str(base)
+    for old, new in zip(before.policy.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(old, new)

@@ -1,0 +1,160 @@
+"""Rounds on real parts around a scripted engine, with what they hand out noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from node.config.config import Config
+from node.config.sections import MixtureSection, ScheduleSection
+from node.learner.update_stats import UpdateStats
+from node.rollout.groups import OwnGroup
+from node.rollout.intake import Intake, Limits
+from node.run.external_groups import ExternalGroups
+from node.run.outcome import Outcome
+from node.run.rounds import Rounds
+from node.run.rules import Rules
+from node.run.trained_policy import TrainedPolicy
+from protocol.rollout import Group
+from swarm.common.clock import VirtualClock
+from swarm.experience import Experience
+from swarm.journal import MEMORY, Journal
+from swarm.judge import Verdict
+from swarm.mixture.lead import PeersLead
+from swarm.mixture.mixture import Mixture
+from swarm.mixture.selection import Selection
+from swarm.mixture.selections.uniform import Uniform
+from swarm.pool import Pool
+from swarm.task_ref import TaskRef
+from tests.node.rollout.overlap_parts import CAP, Teacher, VirtualEngine, parts
+from tests.swarm.experience_parts import START
+
+NEVER = 1 << 30
+REWARD = 0.75
+"""What every evaluation finds."""
+
+
+class Half(Teacher):
+    """Tells answers apart in one task of two, the first one included."""
+
+    calls = 0
+
+    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
+        self.calls += 1
+        if self.calls % 2:
+            return super().judge(task, texts)
+        return Verdict("?", (0.0,) * len(texts))
+
+
+class Nothing(Teacher):
+    """Likes no answer."""
+
+    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
+        return Verdict("?", (0.0,) * len(texts))
+
+
+class Watching(Intake):
+    """Notes which own groups it was shown."""
+
+    def observe(self, groups: Sequence[OwnGroup]) -> None:
+        self.seen = [group.key for group in groups]
+        super().observe(groups)
+
+
+class Loop:
+    """One node's rounds and everything around them.
+
+    Attributes:
+        calls: of the engine, in their order.
+        evaluated: the policy's version at every evaluation.
+        saved: round and the policy's version at every checkpoint.
+        published: keys of groups, a list a round.
+        source: of own groups.
+        reported: is told every round's outcome.
+    """
+
+    def __init__(
+        self,
+        *,
+        local: int = 2,
+        external: int = 0,
+        eval_every: int = NEVER,
+        checkpoint_every: int = NEVER,
+        rules: Rules = Rules(),  # noqa: B008 - frozen
+        sleep_mode: bool = False,
+        teacher: Teacher | None = None,
+        select: type[Selection] = Uniform,
+    ) -> None:
+        clock = VirtualClock(START)
+        journal = Journal(MEMORY, clock)
+        self.calls: list[str] = []
+        made = parts(journal, lambda policy: VirtualEngine(policy, self.calls.append), teacher)
+        self.policy, self.engine, self.counters = made.policy, made.engine, made.counters
+        self.pool = Pool(journal, 64, 60.0, clock, self.counters)
+        experience = Experience.around(self.pool, journal, clock, self.counters)
+        self.accounts = experience.accounts
+        self.lead = PeersLead()
+        self.intake = Watching(self.policy, Limits(8, 1000), {}, b"", self.counters)
+        self.evaluated: list[int] = []
+        self.saved: list[tuple[int, int]] = []
+        self.published: list[list[tuple[int, int]]] = []
+        self.outcomes: list[Outcome] = []
+        self.reported: Callable[[Outcome], object] = self.outcomes.append
+        section = MixtureSection(external=external, local=local)
+        self.source = made.tasks
+        self.external = ExternalGroups(
+            experience,
+            Mixture(section, 0, self.lead, select),
+            self.intake,
+            self.counters,
+            spared=external if rules.fill else 0,
+        )
+        config = Config.with_overrides(
+            {
+                "engine.sleep_mode": sleep_mode,
+                "learner.lr": 1e-3,
+                "learner.max_completion_tokens": CAP,
+                "mixture.correction": "none",
+            }
+        )
+        self.trained = TrainedPolicy(config, self.policy, self.counters, self.engine)
+        self.rounds = Rounds(
+            source=self.source,
+            external=self.external,
+            trained=self.trained,
+            evaluate=self._evaluate,
+            publish=self._publish,
+            save=lambda number: self.saved.append((number, self.policy.version)),
+            report=lambda outcome: self.reported(outcome),
+            counters=self.counters,
+            local=local,
+            schedule=ScheduleSection(eval_every=eval_every, checkpoint_every=checkpoint_every),
+            rules=rules,
+        )
+
+    def prove(self, *authors: bytes) -> None:
+        """Let authors have standing."""
+        self.accounts.prove([(author, 1.0) for author in authors for _ in range(8)])
+
+    def learn(self, **told: object) -> None:
+        """Let every update tell this of itself, too."""
+        update = self.trained.learner.update
+        self.trained.learner.update = lambda groups: replace(update(groups), **told)
+
+    def fail(self, errors: Iterable[Exception | None]) -> None:
+        """Let updates fail in turn, before they do anything; None lets one pass."""
+        update, left = self.trained.learner.update, iter(errors)
+
+        def failing(groups: Sequence[object]) -> UpdateStats:
+            if error := next(left, None):
+                raise error
+            return update(groups)
+
+        self.trained.learner.update = failing
+
+    def _evaluate(self) -> float:
+        self.evaluated.append(self.policy.version)
+        return REWARD
+
+    def _publish(self, groups: Sequence[Group]) -> None:
+        self.published.append([(group.epoch, group.index) for group in groups])

@@ -1,0 +1,127 @@
+"""A trainer over a scripted engine, in a swarm of one, with what it hands out noted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from node.config.config import Config
+from node.engines.engine import StreamingEngine
+from node.policy.policy import Policy
+from node.run import trained_policy
+from node.run.outcome import Outcome
+from node.run.rules import Rules
+from node.run.trainer import Trainer, open_experience
+from protocol.identity import Identity
+from protocol.manifest import EnvSpec, Manifest
+from protocol.rollout import Group
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
+from swarm.journal import MEMORY, Journal
+from swarm.origin import Origin
+from tests.node.rollout.overlap_parts import Teacher, VirtualEngine
+from tests.support import random_policy
+from tests.swarm.experience_parts import START
+
+LIMIT = 6
+"""Groups an epoch that a member may share."""
+
+
+def manifest() -> Manifest:
+    return Manifest(
+        name="test",
+        founder=Identity.generate().author,
+        created=START,
+        catalogue=(EnvSpec("sums", "plugin", "1", ("{}",), "{question}", "answer_tag"),),
+        epoch_seconds=60.0,
+        max_groups_per_epoch=LIMIT,
+    )
+
+
+def configured(*, streaming: bool = False, **changes: object) -> Config:
+    """Small numbers, an engine ``streaming`` beside the learner, ``changes`` as section__key."""
+    return Config.with_overrides(
+        {
+            "engine.group_size": 2,
+            "engine.max_new_tokens": 40,
+            "mixture.local": 4,
+            "mixture.external": 0,
+            "schedule.mode": "overlap" if streaming else "alternate",
+            "schedule.eval_tasks": 2,
+            **{name.replace("__", "."): value for name, value in changes.items()},
+        }
+    )
+
+
+class Closing(VirtualEngine):
+    """Tells when it is closed."""
+
+    def __init__(self, policy: Policy, told: Callable[[str], None]) -> None:
+        super().__init__(policy, told)
+        self._told = told
+
+    def close(self) -> None:
+        self._told("close")
+
+
+class Parts:
+    """A trainer and everything around it.
+
+    Attributes:
+        calls: of the engine, in their order.
+        published: indexes of groups and what is told of their policy, for every round.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        streaming: bool = False,
+        secret: bytes = b"",
+        rules: Rules = Rules(),  # noqa: B008 - frozen
+        **changes: object,
+    ) -> None:
+        self.calls: list[str] = []
+        self.config = configured(streaming=streaming, **changes)
+        self.policy = random_policy(hidden=32, layers=1)
+        self.engine = Closing(self.policy, self.calls.append)
+        monkeypatch.setattr(trained_policy, "open_streaming_engine", self._open)
+        clock = VirtualClock(START)
+        self.counters = Counters()
+        self.journal = Journal(MEMORY, clock)
+        self.experience = open_experience(
+            self.config.mixture, self.journal, clock, self.counters, b"salt"
+        )
+        self.pool = self.experience.pool
+        self.published: list[tuple[list[int], Origin]] = []
+        self.saved: list[int] = []
+        self.outcomes: list[Outcome] = []
+        self.trainer = Trainer(
+            self.config,
+            self.policy,
+            author=bytes(32),
+            manifest=manifest(),
+            levels=[("sums", 0)],
+            verifier=Teacher(),
+            experience=self.experience,
+            clock=clock,
+            counters=self.counters,
+            rules=rules,
+            engine=None if streaming else self.engine,
+            secret=secret,
+        )
+
+    def run(self, limit: int, *, done: int = 0) -> Parts:
+        rounds = self.trainer.rounds(
+            publish=self._publish, save=self.saved.append, report=self.outcomes.append, done=done
+        )
+        rounds.run(limit, threading.Event())
+        return self
+
+    def _open(self, *arguments: object) -> StreamingEngine:
+        return self.engine
+
+    def _publish(self, groups: list[Group], origin: Origin) -> None:
+        self.published.append(([group.index for group in groups], origin))
