@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from node.errors import CheckpointError, DiskFullError
-from node.storage.checkpoints import Checkpoints
+from node.storage import checkpoints as module
+from node.storage.checkpoints import DIGESTS, Checkpoints
 
 
 def writer(text: str):
@@ -137,3 +138,67 @@ def test_what_a_killed_process_left_is_swept_by_the_next_save(three_saved: Check
     assert three_saved.load_latest().state["step"] == 3
     three_saved.save(4, writer("weights 4"), {"step": 4})
     assert not left.exists()
+
+
+def hidden(checkpoints: Checkpoints) -> list[str]:
+    return [p.name for p in checkpoints.folder.iterdir() if p.name.startswith(".")]
+
+
+def test_what_a_process_of_the_same_number_left_is_in_nobodys_way(three_saved: Checkpoints) -> None:
+    for name in (f".draft-{os.getpid()}", f".old-{os.getpid()}"):
+        (three_saved.folder / name).mkdir()
+        (three_saved.folder / name / "weights.bin").write_text("half")
+    three_saved.save(3, writer("weights 3 again"), {"step": 3})
+    assert three_saved.steps() == [2, 3]
+    assert hidden(three_saved) == [], "and nothing is left of the one that was replaced"
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_a_file_that_is_missing_or_was_added_is_damage(
+    three_saved: Checkpoints, added: bool
+) -> None:
+    if added:
+        (three_saved.path(3) / "model" / "more.bin").write_text("")
+    else:
+        (three_saved.path(3) / "model" / "weights.bin").unlink()
+    loaded = three_saved.load_latest()
+    assert loaded is not None and loaded.state["step"] == 2
+    assert "is missing or was added" in loaded.notes[0]
+
+
+@pytest.mark.parametrize("digests", ["3", "[" * 100_000, "null", "{"])
+def test_digests_of_any_other_shape_are_damage(three_saved: Checkpoints, digests: str) -> None:
+    (three_saved.path(3) / DIGESTS).write_text(digests)
+    loaded = three_saved.load_latest()
+    assert loaded is not None and loaded.state["step"] == 2
+
+
+def test_a_checkpoint_is_a_folder_of_that_name_and_nothing_else(checkpoints: Checkpoints) -> None:
+    last = 123_456_789
+    checkpoints.save(last, writer("weights"), {"step": last})
+    (checkpoints.folder / "step-00000007.bak").mkdir()
+    (checkpoints.folder / "step-00000008").write_text("")
+    assert checkpoints.steps() == [last]
+    assert checkpoints.load_latest().state == {"step": last}
+
+
+def test_a_checkpoint_is_private_and_on_the_disk_before_it_takes_its_name(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+
+    def note(path: Path) -> None:
+        assert path.exists()
+        flushed.append(path)
+
+    monkeypatch.setattr(module, "fsync_path", note)
+    before = os.umask(0)
+    try:
+        saved = checkpoints.save(1, writer("weights"), {"step": 1})
+    finally:
+        os.umask(before)
+    draft = checkpoints.folder / f".draft-{os.getpid()}"
+    inside = {p.relative_to(saved) for p in saved.rglob("*")}
+    assert {p.relative_to(draft) for p in flushed[:-1]} == {*inside, Path()}
+    assert flushed[-1] == checkpoints.folder
+    assert saved.stat().st_mode & 0o777 == 0o700
