@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
 
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
@@ -19,6 +21,8 @@ from swarm.transport.transport import Transport, TransportError
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+"""In which a named peer has to say its swarm; one that takes longer is dialled like any other."""
 
 
 async def pinned_manifest(
@@ -26,11 +30,13 @@ async def pinned_manifest(
 ) -> tuple[bytes, tuple[str, ...]]:
     """The signed manifest of this node's swarm, and what was done to get it.
 
-    A manifest in the run folder stays for good. Without one the first peer that answers hands
-    over its own, and without peers the node founds a swarm of the tiny catalogue.
+    A manifest in the run folder stays for good; peers that are named have to be in its swarm.
+    Without one the first peer that answers hands over its own, and without peers the node founds a
+    swarm of the tiny catalogue.
 
     Raises:
-        NodeError: no peer answered, or the folder's manifest is damaged.
+        NodeError: no peer answered, the folder's manifest is damaged, or those peers that answer
+            are all in another swarm.
         ConfigError: the manifest at hand is not the one of ``network.swarm``.
     """
     notes: tuple[str, ...] = ()
@@ -46,7 +52,9 @@ async def pinned_manifest(
         notes = ("there are no peers and no manifest: founded a swarm of the tiny catalogue",)
     checked_manifest(signed, source)
     _check_wanted(swarm_id(signed).hex(), config.network.swarm, source)
-    if not pinned:
+    if pinned:
+        notes += await _strangers(config.network.peers, transport, swarm_id(signed).hex(), source)
+    else:
         write_atomic(folder.manifest, signed)
         log.info("pinned the manifest of swarm %s from %s", swarm_id(signed).hex(), source)
     return signed, notes
@@ -77,6 +85,53 @@ def _check_wanted(found: str, wanted: str, source: str) -> None:
             f"{source} belongs to swarm {found}: correct the key, name other peers, or use a "
             "run folder of its own for each swarm.",
         )
+
+
+async def _strangers(
+    addresses: Sequence[str], transport: Transport, ours: str, source: str
+) -> tuple[str, ...]:
+    """What is to be said of named peers that are in another swarm than this folder.
+
+    Raises:
+        NodeError: all that answer within some seconds are.
+    """
+    asked = [asyncio.create_task(_swarm_at(address, transport)) for address in addresses]
+    elsewhere: list[tuple[str, str]] = []
+    met = False
+    with suppress(TimeoutError):
+        for answer in asyncio.as_completed(asked, timeout=LOOK_SECONDS):
+            address, theirs = await answer
+            if met := theirs == ours:
+                break
+            if theirs:
+                elsewhere.append((address, theirs))
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    if elsewhere and not met:
+        address, theirs = elsewhere[0]
+        raise NodeError(
+            f"this run folder belongs to swarm {ours[:16]}, and the peer at {address} to",
+            theirs[:16],
+            "To train there, join from a new folder: swarm-node init NEW, then swarm-node join "
+            f"--config NEW --peers {address}; this node's policy comes along with swarm-node "
+            "export and --set policy.model=…. To go on in this folder's swarm leave that peer out "
+            f"(it is pinned in {source}).",
+        )
+    return tuple(
+        f"the peer at {address} is in another swarm, {theirs[:16]}: no rollouts come from it"
+        for address, theirs in elsewhere
+    )
+
+
+async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
+    """An address and the swarm of whoever answers there; none where nobody does."""
+    try:
+        signed = await fetch_manifest(transport, await transport.connect(address))
+    except TransportError as error:
+        log.info("asking %s for its swarm: %s", address, error)
+        return address, ""
+    return address, swarm_id(signed).hex()
 
 
 async def _handed_over(config: Config, transport: Transport) -> tuple[bytes, str]:

@@ -1,0 +1,87 @@
+"""Which swarm a node ends up in when its folder and the peers it is told of do not agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from node.config.config import Config
+from node.errors import NodeError
+from node.network import pinned_manifest as module
+from node.network.founding import found_swarm
+from node.network.pinned_manifest import pinned_manifest
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+from protocol.manifest import swarm_id
+from protocol.messages import MANIFEST_STREAM
+from swarm.common.clock import SystemClock
+from swarm.transport.memory import MemoryNetwork, MemoryTransport
+from swarm.transport.transport import Limits
+
+ANNA = Identity.from_seed(b"anna".ljust(32, b"."))
+HERE, THERE = (found_swarm(ANNA, name=name) for name in ("here", "there"))
+
+
+def address(name: str) -> str:
+    """Where a peer of this name could be."""
+    return f"/ip4/10.0.0.5/tcp/31337/p2p/{peer_id(name)}"
+
+
+def peer_id(name: str) -> str:
+    return Identity.from_seed(name.encode().ljust(32, b".")).peer_id
+
+
+class Street:
+    """A node whose folder is pinned to a swarm, and a peer of each of some swarms."""
+
+    def __init__(self, folder: Path, *swarms: bytes) -> None:
+        self.folder = RunFolder(folder)
+        self.folder.manifest.write_bytes(HERE)
+        self._network = MemoryNetwork(SystemClock(), 0)
+        self._swarms = swarms
+
+    def join(self, silent: bool = False) -> Sequence[str]:
+        """What the node is told, with the address of every peer in its configuration."""
+        return asyncio.run(self._join(silent))
+
+    async def _join(self, silent: bool) -> Sequence[str]:
+        addresses = [address("nobody")] * silent
+        for number, signed in enumerate(self._swarms):
+            peer = MemoryTransport(self._network, peer_id(f"peer {number}"))
+            await peer.start()
+
+            async def answer(asker: str, request: bytes, told: bytes = signed) -> bytes:
+                return told
+
+            peer.handle(MANIFEST_STREAM, answer, Limits(64, 8, 8))
+            addresses.append(address(f"peer {number}"))
+        node = MemoryTransport(self._network, "node")
+        await node.start()
+        config = Config.with_overrides({"network.peers": addresses})
+        signed, notes = await pinned_manifest(config, self.folder, ANNA, node)
+        assert signed == HERE
+        return notes
+
+
+def test_a_folder_of_one_swarm_is_not_taken_to_a_peer_of_another(tmp_path):
+    with pytest.raises(NodeError) as refused:
+        Street(tmp_path, THERE).join()
+    told = str(refused.value)
+    assert swarm_id(HERE).hex()[:16] in told
+    assert swarm_id(THERE).hex()[:16] in told
+    assert f"swarm-node join --config NEW --peers {address('peer 0')}" in told
+
+
+def test_one_peer_of_its_own_swarm_is_enough_and_strangers_are_named(tmp_path):
+    notes = Street(tmp_path, THERE, HERE).join()
+    assert [note for note in notes if swarm_id(THERE).hex()[:16] not in note] == []
+
+
+def test_peers_that_do_not_answer_keep_nobody_from_going_on_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
+    assert Street(tmp_path).join(silent=True) == ()
+    with pytest.raises(NodeError, match="belongs to swarm"):
+        Street(tmp_path, THERE).join(silent=True)
