@@ -14,6 +14,7 @@ from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_manifest
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
+from protocol.manifest import swarm_id
 from swarm.exchange import fetch_manifest
 from swarm.transport.transport import ClockSkew, Transport, TransportError
 
@@ -32,7 +33,7 @@ def check_network(config: Config, folder: RunFolder) -> list[Finding]:
         reached = [warn("peers", "none named", remedy)]
     else:
         reached = [_check_connection(peer) for peer in peers]
-        reached += asyncio.run(_dial(peers, config))
+        reached += asyncio.run(_dial(peers, config, folder))
     return [*check_ports(config, folder), *reached]
 
 
@@ -76,12 +77,12 @@ def _check_connection(address: str) -> Finding:
     return ok("peers", f"{host} port {port} accepts connections")
 
 
-async def _dial(peers: Sequence[str], config: Config) -> list[Finding]:
+async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list[Finding]:
     """Dial each peer as a node does, under an identity that is thrown away."""
     from swarm.transport.hivemind.transport import HivemindTransport
 
-    with tempfile.TemporaryDirectory() as folder:
-        key = Path(folder) / "identity.key"
+    with tempfile.TemporaryDirectory() as thrown_away:
+        key = Path(thrown_away) / "identity.key"
         Identity.create(key)
         transport = HivemindTransport(
             key,
@@ -90,7 +91,7 @@ async def _dial(peers: Sequence[str], config: Config) -> list[Finding]:
         )
         try:
             await transport.start()
-            dialled = [await _dial_one(transport, peer, config) for peer in peers]
+            dialled = [await _dial_one(transport, peer, config, folder) for peer in peers]
             return [finding for findings in dialled for finding in findings]
         except TransportError as error:
             return [fail("dial", "the network does not start here", _line(error))]
@@ -98,7 +99,9 @@ async def _dial(peers: Sequence[str], config: Config) -> list[Finding]:
             await transport.close()
 
 
-async def _dial_one(transport: Transport, address: str, config: Config) -> list[Finding]:
+async def _dial_one(
+    transport: Transport, address: str, config: Config, folder: RunFolder
+) -> list[Finding]:
     peer = address.rpartition("/")[2]
     try:
         async with asyncio.timeout(DIAL_SECONDS):
@@ -114,7 +117,22 @@ async def _dial_one(transport: Transport, address: str, config: Config) -> list[
     except TransportError as error:
         remedy = "Ask its owner whether it belongs to a swarm."
         return [answers, warn("tasks", f"{peer} hands out no manifest: {_line(error)}", remedy)]
-    return [answers, *check_manifest(signed, peer, config.tasks)]
+    return [
+        answers,
+        *_check_swarm(signed, peer, folder),
+        *check_manifest(signed, peer, config.tasks),
+    ]
+
+
+def _check_swarm(signed: bytes, peer: str, folder: RunFolder) -> list[Finding]:
+    """Whether a peer is in the swarm that this folder is pinned to, if it is to any."""
+    if not folder.manifest.exists():
+        return []
+    ours, theirs = (swarm_id(each).hex()[:16] for each in (folder.manifest.read_bytes(), signed))
+    if ours == theirs:
+        return [ok("swarm", f"{peer} is in this folder's swarm {ours}")]
+    remedy = "Join it from a new folder, or name peers of this folder's swarm."
+    return [fail("swarm", f"{peer} is in {theirs}, this folder in {ours}", remedy)]
 
 
 def _line(error: Exception) -> str:

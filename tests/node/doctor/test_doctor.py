@@ -27,8 +27,12 @@ from node.doctor.machine import (
     check_packages,
 )
 from node.doctor.network import check_network, check_ports
+from node.network.founding import found_swarm
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
+from protocol.manifest import swarm_id
+from protocol.messages import MANIFEST_STREAM
+from swarm.transport.transport import Limits
 
 NOBODY = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 
@@ -137,6 +141,13 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder: RunFolder) -> None:
 
     loop = LoopThread("peer")
     transport = HivemindTransport(folder.identity, listen=("/ip4/127.0.0.1/tcp/0",))
+    ours, theirs = (found_swarm(Identity.load(folder.identity), name=name) for name in "ab")
+    folder.manifest.write_bytes(ours)
+
+    async def answer(peer: str, request: bytes) -> bytes:
+        return theirs
+
+    transport.handle(MANIFEST_STREAM, answer, Limits(64, 8, 8))
     try:
         loop.call(transport.start(), timeout=60)
         alive = transport.addresses()[0]
@@ -150,6 +161,9 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder: RunFolder) -> None:
     levels = {check: [f.level for f in findings if f.check == check] for check in ("peers", "dial")}
     assert levels == {"peers": ["ok", "ok", "fail"], "dial": ["ok", "fail", "fail"]}
     assert all(f.remedy and "\n" not in f.remedy for f in findings if f.level == "fail")
+    (elsewhere,) = [f for f in findings if f.check == "swarm"]
+    assert elsewhere.level == "fail"
+    assert swarm_id(theirs).hex()[:16] in elsewhere.found
 
 
 def test_doctor_exits_with_1_when_something_fails(
