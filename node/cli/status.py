@@ -26,10 +26,10 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
     from node.monitor.record import RoundRecord
     from node.monitor.words import one_line, refusals, split
 
-    process = f" as process {status['pid']}" if status["running"] and "pid" in status else ""
+    process = f" as process {status['pid']}" if status["running"] else ""
     age = "" if status["age_s"] is None else f", told {status['age_s']:.0f} s ago"
     lines = [("state", f"{status['state']}{process}{age}")]
-    if "peer_id" not in status:
+    if not status["peer_id"]:
         return lines
     lines += [
         ("peer id", status["peer_id"]),

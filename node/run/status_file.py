@@ -34,16 +34,20 @@ class StatusFile:
         self._membership: Membership | None = None
         self._lock = threading.Lock()
         self._told: dict[str, Any] = {}
-        self._started = False
 
     def start(self) -> None:
-        """Say that this process, which holds the folder, starts."""
+        """Say that this process, which holds the folder, starts.
+
+        Where no process has said anything yet there is no file before :meth:`run`: whoever reads
+        one finds all of it.
+        """
+        if not self._folder.status.exists():
+            return
         try:
             self._told = self._folder.read_status()
-        except NodeError:
-            self._told = {}  # none yet, or none of ours: there is nothing to go on from
-        self._started = True
-        self._tell(STARTING, pid=os.getpid())
+            self._tell(STARTING, pid=os.getpid())
+        except NodeError as error:
+            log.warning("that this node starts cannot be written down: %s", error)
 
     def run(self, membership: Membership) -> None:
         """Say that the node is a member and works."""
@@ -57,6 +61,7 @@ class StatusFile:
         stopping = self._told.get("state") == STOPPING
         self._tell(
             STOPPING if stopping else RUNNING,
+            pid=os.getpid(),
             peer_id=status.peer_id,
             addresses=status.addresses,
             swarm_id=membership.swarm_id.hex(),
@@ -67,7 +72,7 @@ class StatusFile:
 
     def stop(self) -> None:
         """Say that the node was told to stop; nothing while the folder is not its own."""
-        if self._started:
+        if self._told:
             self._tell(STOPPING)
 
     def close(self) -> None:
@@ -77,7 +82,8 @@ class StatusFile:
     def end(self) -> None:
         """Say that the process has ended, in order or with an error that it told."""
         try:
-            self._tell(STOPPED)
+            if self._told:
+                self._tell(STOPPED)
         except NodeError as error:
             log.warning("that this node has stopped cannot be written down: %s", error)
 
@@ -123,7 +129,9 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
     peers = [{**p, "connected": works and p.get("connected", False)} for p in told.get("peers", [])]
     age = max(0.0, time.time() - told["time"]) if "time" in told else None
     return {
-        "record": None,
+        **dict.fromkeys(("peer_id", "swarm_id", "swarm_name", "record")),
+        "addresses": [],
+        "pid": holder,
         **told,
         "peers": peers,
         "running": holder is not None,

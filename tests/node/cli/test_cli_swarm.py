@@ -110,7 +110,9 @@ def test_a_node_that_starts_says_so_before_it_has_reported(
 ) -> None:
     with node.locked():
         assert terminal("status", "--config", "node") == 0
-        assert terminal.out == "state     starting\n"
+        assert terminal.out == f"state     starting as process {os.getpid()}\n"
+        told = terminal.json("status", "--config", "node")
+        assert (told["state"], told["addresses"], told["peers"]) == ("starting", [], [])
 
 
 def test_status_before_the_first_round_is_not_an_error(terminal: Terminal, node: RunFolder) -> None:
