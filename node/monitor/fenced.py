@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from node.errors import NodeError
 from node.monitor.record import RoundRecord
 from node.monitor.sink import Sink
 from swarm.common.counters import Counters
@@ -38,10 +39,8 @@ class Fenced:
         except Exception as error:
             self._counters.add("sink_failures", sink=self._name)
             if not self._told:
-                log.exception(
-                    "%s fails (%s): what it would show is lost as long as that lasts, and this is "
-                    "told once",
-                    self._name,
-                    error,
-                )
+                # What names its remedy needs no trace.
+                trace = None if isinstance(error, NodeError) else error
+                text = "%s failed: %s; what else it cannot take is counted, and told no more"
+                log.error(text, self._name, error, exc_info=trace)
             self._told = True

@@ -47,7 +47,7 @@ class StatusFile:
             self._told = self._folder.read_status()
             self._tell(STARTING, pid=os.getpid())
         except NodeError as error:
-            log.warning("that this node starts cannot be written down: %s", error)
+            log.warning("saying that this node starts failed: %s", error)
 
     def run(self, membership: Membership) -> None:
         """Say that the node is a member and works."""
@@ -85,7 +85,7 @@ class StatusFile:
             if self._told:
                 self._tell(STOPPED)
         except NodeError as error:
-            log.warning("that this node has stopped cannot be written down: %s", error)
+            log.warning("saying that this node has stopped failed: %s", error)
 
     def _tell(self, state: str, **news: Any) -> None:
         with self._lock:

@@ -35,4 +35,4 @@ def test_a_sink_that_fails_is_counted_told_once_and_used_again_when_it_works(cap
         sink.close()
     assert broken.taken == [RECORD]
     assert counters.snapshot() == {"sink_failures{sink=Broken}": 3.0}
-    assert [r.getMessage()[:12] for r in caplog.records] == ["Broken fails"]
+    assert [r.getMessage()[:13] for r in caplog.records] == ["Broken failed"]
