@@ -58,6 +58,12 @@ def test_a_node_whose_peers_all_vanish_goes_on_alone(swarm) -> None:
     other.kill()
     alone_from = rounds(survivor)
     wait_until(lambda: rounds(survivor) >= alone_from + 20, survivor, "rounds alone")
+    # What the others had shared before they went is used up first.
+    wait_until(
+        lambda: not any(r["pool_groups"] for r in read_records(survivor.folder)[-2:]),
+        survivor,
+        "an empty pool",
+    )
     last = read_records(survivor.folder)[-1]
     assert last["groups_own"] == 8, "the missing external groups were not replaced by own ones"
 
