@@ -37,11 +37,7 @@ class NodeSection(Section):
         min_length=1,
     )
     seed: int = key(
-        0,
-        "Seeds sampling and the choice of tasks and groups. A new node's follows from its key: "
-        "nodes of one seed would choose alike.",
-        ge=0,
-        lt=2**63,
+        0, "Seeds sampling and choices; a new node's follows from its key.", ge=0, lt=2**63
     )
     threads: int = key(
         0,
