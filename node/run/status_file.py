@@ -34,6 +34,7 @@ class StatusFile:
         self._membership: Membership | None = None
         self._lock = threading.Lock()
         self._told: dict[str, Any] = {}
+        self._ended = False
 
     def start(self) -> None:
         """Say that this process, which holds the folder, starts.
@@ -89,6 +90,9 @@ class StatusFile:
 
     def _tell(self, state: str, **news: Any) -> None:
         with self._lock:
+            if self._ended:
+                return  # a signal is told on a thread of its own, which may come last
+            self._ended = state == STOPPED
             self._told |= {**news, "state": state, "time": time.time()}
             self._folder.write_status(self._told)
 
