@@ -30,13 +30,12 @@ async def pinned_manifest(
 ) -> tuple[bytes, tuple[str, ...]]:
     """The signed manifest of this node's swarm, and what was done to get it.
 
-    A manifest in the run folder stays for good; peers that are named have to be in its swarm.
-    Without one the first peer that answers hands over its own, and without peers the node founds a
-    swarm of the tiny catalogue.
+    A manifest in the run folder stays for good, whatever peers hand out; those that are in another
+    swarm are named. Without one the first peer that answers hands over its own, and without peers
+    the node founds a swarm of the tiny catalogue.
 
     Raises:
-        NodeError: no peer answered, the folder's manifest is damaged, or those peers that answer
-            are all in another swarm.
+        NodeError: no peer answered, or the folder's manifest is damaged.
         ConfigError: the manifest at hand is not the one of ``network.swarm``.
     """
     notes: tuple[str, ...] = ()
@@ -92,8 +91,7 @@ async def _strangers(
 ) -> tuple[str, ...]:
     """What is to be said of named peers that are in another swarm than this folder.
 
-    Raises:
-        NodeError: all that answer within some seconds are.
+    No error, even where all of them are: whoever holds one address could keep a node from starting.
     """
     asked = [asyncio.create_task(_swarm_at(address, transport)) for address in addresses]
     elsewhere: list[tuple[str, str]] = []
@@ -108,20 +106,20 @@ async def _strangers(
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
-    if elsewhere and not met:
-        address, theirs = elsewhere[0]
-        raise NodeError(
-            f"this run folder belongs to swarm {ours[:16]}, and the peer at {address} to",
-            theirs[:16],
-            "To train there, join from a new folder: swarm-node init NEW, then swarm-node join "
-            f"--config NEW --peers {address}; this node's policy comes along with swarm-node "
-            "export and --set policy.model=…. To go on in this folder's swarm leave that peer out "
-            f"(it is pinned in {source}).",
-        )
-    return tuple(
+    notes = [
         f"the peer at {address} is in another swarm, {theirs[:16]}: no rollouts come from it"
         for address, theirs in elsewhere
-    )
+    ]
+    if elsewhere and not met:
+        notes.append(
+            f"this run folder belongs to swarm {ours[:16]} ({source}), and no peer named is in it. "
+            "To train with them, join from a new folder: swarm-node init NEW, then swarm-node join "
+            f"--config NEW --peers {elsewhere[0][0]}; this node's policy comes along with "
+            "swarm-node export and --set policy.model=…"
+        )
+    for note in notes:
+        log.warning("%s", note)
+    return tuple(notes)
 
 
 async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
