@@ -118,7 +118,7 @@ async def _strangers(
             "swarm-node export and --set policy.model=…"
         )
     for note in notes:
-        log.warning("%s", note)
+        log.info("%s", note)
     return tuple(notes)
 
 
