@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import logging, sys
@@ -41,22 +43,13 @@ def test_a_character_that_the_encoding_lacks_is_spelled_out(tmp_path):
     assert out.splitlines()[:2] == ["\\u2013 0", "\\u2502 0"]
 
 
-def test_a_reader_that_goes_away_ends_nothing_and_is_told_once(tmp_path):
-    reads, writes = os.pipe()
-    with program(tmp_path / "log", writes) as node:
-        os.close(writes)
-        assert os.read(reads, 64)
-        os.close(reads)
-        _, err = node.communicate("\n\n\n", timeout=60)
-    assert (node.returncode, err) == (0, "done\n")
-    assert (tmp_path / "log").read_text().count("nobody reads descriptor 1") == 1
-
-
-def test_a_terminal_that_is_closed_ends_nothing(tmp_path):
-    ours, theirs = pty.openpty()
+@pytest.mark.parametrize("opened", [os.pipe, pty.openpty], ids=["a pipe", "a terminal"])
+def test_a_reader_that_goes_away_ends_nothing_and_is_told_once(tmp_path, opened):
+    ours, theirs = opened()
     with program(tmp_path / "log", theirs) as node:
         os.close(theirs)
         assert os.read(ours, 64)
         os.close(ours)
         _, err = node.communicate("\n\n\n", timeout=60)
     assert (node.returncode, err) == (0, "done\n")
+    assert (tmp_path / "log").read_text().count("nobody reads descriptor 1") == 1
