@@ -18,7 +18,7 @@ def repacked_pooled(data: bytes) -> bytes:
         (group,) = batch.groups
         rewards = list(group.rewards)
         return encode([prompt, batch.encoding, batch.policy_step, rewards, encode_group(group)])
-    except ProtocolError:
+    except (ProtocolError, ValueError):
         return data
 
 
