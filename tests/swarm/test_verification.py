@@ -79,12 +79,21 @@ def test_the_proven_come_first_and_then_whoever_has_cost_least():
     assert order_of((CARL, True), (ANNA, True), spent={}) == [CARL, ANNA]
 
 
-def test_who_gives_up_waiting_holds_nobody_up():
-    turns, served = Turns(VerificationBudget(EPOCH)), []
+class Served:
+    """Turns, and who had one."""
 
-    async def ask(name: bytes) -> None:
-        async with turns.turn(name, proven=True):
-            served.append(name)
+    def __init__(self) -> None:
+        self.turns = Turns(VerificationBudget(EPOCH))
+        self.names: list[bytes] = []
+
+    async def ask(self, name: bytes) -> None:
+        async with self.turns.turn(name, proven=True):
+            self.names.append(name)
+
+
+def test_who_gives_up_waiting_holds_nobody_up():
+    served = Served()
+    turns, ask = served.turns, served.ask
 
     async def run() -> None:
         async with turns.turn(CARL, proven=True):
@@ -96,7 +105,7 @@ def test_who_gives_up_waiting_holds_nobody_up():
         await asyncio.wait_for(ask(CARL), 20)
 
     asyncio.run(run())
-    assert served == [BEN, CARL]
+    assert served.names == [BEN, CARL]
 
 
 def test_what_a_frame_has_taken_is_taken_from_what_it_may():
@@ -126,11 +135,8 @@ def test_however_short_an_epoch_a_request_gets_twice_what_it_takes_to_begin():
 
 
 def test_who_gives_up_when_the_turn_is_already_hers_hands_it_on():
-    turns, served = Turns(VerificationBudget(EPOCH)), []
-
-    async def ask(name: bytes) -> None:
-        async with turns.turn(name, proven=True):
-            served.append(name)
+    served = Served()
+    turns, ask = served.turns, served.ask
 
     async def run() -> None:
         async with turns.turn(CARL, proven=True):
@@ -142,7 +148,7 @@ def test_who_gives_up_when_the_turn_is_already_hers_hands_it_on():
             await asyncio.gather(first, second, return_exceptions=True)
 
     asyncio.run(run())
-    assert served == [BEN]
+    assert served.names == [BEN]
 
 
 def test_who_comes_while_a_turn_is_handed_over_waits_for_it():
