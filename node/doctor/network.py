@@ -13,6 +13,7 @@ from node.config.config import Config
 from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_manifest
 from node.storage.run_folder import RunFolder
+from protocol.errors import ProtocolError
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from swarm.exchange import fetch_manifest
@@ -128,7 +129,12 @@ def _check_swarm(signed: bytes, peer: str, folder: RunFolder) -> list[Finding]:
     """Whether a peer is in the swarm that this folder is pinned to, if it is to any."""
     if not folder.manifest.exists():
         return []
-    ours, theirs = (swarm_id(each).hex()[:16] for each in (folder.manifest.read_bytes(), signed))
+    try:
+        ours, theirs = (
+            swarm_id(each).hex()[:16] for each in (folder.manifest.read_bytes(), signed)
+        )
+    except ProtocolError:
+        return []  # which of the two is no manifest is found by the check of each
     if ours == theirs:
         return [ok("swarm", f"{peer} is in this folder's swarm {ours}")]
     remedy = "Join it from a new folder, or name peers of this folder's swarm."

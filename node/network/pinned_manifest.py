@@ -123,13 +123,13 @@ async def _strangers(
 
 
 async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
-    """An address and the swarm of whoever answers there; none where nobody does."""
+    """An address and the swarm of whoever answers there; none where nobody does, or tells one."""
     try:
         signed = await fetch_manifest(transport, await transport.connect(address))
-    except TransportError as error:
+        return address, swarm_id(signed).hex()
+    except (TransportError, ProtocolError) as error:
         log.info("asking %s for its swarm: %s", address, error)
         return address, ""
-    return address, swarm_id(signed).hex()
 
 
 async def _handed_over(config: Config, transport: Transport) -> tuple[bytes, str]:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from node.config.config import Config
 from node.network import pinned_manifest as module
 from node.network.founding import found_swarm
@@ -81,3 +83,9 @@ def test_peers_that_do_not_answer_keep_nobody_from_going_on_alone(tmp_path, monk
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
     assert Street(tmp_path).join(silent=True) == ()
     assert "belongs to swarm" in Street(tmp_path, THERE).join(silent=True)[-1]
+
+
+@pytest.mark.parametrize("told", [b"", b"nonsense", HERE[:40], THERE[:-1]])
+def test_a_peer_that_hands_out_no_manifest_keeps_nobody_from_starting(tmp_path, told):
+    assert all("belongs to swarm" not in note for note in Street(tmp_path, told, HERE).join())
+    Street(tmp_path, told).join()
