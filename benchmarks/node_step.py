@@ -14,7 +14,8 @@ from layouts import padded, rows_of
 
 from node.config.config import Config
 from node.config.learning import LearnerSection
-from node.config.sections import MixtureSection, ScheduleSection
+from node.config.running import ScheduleSection
+from node.config.sections import MixtureSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import MicroBatch, TrainingGroup

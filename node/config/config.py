@@ -17,13 +17,12 @@ from node.config.base import Section
 from node.config.kinds import ENGINES
 from node.config.learning import LearnerSection, PolicySection
 from node.config.renamed import present
+from node.config.running import MonitorSection, ScheduleSection
 from node.config.sections import (
     EngineSection,
     MixtureSection,
-    MonitorSection,
     NetworkSection,
     NodeSection,
-    ScheduleSection,
     TasksSection,
 )
 from node.config.toml import commented

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from node.config.sections import ScheduleSection
+from node.config.running import ScheduleSection
 from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.source import GroupSource

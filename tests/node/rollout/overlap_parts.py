@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from node.config.config import Config
-from node.config.sections import MixtureSection, ScheduleSection
+from node.config.running import ScheduleSection
+from node.config.sections import MixtureSection
 from node.engines.engine import Sample, Sampling, Trajectory
 from node.policy.policy import Policy
 from node.rollout.generator import Generator

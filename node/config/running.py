@@ -1,0 +1,75 @@
+"""The tables of what happens when, and of what is shown of it.
+
+As with the other tables, in :mod:`node.config.sections`, every key is described here alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from node.config.base import Options, Section, Texts, key
+from node.config.kinds import LOGGERS, kind_key
+
+
+class ScheduleSection(Section):
+    """What happens when."""
+
+    mode: Literal["auto", "alternate", "overlap"] = key(
+        "auto",
+        '"alternate": generate, then update, in turn. "overlap": generate in a process of its own '
+        'while the policy learns. "auto": overlap with engine.kind = "vllm", alternate with '
+        '"transformers".',
+    )
+    max_staleness: int = key(
+        1,
+        'Most updates between the begin of an own group and the one that takes it ("overlap"). 0: '
+        "begin and take each update's groups in turn.",
+        unit="updates",
+        ge=0,
+        le=64,
+    )
+    over_provision: float = key(
+        0.0,
+        'Groups that run beyond those an update needs, as a share of them ("overlap"). Above 0, '
+        "generation stands still while the policy learns, and goes on with what was unfinished: "
+        "for a device that both share.",
+        ge=0,
+        le=64,
+    )
+    rounds: int = key(
+        0,
+        "Rounds in all, earlier runs in this folder included. 0: until stopped.",
+        unit="rounds",
+        ge=0,
+    )
+    eval_every: int = key(
+        10, "Evaluate on held-out tasks every so many rounds.", unit="rounds", ge=1
+    )
+    eval_tasks: int = key(64, "Held-out tasks in an evaluation.", unit="tasks", ge=1, le=100_000)
+    checkpoint_every: int = key(
+        10,
+        "Write a checkpoint every so many rounds; one is also written at the end.",
+        unit="rounds",
+        ge=1,
+    )
+
+
+class MonitorSection(Section):
+    """What the node shows of itself. JSON lines are always written to the run folder."""
+
+    live: bool = key(True, "A live panel, where the output is a terminal.")
+    prometheus_port: int = key(
+        0, "Port of the Prometheus metrics on this machine (127.0.0.1). 0: none.", ge=0, le=65535
+    )
+    loggers: Texts = kind_key(
+        LOGGERS,
+        (),
+        'Where else records go: "tensorboard" writes event files into the run folder (needs the '
+        "extra: swarm-node[tensorboard]).",
+    )
+    loggers_options: dict[str, Options] = key(
+        {}, "Settings of those loggers that have any of their own, a table for each name."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = key(
+        "info", "Least important messages that go to node.log."
+    )
