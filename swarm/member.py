@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from protocol.errors import BadKey
 from protocol.identity import author_of, peer_id_of
+from swarm.acquaintance import Acquaintance
 from swarm.collector import Admission, Collector, CollectorLimits
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 TURNS_PER_EPOCH = 4
 FAILURES_REPORTED = 10
+MEETING_SECONDS = 1.0
+"""Between two looks at who is connected and has not told its swarm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class PeerInfo:
         peer_id: base58.
         author: public key; None for a peer whose identity is not an Ed25519 key.
         connected: there is a connection now.
+        swarm: id of the swarm that it is in; None while that is not known.
         policy_step: as last announced; None if nothing of this peer is known.
         groups: groups in the frames it offers.
     """
@@ -46,18 +50,34 @@ class PeerInfo:
     connected: bool
     policy_step: int | None
     groups: int
+    swarm: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A member at one moment; byte counts are payload since the start."""
+    """A member at one moment; byte counts are payload since the start.
+
+    Attributes:
+        peers: everybody connected or heard of, those of other swarms included.
+    """
 
     peer_id: str
+    swarm_id: bytes
     addresses: tuple[str, ...]
     epoch: int
     peers: tuple[PeerInfo, ...]
     bytes_in: int
     bytes_out: int
+
+    @property
+    def members(self) -> int:
+        """Others that are in this node's swarm."""
+        return sum(peer.swarm == self.swarm_id for peer in self.peers)
+
+    @property
+    def strangers(self) -> int:
+        """Connected nodes that are in another swarm."""
+        return sum(peer.swarm not in (None, self.swarm_id) for peer in self.peers)
 
 
 class Member:
@@ -96,6 +116,9 @@ class Member:
             clock,
         )
 
+        pause = directory.manifest.epoch_seconds
+        self._acquaintance = Acquaintance(transport, exchange, directory.swarm_id, clock, pause)
+
     @property
     def failure(self) -> Exception | None:
         """The latest of ten or more failures in a row inside this node; None while it works."""
@@ -115,15 +138,25 @@ class Member:
     async def run(self) -> None:
         """Take turns until cancelled. A slow peer holds up nothing but its own answer."""
         turns = self._publisher.publish, self._collector.gossip, self._collector.look
+        period = self._directory.manifest.epoch_seconds / TURNS_PER_EPOCH
         try:
-            await asyncio.gather(*map(self._repeat, turns))
+            await asyncio.gather(
+                *(self._repeat(turn, period) for turn in turns),
+                self._repeat(self.meet, min(MEETING_SECONDS, period)),
+            )
         finally:
             await self._collector.close()
+
+    async def meet(self) -> None:
+        """Find out which swarm those are in who announce nothing here."""
+        authors = {known.author for known in self._directory.known()}
+        await self._acquaintance.look(lambda peer: _author(peer) in authors)
 
     def status(self) -> MemberStatus:
         """What the monitor shows."""
         return MemberStatus(
             peer_id=self._transport.peer_id,
+            swarm_id=self._directory.swarm_id,
             addresses=self._transport.addresses(),
             epoch=self._directory.epoch,
             peers=self._peers(),
@@ -131,8 +164,7 @@ class Member:
             bytes_out=self._transport.bytes_out,
         )
 
-    async def _repeat(self, turn: Callable[[], Awaitable[None]]) -> None:
-        period = self._directory.manifest.epoch_seconds / TURNS_PER_EPOCH
+    async def _repeat(self, turn: Callable[[], Awaitable[None]], period: float) -> None:
         name, failures = turn.__name__, 0
         while True:
             began = self._clock.time()
@@ -167,6 +199,7 @@ class Member:
                     connected=peer in connected,
                     policy_step=entry.announcement.policy_step if entry else None,
                     groups=sum(o.groups for o in entry.announcement.offers) if entry else 0,
+                    swarm=self._directory.swarm_id if entry else self._acquaintance.swarm_of(peer),
                 )
             )
         return tuple(result)

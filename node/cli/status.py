@@ -35,7 +35,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("peer id", status["peer_id"]),
         ("swarm", f"{status['swarm_name']} {status['swarm_id']}"),
         *(("address", address) for address in status["addresses"]),
-        ("peers", _peers(status["peers"])),
+        ("peers", _peers(status)),
     ]
     if status["record"] is None:
         return [*lines, ("round", "none done yet")]
@@ -49,6 +49,13 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _peers(peers: list[dict[str, Any]]) -> str:
-    connected = sum(peer["connected"] for peer in peers)
-    return f"{connected} connected, {len(peers)} met"
+def _peers(status: dict[str, Any]) -> str:
+    met = [peer for peer in status["peers"] if not _stranger(peer, status["swarm_id"])]
+    connected = sum(peer["connected"] for peer in met)
+    strangers = len(status["peers"]) - len(met)
+    others = f"; {strangers} in another swarm" if strangers else ""
+    return f"{connected} connected, {len(met)} met{others}"
+
+
+def _stranger(peer: dict[str, Any], ours: str) -> bool:
+    return peer.get("swarm_id") not in (None, ours)

@@ -14,7 +14,7 @@ from rich.text import Text
 from node.monitor.record import RoundRecord
 from node.monitor.sparkline import sparkline
 from node.monitor.terminal import Terminal
-from node.monitor.words import externals, one_line, refusals, share, size, split
+from node.monitor.words import externals, one_line, peers, refusals, share, size, split
 
 HISTORY = 4096
 SPARK_WIDTH = 48
@@ -72,7 +72,7 @@ class LivePanel:
             "tokens": f"{record.tokens_per_s:,.0f} a second, "
             f"{record.mean_length:.1f} a completion, {record.truncated:.0%} cut",
             "time": f"{total:.2f} s: {split(record.seconds)}",
-            "network": f"{record.peers} peers, in {size(record.bytes_in)}, "
+            "network": f"{peers(record)} peers, in {size(record.bytes_in)}, "
             f"out {size(record.bytes_out)}",
             "refused": refusals(record.refused),
             "memory": f"{record.rss_mb:,.0f} MB",

@@ -56,7 +56,8 @@ class RoundRecord:
             update, as in :class:`node.learner.update_stats.UpdateStats`; ``None`` when no optimizer
             step was taken.
         staleness: own tokens of the update by the policy steps since they were sampled.
-        peers: peers known.
+        peers: others known to be in this swarm.
+        strangers: connected nodes of other swarms.
         bytes_in, bytes_out: payload bytes since the process started.
         refused: refused groups by reason since the process started.
         counters: every other counter since the process started.
@@ -98,6 +99,7 @@ class RoundRecord:
     learning_rate: float | None = None
     staleness: Mapping[str, int] = field(default_factory=dict)
     peers: int = 0
+    strangers: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)

@@ -36,6 +36,11 @@ def externals(record: RoundRecord) -> str:
     return f"{record.groups_external} of {record.external_wanted}"
 
 
+def peers(record: RoundRecord) -> str:
+    """How many there are, and how many of those connected are none."""
+    return f"{record.peers}" + f" ({record.strangers} in another swarm)" * bool(record.strangers)
+
+
 def refusals(refused: Mapping[str, int]) -> str:
     """Refused groups by reason, most frequent first."""
     ordered = sorted(refused.items(), key=lambda item: (-item[1], item[0]))
@@ -51,7 +56,7 @@ def one_line(record: RoundRecord) -> str:
         f"informative {record.informative_own:.0%}",
         f"{record.tokens_per_s:.0f} tokens/s",
         f"{record.seconds.get('total', 0.0):.2f} s",
-        f"peers {record.peers}",
+        f"peers {peers(record)}",
         f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",
     ]
     if record.reward_eval is not None:

@@ -102,6 +102,7 @@ class StatusFile:
         return {
             "peer_id": peer.peer_id,
             "connected": peer.connected,
+            "swarm_id": peer.swarm.hex() if peer.swarm else None,
             "policy_step": peer.policy_step,
             "bytes_in": account.bytes_in,
             "bytes_out": account.bytes_out,

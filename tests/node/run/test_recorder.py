@@ -83,12 +83,18 @@ def outcome(update: UpdateStats = UPDATE, **changes: object) -> Outcome:
     return replace(done, **changes)
 
 
+OURS, THEIRS = b"\x01" * 32, b"\x02" * 32
+SWARMS = (OURS, THEIRS, None, OURS)
+
+
 class Parts:
     def __init__(self) -> None:
         clock, self.counters = VirtualClock(START), Counters()
         self.pool = Pool(Journal(MEMORY, clock), 8, 60.0, clock, self.counters)
-        peers = tuple(PeerInfo(f"12D3{n}", None, True, None, 0) for n in range(2))
-        self.status = MemberStatus("12D3", (), 0, peers, bytes_in=21, bytes_out=22)
+        peers = tuple(
+            PeerInfo(f"12D3{n}", None, True, None, 0, swarm) for n, swarm in enumerate(SWARMS)
+        )
+        self.status = MemberStatus("12D3", OURS, (), 0, peers, bytes_in=21, bytes_out=22)
 
     def record(self, done: Outcome) -> RoundRecord:
         return record_of(done, self.status, self.pool, self.counters, 23.5)
@@ -111,7 +117,7 @@ def test_a_record_tells_of_a_round_what_its_parts_tell() -> None:
     assert record.truncated == 0.25
     assert record.lead == -0.14
     assert record.staleness == {"0": 5, "1": 0, "2": 7}
-    assert (record.peers, record.bytes_in, record.bytes_out) == (2, 21, 22)
+    assert (record.peers, record.strangers, record.bytes_in, record.bytes_out) == (2, 1, 21, 22)
     assert record.rss_mb == 23.5
 
 
