@@ -165,6 +165,7 @@ class Beside(Opened):
             evaluate=lambda: 0.0,
             publish=lambda groups: None,
             save=lambda number: None,
+            rate=lambda number, reward: False,
             report=lambda outcome: None,
             counters=counters,
             local=options.prompts,

@@ -164,6 +164,7 @@ class NodeStep:
             evaluate=lambda: 0.0,
             publish=publish,
             save=lambda number: None,
+            rate=lambda number, reward: False,
             report=lambda outcome: None,
             counters=counters,
             local=prompts,

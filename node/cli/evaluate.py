@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from node.cli.checkpoint_options import BestOption, StepOption, check_choice
 from node.cli.common import (
     ConfigOption,
     DebugOption,
@@ -31,6 +32,8 @@ def command(
     ] = None,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Held-out tasks.")] = 64,
     samples: Annotated[int, typer.Option("--samples", min=1, help="Completions a task.")] = 8,
+    step: StepOption = None,
+    best: BestOption = False,
     k: Annotated[list[int] | None, typer.Option("--k", min=1, help="k of pass@k.")] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -38,12 +41,13 @@ def command(
     debug: DebugOption = False,
 ) -> None:
     """Score a model on held-out tasks of this node's swarm."""
+    check_choice(step, best, model)
     ks = sorted(set(k or [1, samples]))
     if ks[-1] > samples:
         raise UsageError("--k", ks[-1], f"Sample at least as many: --samples {ks[-1]}.")
     node = open_node(config, overrides_of(assignments))
-    name = model or _newest(node.folder)
-    evaluation = _with_progress(node, model, tasks, samples)
+    scored, name = (model, model) if model else _loaded(node.folder, step, best)
+    evaluation = _with_progress(node, scored, tasks, samples)
     from node.evaluation.model_eval import Score, by_family
 
     total = Score.of(evaluation, ks)
@@ -55,16 +59,16 @@ def command(
     _show(name, {**families, "all": total}, ks)
 
 
-def _newest(folder: Any) -> str:
-    from node.policy.checkpoint_policy import newest
+def _loaded(folder: Any, step: int | None, best: bool) -> tuple[Any, str]:
+    from node.policy.checkpoint_policy import chosen
 
-    loaded = newest(folder)
+    loaded = chosen(folder, step=step, best=best)
     for note in loaded.notes:
         say(note, err=True)
-    return str(loaded.path)
+    return loaded, str(loaded.path)
 
 
-def _with_progress(node: Any, model: str | None, tasks: int, samples: int) -> Any:
+def _with_progress(node: Any, model: Any, tasks: int, samples: int) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from node.monitor.terminal import Terminal

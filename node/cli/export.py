@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from node.cli.checkpoint_options import BestOption, StepOption, check_choice
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.monitor.printable import say
 
@@ -16,17 +17,21 @@ def command(
     adapter: Annotated[
         bool, typer.Option("--adapter", help="Write the LoRA adapter alone, in peft's layout.")
     ] = False,
+    step: StepOption = None,
+    best: BestOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write the newest checkpoint as a folder that transformers and vLLM load."""
-    from node.policy.checkpoint_policy import export
+    """Write a checkpoint, the newest unless told otherwise, for transformers and vLLM to load."""
+    check_choice(step, best)
+    from node.policy.checkpoint_policy import chosen, export
 
     node = open_node(config)
-    loaded = export(node.config, node.folder, out, adapter=adapter)
+    loaded = chosen(node.folder, step=step, best=best)
     for note in loaded.notes:
         say(note, err=True)
+    export(node.config, loaded, out, adapter=adapter)
     if json:
         print_json({"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state})
         return

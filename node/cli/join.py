@@ -28,6 +28,14 @@ def command(
     rounds: Annotated[
         int | None, typer.Option("--rounds", help="Stop when so many are done in all; 0: never.")
     ] = None,
+    swarm: Annotated[
+        str | None,
+        typer.Option(
+            "--swarm",
+            metavar="ID",
+            help="Train in this swarm; a node of another moves there with its policy.",
+        ),
+    ] = None,
     assignments: SetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -48,7 +56,9 @@ def command(
         return
 
     overrides = overrides_of(assignments, peers, mix, rounds)
+    if swarm:
+        overrides["network.swarm"] = swarm
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
     from node.run.join import run
 
-    run(node.config, node.folder, RunOptions(json=json))
+    run(node.config, node.folder, RunOptions(json, swarm or ""))

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from node.cli import (
+    checkpoints,
     demo,
     doctor,
     evaluate,
@@ -25,6 +26,7 @@ from node.cli import (
     init,
     join,
     peers,
+    rollback,
     seed,
     status,
 )
@@ -55,6 +57,8 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("peers", peers.command, TyperCommand, "peers --config my-node"),
     ("doctor", doctor.command, SpreadPeers, f"doctor --peers {PEER}"),
     ("eval", evaluate.command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
+    ("checkpoints", checkpoints.command, TyperCommand, "checkpoints --config my-node"),
+    ("rollback", rollback.command, TyperCommand, "rollback --to best"),
     ("export", export.command, TyperCommand, "export --out my-model"),
 )
 """Name, function, kind and example of each command."""

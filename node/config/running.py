@@ -52,6 +52,17 @@ class ScheduleSection(Section):
         unit="rounds",
         ge=1,
     )
+    keep_checkpoints: int = key(
+        2, "Newest checkpoints that are kept.", unit="checkpoints", ge=1, le=1000
+    )
+    keep_best: int = key(
+        1,
+        "Checkpoints of the best held-out reward that are kept beside them. A policy that an "
+        "evaluation finds to be the best is written even where none is due.",
+        unit="checkpoints",
+        ge=0,
+        le=1000,
+    )
 
 
 class MonitorSection(Section):

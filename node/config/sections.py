@@ -69,9 +69,10 @@ class NetworkSection(Section):
     )
     swarm: str = key(
         "",
-        "Id of the swarm to join, as 64 hex digits; a peer offering another is refused. "
+        "Id of the swarm to join, as 64 hex digits or the first 8 or more of them; a peer offering "
+        "another is refused. Only all 64 keep out whoever makes a swarm whose id begins alike. "
         "Empty: take the first peer's and stay with it.",
-        pattern=r"^([0-9a-f]{64})?$",
+        pattern=r"^([0-9a-f]{8,64})?$",
     )
     start_timeout: float = key(
         60.0, "How long the network may take to start.", unit="seconds", gt=0, le=3600

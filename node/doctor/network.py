@@ -137,7 +137,10 @@ def _check_swarm(signed: bytes, peer: str, folder: RunFolder) -> list[Finding]:
         return []  # which of the two is no manifest is found by the check of each
     if ours == theirs:
         return [ok("swarm", f"{peer} is in this folder's swarm {ours}")]
-    remedy = "Join it from a new folder, or name peers of this folder's swarm."
+    remedy = (
+        f"Move there with swarm-node join --swarm {theirs} --peers ADDRESS, join it from a new "
+        "folder, or name peers of this folder's swarm."
+    )
     return [fail("swarm", f"{peer} is in {theirs}, this folder in {ours}", remedy)]
 
 

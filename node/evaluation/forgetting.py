@@ -47,7 +47,8 @@ class ForgettingAlarm:
         self._counters.add("forgetting_alarms")
         log.warning(
             "held-out reward fell from %.3f to %.3f in %d evaluations: the policy forgets. "
-            "Lower learner.lr or mixture.external, or go back to an earlier checkpoint",
+            "Lower learner.lr or mixture.external, or go back to the best checkpoint with: "
+            "swarm-node rollback --to best",
             sum(self._best) / len(self._best),
             sum(rewards) / len(rewards),
             IN_A_ROW,

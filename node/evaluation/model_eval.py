@@ -15,8 +15,9 @@ from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluation, Evaluator, heldout_tasks
 from node.network.pinned_manifest import checked_manifest
-from node.policy.checkpoint_policy import checkpoint_policy, newest
+from node.policy.checkpoint_policy import checkpoint_policy
 from node.policy.policy import Policy
+from node.storage.checkpoints import Loaded
 from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
 from node.tasks.sampler import TaskSampler, served_levels
@@ -47,7 +48,7 @@ class Score:
 def evaluate(
     config: Config,
     folder: RunFolder,
-    model: str | None,
+    model: str | Loaded,
     *,
     tasks: int,
     samples: int,
@@ -56,7 +57,7 @@ def evaluate(
     """Sample and score ``model`` on the first ``tasks`` held-out tasks of the folder's swarm.
 
     Args:
-        model: a folder, a hub id or a shipped model's name; None for the newest checkpoint.
+        model: a folder, a hub id, a shipped model's name, or a checkpoint.
         samples: completions a task.
         progress: told how many tasks are done.
 
@@ -68,7 +69,7 @@ def evaluate(
     with Verifier(manifest.catalogue, allowed_by(config.tasks), outside=False) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
-        policy = _policy(config, folder, model)
+        policy = _policy(config, model)
         counters = Counters()
         engine = open_engine(config, policy, counters)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
@@ -93,10 +94,10 @@ def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluati
     return Evaluation(tasks, tuple(row for part in parts for row in part.rewards))
 
 
-def _policy(config: Config, folder: RunFolder, model: str | None) -> Policy:
+def _policy(config: Config, model: str | Loaded) -> Policy:
     wanted = config.policy
-    if model is None:
-        return checkpoint_policy(wanted, newest(folder))
+    if isinstance(model, Loaded):
+        return checkpoint_policy(wanted, model)
     return Policy.load(PolicySection(model=model, dtype=wanted.dtype, device=wanted.device))
 
 

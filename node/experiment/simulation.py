@@ -83,6 +83,7 @@ class SimulatedNode:
         return trainer.rounds(
             publish=self._experience.outbox.put,
             save=lambda number: None,
+            rate=lambda number, reward: False,
             report=lambda outcome: None,
         )
 

@@ -23,6 +23,15 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
+def age(seconds: float) -> str:
+    """How long ago, in the unit that fits."""
+    for unit, length in (("s", 60), ("min", 60), ("h", 48)):
+        if seconds < length:
+            return f"{seconds:.0f} {unit} ago"
+        seconds /= {"s": 60, "min": 60, "h": 24}[unit]
+    return f"{seconds:.0f} days ago"
+
+
 def split(seconds: Mapping[str, float]) -> str:
     """How a round's time divides, largest part first, parts below one percent left out."""
     total = seconds.get("total") or sum(seconds.values()) or 1.0

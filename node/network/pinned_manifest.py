@@ -44,7 +44,7 @@ async def pinned_manifest(
         signed = folder.manifest.read_bytes()
         source = str(folder.manifest)
     elif config.network.peers:
-        signed, source = await _handed_over(config, transport)
+        signed, source = await handed_over(config, transport, config.network.swarm)
     else:
         signed = found_swarm(identity, name=config.node.name)
         source = "this node"
@@ -77,12 +77,12 @@ def checked_manifest(signed: bytes, source: str) -> Manifest:
 
 
 def _check_wanted(found: str, wanted: str, source: str) -> None:
-    if wanted and wanted != found:
+    if not found.startswith(wanted):
         raise ConfigError(
             "network.swarm",
             wanted,
-            f"{source} belongs to swarm {found}: correct the key, name other peers, or use a "
-            "run folder of its own for each swarm.",
+            f"{source} belongs to swarm {found}: correct the key, name other peers, or move to the "
+            "other swarm with: swarm-node join --swarm ID.",
         )
 
 
@@ -113,13 +113,20 @@ async def _strangers(
     if elsewhere and not met:
         notes.append(
             f"this run folder belongs to swarm {ours[:16]} ({source}), and no peer named is in it. "
-            "To train with them, join from a new folder: swarm-node init NEW, then swarm-node join "
-            f"--config NEW --peers {elsewhere[0][0]}; this node's policy comes along with "
-            "swarm-node export and --set policy.model=…"
+            f"To move there with this policy: swarm-node join --swarm {elsewhere[0][1][:16]} "
+            f"--peers {elsewhere[0][0]}. To begin there anew: swarm-node init NEW, then swarm-node "
+            f"join --config NEW --peers {elsewhere[0][0]}"
         )
     for note in notes:
         log.info("%s", note)
     return tuple(notes)
+
+
+def _id(signed: bytes) -> str:
+    try:
+        return swarm_id(signed).hex()
+    except ProtocolError:
+        return ""  # what is no manifest is refused by whoever opens it
 
 
 async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
@@ -132,19 +139,32 @@ async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
         return address, ""
 
 
-async def _handed_over(config: Config, transport: Transport) -> tuple[bytes, str]:
-    """Ask the peers in turn until one answers or the time to start is up."""
+async def handed_over(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
+    """The signed manifest of a peer named, unchecked, and that peer's address.
+
+    They are asked in turn until one is in the swarm ``wanted``, an id in hex or how it begins.
+    Where every one answers and none is, the manifest is of the first.
+
+    Raises:
+        NodeError: no such answer came within the time to start.
+    """
     failures: list[str] = []
     try:
         async with asyncio.timeout(config.network.start_timeout):
             while True:
-                failures = []
+                failures, others = [], []
                 for address in config.network.peers:
                     try:
                         peer = await transport.connect(address)
-                        return await fetch_manifest(transport, peer), address
+                        signed = await fetch_manifest(transport, peer)
                     except TransportError as error:
                         failures.append(str(error))
+                        continue
+                    if not wanted or _id(signed).startswith(wanted):
+                        return signed, address
+                    others.append((signed, address))
+                if not failures:
+                    return others[0]
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
         raise NodeError(

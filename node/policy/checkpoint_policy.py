@@ -9,24 +9,27 @@ from node.config.config import Config
 from node.config.learning import PolicySection
 from node.errors import ConfigError, NodeError, UsageError
 from node.policy.policy import Policy
+from node.storage.checkpoint_list import best_of, list_checkpoints, no_checkpoint, of_step
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 
 
-def newest(folder: RunFolder) -> Loaded:
-    """The newest intact checkpoint.
+def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) -> Loaded:
+    """The newest intact checkpoint, or that of a policy step, or of the best held-out reward.
 
     Raises:
-        NodeError: there is none.
+        NodeError: there is none at all.
+        UsageError: none is of that step, or none was evaluated.
+        CheckpointError: it is damaged.
     """
-    loaded = Checkpoints(folder.checkpoints).load_latest()
-    if loaded is None:
-        raise NodeError(
-            "no checkpoint yet in",
-            folder.checkpoints,
-            "Let the node run until schedule.checkpoint_every rounds are done, or stop it.",
-        )
-    return loaded
+    checkpoints = Checkpoints(folder.checkpoints)
+    if step is not None:
+        return of_step(list_checkpoints(checkpoints), step).load()
+    if best:
+        return best_of(list_checkpoints(checkpoints), folder).load()
+    if loaded := checkpoints.load_latest():
+        return loaded
+    raise no_checkpoint(checkpoints.folder)
 
 
 def saved_policy(config: PolicySection, loaded: Loaded) -> Policy:
@@ -63,17 +66,17 @@ def checkpoint_policy(config: PolicySection, loaded: Loaded) -> Policy:
     )
 
 
-def export(config: Config, folder: RunFolder, out: Path, *, adapter: bool = False) -> Loaded:
-    """Write the newest checkpoint's model and tokenizer to the new folder ``out``.
+def export(config: Config, loaded: Loaded, out: Path, *, adapter: bool = False) -> None:
+    """Write a checkpoint's model and tokenizer to the new folder ``out``.
 
     Args:
         adapter: write the adapter alone instead of the model that it makes.
 
     Raises:
-        NodeError: no checkpoint, no adapter, or ``out`` is there already.
+        NodeError: ``out`` is there already.
+        UsageError: there is no adapter.
         PolicyError: the checkpoint does not load.
     """
-    loaded = newest(folder)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NodeError("there is something already at", out, "Name a new folder with --out.")
     policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded)
@@ -81,7 +84,6 @@ def export(config: Config, folder: RunFolder, out: Path, *, adapter: bool = Fals
         raise UsageError("--adapter", loaded.path, "The run has none: leave the option out.")
     out.mkdir(parents=True, exist_ok=True)
     (policy.save_adapter if adapter else policy.save)(out)
-    return loaded
 
 
 def _check_same(key: str, now: Any, begun: Any) -> None:

@@ -13,6 +13,7 @@ from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.monitor.printable import PrintableFormatter, say
 from node.monitor.sinks import open_sinks
+from node.network.moving import enter
 from node.run.foreground import STOPS, announce, stopping
 from node.run.participant import Participant
 from node.run.run_options import RunOptions
@@ -42,6 +43,8 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     with stopping(stop_is_near) as stop, folder.locked(), ExitStack() as stack:
         status.start()
         stack.callback(status.end)
+        for note in enter(config, folder, options.swarm):
+            tell(note)
         ranks = stack.enter_context(Ranks(launch)) if launch else None
         node = stack.enter_context(Participant(config, folder, ranks=ranks, say=tell))
         stack.enter_context(stop.working())

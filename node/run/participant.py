@@ -102,7 +102,7 @@ class Participant(Opened):
         manifest = self.membership.manifest
         verifier = stack.enter_context(self._verifiers(manifest))
         levels = served_levels(manifest.catalogue, verifier.start())
-        progress = RunState(self.folder, journal)
+        progress = RunState(self.folder, journal, config.schedule, self.membership.swarm_id.hex())
         self.notes = (*notes, *self.membership.notes, *progress.notes)
         self.policy = progress.policy(config.policy)
         if config.node.threads == 0 and self.policy.device.type == "cpu":
@@ -125,6 +125,7 @@ class Participant(Opened):
         self.rounds = trainer.rounds(
             publish=self.membership.publish,
             save=lambda number: progress.save(number, trainer),
+            rate=progress.rate,
             report=self.recorder.report,
             done=progress.round,
         )

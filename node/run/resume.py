@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from node.config.learning import PolicySection
+from node.config.running import ScheduleSection
 from node.policy.checkpoint_policy import saved_policy
 from node.policy.policy import Policy
 from node.run.trainer import Trainer
@@ -15,6 +17,8 @@ from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 from swarm.journal import Journal
 from swarm.pool import Pool
+
+log = logging.getLogger(__name__)
 
 LEARNER = "learner.pt"
 ENGINE = "engine.pt"
@@ -26,17 +30,35 @@ class RunState:
     A checkpoint's folder is a model that ``transformers`` and vLLM load, or the adapter where that
     is all that is trained, with the optimizer and the random states beside it.
 
+    Args:
+        swarm: id in hex; what was noted of another swarm's tasks is not taken for this one's.
+
     Attributes:
         round: rounds done.
-        notes: what had to be left aside to get here.
+        notes: where it goes on, and what had to be left aside to get there.
     """
 
-    def __init__(self, folder: RunFolder, journal: Journal) -> None:
-        self._checkpoints = Checkpoints(folder.checkpoints)
+    def __init__(
+        self, folder: RunFolder, journal: Journal, schedule: ScheduleSection, swarm: str
+    ) -> None:
+        self._checkpoints = Checkpoints(
+            folder.checkpoints, schedule.keep_checkpoints, schedule.keep_best
+        )
         self._journal = journal
+        self._swarm = swarm
+        self._saved = -1
         self.loaded: Loaded | None = self._checkpoints.load_latest()
         self.round = int(self.loaded.state["round"]) if self.loaded else 0
-        self.notes = self.loaded.notes if self.loaded else ()
+        self.notes = self._notes(self.loaded) if self.loaded else ()
+
+    def _notes(self, loaded: Loaded) -> tuple[str, ...]:
+        state = loaded.state
+        goes_on = (
+            f"goes on from round {self.round}, policy step {state['policy_step']}, "
+            f"checkpoint {loaded.path.name}"
+        )
+        log.info("%s", goes_on)
+        return (*loaded.notes, goes_on)
 
     def policy(self, config: PolicySection) -> Policy:
         """The policy as it was left, or the base model.
@@ -55,17 +77,23 @@ class RunState:
         path, state = self.loaded.path, self.loaded.state
         trainer.learner.load_state_dict(_read(path / LEARNER))
         trainer.engine.load_state_dict(_read(path / ENGINE))
-        trainer.sampler.load_state_dict(state["sampler"])
-        trainer.lead.value = float(state.get("lead", 0.0))
-        trainer.alarm.load_state_dict(state.get("forgetting", {}))
+        if state.get("swarm", self._swarm) == self._swarm:
+            trainer.sampler.load_state_dict(state["sampler"])
+            trainer.lead.value = float(state.get("lead", 0.0))
+            trainer.alarm.load_state_dict(state.get("forgetting", {}))
         pool.rewind(int(state["policy_step"]))
 
     def save(self, number: int, trainer: Trainer) -> None:
         """Write the checkpoint of round ``number``, and a backup of the journal beside it.
 
+        Nothing is written a second time.
+
         Raises:
             DiskFullError: earlier checkpoints are untouched.
         """
+
+        if number == self._saved:
+            return
 
         def write(folder: Path) -> None:
             policy = trainer.policy
@@ -75,6 +103,7 @@ class RunState:
 
         state: dict[str, Any] = {
             "round": number,
+            "swarm": self._swarm,
             "policy_step": trainer.policy.version,
             "model": trainer.policy.name,
             "dtype": str(trainer.policy.model.dtype).removeprefix("torch."),
@@ -85,7 +114,23 @@ class RunState:
         }
         self._checkpoints.save(number, write, state)
         self._journal.backup()
-        self.round = number
+        self.round = self._saved = number
+
+    def rate(self, number: int, reward: float) -> bool:
+        """Note the held-out reward of the policy after round ``number``.
+
+        Returns:
+            Whether it is the best and has no checkpoint yet, so that one is to be saved.
+
+        Raises:
+            NodeError: it cannot be noted.
+        """
+        checkpoints, rewards = self._checkpoints, self._checkpoints.rewards
+        steps = checkpoints.steps()
+        best = reward >= rewards.highest(self._swarm, steps)
+        rewards.keep(steps)
+        rewards.note(number, self._swarm, reward)
+        return bool(checkpoints.best) and best and number not in (0, *steps)
 
 
 def _read(path: Path) -> dict[str, Any]:

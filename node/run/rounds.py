@@ -37,6 +37,7 @@ class Rounds:
         evaluate: scores the policy on held-out tasks.
         publish: hands informative own groups to the network, without waiting for it.
         save: writes a checkpoint of round ``n``.
+        rate: told the held-out reward of the policy after round ``n``; whether to save that one.
         report: receives every round's outcome.
         local: I, own groups a round.
         round: number of rounds already done.
@@ -51,6 +52,7 @@ class Rounds:
         evaluate: Callable[[], float],
         publish: Callable[[Sequence[Group]], None],
         save: Callable[[int], None],
+        rate: Callable[[int, float], bool],
         report: Callable[[Outcome], None],
         counters: Counters,
         local: int,
@@ -64,6 +66,7 @@ class Rounds:
         self._heldout = evaluate
         self._publish = publish
         self._save = save
+        self._rate = rate
         self._report = report
         self._counters = counters
         self._local = local
@@ -107,7 +110,7 @@ class Rounds:
         """
         number, watch = self.round + 1, self._watch
         due = self.round % self._schedule.eval_every == 0
-        evaluation = self._evaluate() if due and not last else None
+        evaluation = self._evaluate(self.round) if due and not last else None
         written = self._source.generate(self._local + self._external.missing(), watch)
         with watch.time("publish"):
             self._publish(self._rules.shared(written))
@@ -119,11 +122,8 @@ class Rounds:
             update = self._trained.learn(groups, self._source)
             self._external.credit(own, taken, update, self._trained.policy.version)
         if last:
-            evaluation = self._evaluate()
+            evaluation = self._evaluate(number)
         self.round = number
-        if number % self._schedule.checkpoint_every == 0:
-            with watch.time("checkpoint"):
-                self._save(number)
         outcome = Outcome(
             number,
             self._trained.policy.version,
@@ -136,9 +136,20 @@ class Rounds:
             len(groups),
             taken.proven,
         )
+        # Before the checkpoint: what is killed in between is done and told again, not lost.
         self._report(outcome)
+        if number % self._schedule.checkpoint_every == 0:
+            self._checkpoint(number)
         return outcome
 
-    def _evaluate(self) -> float:
+    def _evaluate(self, number: int) -> float:
+        """Score the policy after round ``number``."""
         with self._watch.time("evaluate"):
-            return self._heldout()
+            reward = self._heldout()
+        if self._rate(number, reward):
+            self._checkpoint(number)
+        return reward
+
+    def _checkpoint(self, number: int) -> None:
+        with self._watch.time("checkpoint"):
+            self._save(number)

@@ -11,6 +11,8 @@ class RunOptions:
 
     Attributes:
         json: standard output carries JSON lines and nothing else.
+        swarm: id of the swarm to move to, in hex, or how it begins; empty to stay.
     """
 
     json: bool = False
+    swarm: str = ""

@@ -13,6 +13,7 @@ from node.run.foreground import announce, stopping
 from node.run.run_options import RunOptions
 from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
+from node.storage.swarm_files import SwarmFiles
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.experience import Experience
@@ -33,6 +34,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     with stopping(tell) as stop, folder.locked(), ExitStack() as stack:
         status.start()
         stack.callback(status.end)
+        SwarmFiles(folder).settle()
         journal, notes = open_or_restore(folder.journal, clock)
         stack.callback(journal.close)
         pool = Pool(journal, 1, config.mixture.max_age, clock, counters)

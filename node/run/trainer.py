@@ -97,6 +97,7 @@ class Trainer:
         publish: Callable[[Sequence[Group], Origin], None],
         save: Callable[[int], None],
         report: Callable[[Outcome], None],
+        rate: Callable[[int, float], bool],
         done: int = 0,
     ) -> Rounds:
         """The loop, after ``done`` rounds."""
@@ -107,6 +108,7 @@ class Trainer:
             evaluate=self._evaluate,
             publish=lambda groups: publish(*self._own.shareable(groups)),
             save=save,
+            rate=rate,
             report=report,
             counters=self._counters,
             local=self._config.mixture.local,

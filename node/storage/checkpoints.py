@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import CheckpointError, DiskFullError
-from node.storage.atomic_files import PRIVATE_FOLDER, is_disk_full
+from node.storage.atomic_files import PRIVATE_FOLDER, is_disk_full, write_error
+from node.storage.heldout_rewards import HeldoutRewards
 from swarm.common.durable_file import fsync_path
 
 log = logging.getLogger(__name__)
 
 STATE = "state.json"
 DIGESTS = "digests.json"
+REWARDS = "rewards.json"
+ROLLED_BACK = "rolled-back"
 _NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -44,16 +47,20 @@ class Loaded:
 
 
 class Checkpoints:
-    """The newest ``keep`` checkpoints of a run, under ``folder``.
+    """The newest ``keep`` checkpoints of a run and the ``best`` of each swarm, under ``folder``.
+
+    What a checkpoint is worth is known once it was evaluated, see :attr:`rewards`.
 
     Each is written to a temporary folder on the same disk, flushed file by file and renamed, so a
     crash at any moment leaves the earlier ones as they were. ``digests.json`` holds the sha256 of
     every file and is checked when loading.
     """
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
+    def __init__(self, folder: Path, keep: int = 2, best: int = 1) -> None:
         self.folder = folder
         self.keep = keep
+        self.best = best
+        self.rewards = HeldoutRewards(folder / REWARDS)
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first; damaged ones included."""
@@ -67,7 +74,7 @@ class Checkpoints:
         return self.folder / f"step-{step:08d}"
 
     def save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of ``step`` and drop those beyond ``keep``.
+        """Write the checkpoint of ``step`` and drop those that are not to be kept any more.
 
         A checkpoint of a later step belongs to a history that was given up (it was damaged, and
         the run went on from an earlier one) and is dropped too.
@@ -133,13 +140,63 @@ class Checkpoints:
             )
         return None
 
+    def load(self, step: int) -> Loaded:
+        """The checkpoint of ``step``.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged.
+        """
+        path = self.path(step)
+        try:
+            return Loaded(path, _verify(path))
+        except _DamagedError as damage:
+            remedy = "Choose another of those that swarm-node checkpoints lists."
+            raise CheckpointError(f"checkpoint damaged ({damage})", path, remedy) from damage
+
+    def roll_back(self, step: int) -> list[int]:
+        """Make the checkpoint of ``step`` the newest; later ones are set aside, not deleted.
+
+        One that was set aside before comes back. As many are kept there as here.
+
+        Returns:
+            The steps set aside.
+
+        Raises:
+            CheckpointError: there is none of that step, or it is damaged.
+            NodeError: the folder cannot be written to.
+        """
+        aside = self.rolled_back()
+        source = self if step in self.steps() else aside
+        source.load(step)
+        later = [each for each in self.steps() if each > step]
+        try:
+            aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+            for each in later:
+                if aside.path(each).exists():
+                    shutil.rmtree(aside.path(each))
+                self.path(each).rename(aside.path(each))
+            self.rewards.move(later, aside.rewards)
+            if source is aside:
+                aside.path(step).rename(self.path(step))
+                aside.rewards.move([step], self.rewards)
+            fsync_path(self.folder)
+        except OSError as error:
+            raise write_error(self.folder, error) from error
+        aside._prune(max(aside.steps(), default=0))
+        return later
+
+    def rolled_back(self) -> Checkpoints:
+        """Those that the run went back behind."""
+        return Checkpoints(self.folder / ROLLED_BACK, self.keep, self.best)
+
     def _sweep(self) -> None:
         for left in self.folder.glob(".*-*"):
             shutil.rmtree(left, ignore_errors=True)
 
     def _prune(self, newest: int) -> None:
-        kept = [s for s in self.steps() if s <= newest][-self.keep :]
-        for step in set(self.steps()) - set(kept):
+        valid = [step for step in self.steps() if step <= newest]
+        kept = {*valid[-self.keep :], *self.rewards.best(valid, self.best)}
+        for step in set(self.steps()) - kept:
             shutil.rmtree(self.path(step))
         self._sweep()
 

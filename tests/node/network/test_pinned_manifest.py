@@ -71,6 +71,8 @@ def test_a_folder_of_one_swarm_that_is_taken_to_a_peer_of_another_says_so(tmp_pa
     assert "belongs to swarm" in caplog.text, "the log says it too"
     assert swarm_id(HERE).hex()[:16] in told
     assert swarm_id(THERE).hex()[:16] in told
+    theirs = swarm_id(THERE).hex()[:16]
+    assert f"swarm-node join --swarm {theirs} --peers {address('peer 0')}" in told
     assert f"swarm-node join --config NEW --peers {address('peer 0')}" in told
 
 

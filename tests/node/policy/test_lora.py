@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from node.config.learning import LearnerSection, PolicySection
+from node.config.running import ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import FusedDecoder
@@ -192,7 +193,13 @@ def begun(base: Path, node: RunFolder) -> Policy:
     node.config.write_text(text)
     policy = adapted(base)
     Learner(policy, CONFIG).update(MIXED)
-    about = {"round": 1, "model": str(base), "dtype": "float32", **policy.adapter.settings}
+    about = {
+        "round": 1,
+        "policy_step": 1,
+        "model": str(base),
+        "dtype": "float32",
+        **policy.adapter.settings,
+    }
     Checkpoints(node.checkpoints).save(1, policy.save_adapter, about)
     return policy
 
@@ -219,14 +226,15 @@ def test_a_run_goes_on_with_the_adapter_that_it_was_begun_with_and_no_other(
     node: RunFolder, begun: Policy, key: str, value: object
 ):
     config = PolicySection(model=begun.name, device="cpu", lora_rank=4)
-    progress = RunState(node, None)
+    progress = RunState(node, None, ScheduleSection(), "")
     assert torch.equal(logits(progress.policy(config)), logits(begun))
     with pytest.raises(ConfigError, match=rf"policy.{key}: .*go back to"):
         progress.policy(changed(config, **{key: value}))
 
 
 def test_a_run_of_all_weights_does_not_go_on_with_an_adapter(base: Path, node: RunFolder):
-    about = {"round": 1, "model": str(base), "dtype": "float32"}
+    about = {"round": 1, "policy_step": 1, "model": str(base), "dtype": "float32"}
     Checkpoints(node.checkpoints).save(1, random_policy().save, about)
+    progress = RunState(node, None, ScheduleSection(), "")
     with pytest.raises(ConfigError, match=r"policy.lora_rank: 4.*go back to 0"):
-        RunState(node, None).policy(PolicySection(model=str(base), device="cpu", lora_rank=4))
+        progress.policy(PolicySection(model=str(base), device="cpu", lora_rank=4))

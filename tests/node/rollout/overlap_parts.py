@@ -213,6 +213,7 @@ class Parts:
             evaluate=lambda: 0.0,
             publish=lambda groups: self.published.extend((g.epoch, g.index) for g in groups),
             save=lambda number: None,
+            rate=lambda number, reward: False,
             report=self.outcomes.append,
             counters=self.counters,
             local=size,

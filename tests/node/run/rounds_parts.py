@@ -98,6 +98,8 @@ class Loop:
         self.intake = Watching(self.policy, Limits(8, 1000), {}, b"", self.counters)
         self.evaluated: list[int] = []
         self.saved: list[tuple[int, int]] = []
+        self.rated: list[tuple[int, float]] = []
+        self.kept: set[int] = set()
         self.published: list[list[tuple[int, int]]] = []
         self.outcomes: list[Outcome] = []
         self.reported: Callable[[Outcome], object] = self.outcomes.append
@@ -126,6 +128,7 @@ class Loop:
             evaluate=self._evaluate,
             publish=self._publish,
             save=lambda number: self.saved.append((number, self.policy.version)),
+            rate=self._rate,
             report=lambda outcome: self.reported(outcome),
             counters=self.counters,
             local=local,
@@ -156,6 +159,10 @@ class Loop:
     def _evaluate(self) -> float:
         self.evaluated.append(self.policy.version)
         return REWARD
+
+    def _rate(self, number: int, reward: float) -> bool:
+        self.rated.append((number, reward))
+        return number in self.kept
 
     def _publish(self, groups: Sequence[Group]) -> None:
         self.published.append([(group.epoch, group.index) for group in groups])

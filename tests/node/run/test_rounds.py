@@ -26,8 +26,25 @@ def test_a_checkpoint_is_written_every_so_many_rounds_and_at_the_end(limit, save
     loop = run(Loop(checkpoint_every=2), limit)
     assert loop.saved == [(number, number) for number in saved]
     assert [o.seconds.get("checkpoint") is not None for o in loop.outcomes] == [
-        number % 2 == 0 for number in range(1, limit + 1)
-    ]
+        number > 1 and (number - 1) % 2 == 0 for number in range(1, limit + 1)
+    ], "its time is known only once the round was told"
+
+
+def test_a_round_is_told_before_its_checkpoint_so_that_none_goes_untold() -> None:
+    loop = Loop(checkpoint_every=1)
+    told: list[object] = []
+    loop.reported = lambda outcome: told.append(("told", outcome.round))
+    loop.saved = told
+    run(loop, 2)
+    assert told == [("told", 1), (1, 1), ("told", 2), (2, 2)]
+
+
+def test_the_best_policy_is_saved_where_no_checkpoint_is_due() -> None:
+    loop = Loop(eval_every=2, checkpoint_every=100)
+    loop.kept = {4, 7}
+    run(loop, 7)
+    assert loop.rated == [(number, REWARD) for number in (0, 2, 4, 7)]
+    assert loop.saved == [(4, 4), (7, 7), (7, 7)], "and the last one at the end, as always"
 
 
 def test_an_evaluation_looks_before_a_round_learns_and_in_the_last_one_afterwards() -> None:

@@ -115,7 +115,11 @@ class Parts:
 
     def run(self, limit: int, *, done: int = 0) -> Parts:
         rounds = self.trainer.rounds(
-            publish=self._publish, save=self.saved.append, report=self.outcomes.append, done=done
+            publish=self._publish,
+            save=self.saved.append,
+            rate=lambda number, reward: False,
+            report=self.outcomes.append,
+            done=done,
         )
         rounds.run(limit, threading.Event())
         return self

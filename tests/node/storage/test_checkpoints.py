@@ -202,3 +202,71 @@ def test_a_checkpoint_is_private_and_on_the_disk_before_it_takes_its_name(
     assert {p.relative_to(draft) for p in flushed[:-1]} == {*inside, Path()}
     assert flushed[-1] == checkpoints.folder
     assert saved.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_best_are_kept_beside_the_newest_in_each_swarm(checkpoints: Checkpoints) -> None:
+    checkpoints.best = 2
+    for step, (swarm, reward) in enumerate(
+        [("a", 0.9), ("a", 0.5), ("b", 0.1), ("a", 0.7), ("b", 0.0), ("b", 0.1)], start=1
+    ):
+        checkpoints.save(step, writer(f"weights {step}"), {})
+        checkpoints.rewards.note(step, swarm, reward)
+    checkpoints.save(7, writer("weights 7"), {})
+    checkpoints.save(8, writer("weights 8"), {})
+    assert checkpoints.steps() == [1, 3, 4, 6, 7, 8], "of equals the latest"
+
+
+def test_rewards_that_cannot_be_read_cost_no_checkpoint(three_saved: Checkpoints, caplog) -> None:
+    (three_saved.folder / "rewards.json").write_text("[")
+    three_saved.save(4, writer("weights 4"), {})
+    assert three_saved.steps() == [3, 4]
+    assert "rewards.json cannot be read" in caplog.text
+    three_saved.rewards.note(4, "a", 0.5)
+    assert three_saved.rewards.read() == {4: ("a", 0.5)}
+
+
+@pytest.fixture
+def history(checkpoints: Checkpoints) -> Checkpoints:
+    checkpoints.keep = 3
+    for step in (10, 20, 30):
+        checkpoints.save(step, writer(f"weights {step}"), {"policy_step": step - 1})
+        checkpoints.rewards.note(step, "a", step / 100)
+    return checkpoints
+
+
+def weights(checkpoints: Checkpoints) -> str:
+    loaded = checkpoints.load_latest()
+    assert loaded is not None
+    return (loaded.path / "model" / "weights.bin").read_text()
+
+
+def test_a_run_goes_on_from_where_it_was_rolled_back_to(history: Checkpoints) -> None:
+    assert history.roll_back(10) == [20, 30]
+    assert weights(history) == "weights 10"
+    assert history.rolled_back().steps() == [20, 30]
+    history.save(20, writer("other weights 20"), {})
+    history.rewards.note(20, "a", 0.9)
+    assert weights(history) == "other weights 20"
+    assert history.rolled_back().rewards.read() == {20: ("a", 0.2), 30: ("a", 0.3)}
+
+
+def test_what_was_set_aside_comes_back(history: Checkpoints) -> None:
+    history.roll_back(10)
+    assert history.roll_back(20) == []
+    assert weights(history) == "weights 20"
+    assert history.rewards.read() == {10: ("a", 0.1), 20: ("a", 0.2)}
+    assert history.roll_back(30) == []
+    assert (history.steps(), history.rolled_back().steps()) == ([10, 20, 30], [])
+
+
+def test_no_more_is_set_aside_than_is_kept(history: Checkpoints) -> None:
+    history.best, history.keep = 0, 1
+    history.roll_back(10)
+    assert history.rolled_back().steps() == [30]
+
+
+def test_a_damaged_checkpoint_is_not_gone_back_to(history: Checkpoints) -> None:
+    (history.path(10) / "optimizer.bin").write_text("")
+    with pytest.raises(CheckpointError, match=r"checkpoint damaged.*swarm-node checkpoints"):
+        history.roll_back(10)
+    assert history.steps() == [10, 20, 30]

@@ -1,0 +1,77 @@
+"""A node that leaves its swarm for another and takes along what it has learned."""
+
+from __future__ import annotations
+
+from node.concurrency.loop_thread import LoopThread
+from node.config.config import Config
+from node.config.kinds import TRANSPORTS
+from node.errors import UsageError
+from node.network.pinned_manifest import checked_manifest, handed_over
+from node.network.transport_kind import TransportKind
+from node.storage.run_folder import RunFolder
+from node.storage.swarm_files import SwarmFiles
+from protocol.manifest import swarm_id
+from swarm.common.counters import Counters
+
+OPTION = "--swarm"
+
+
+def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
+    """Take a run folder to the swarm ``wanted``; what was done, in sentences.
+
+    Nothing happens in a folder that is in it, or in none yet, nor where none is wanted. Otherwise
+    the policy and its optimizer stay, and the pool, draws and standings of the swarm left are set
+    aside, to be found again by whoever goes back.
+
+    Args:
+        wanted: id in hex, or how it begins.
+
+    Raises:
+        UsageError: no swarm left before and none of the peers named goes by that id.
+        NodeError: no peer answers, or the folder cannot be written to.
+    """
+    files = SwarmFiles(folder)
+    files.settle()
+    if not folder.manifest.exists():
+        return ()
+    ours = folder.manifest.read_bytes()
+    checked_manifest(ours, str(folder.manifest))
+    left = swarm_id(ours).hex()
+    if left.startswith(wanted):  # as every id does with none wanted
+        return ()
+    before = {name: signed for name, signed in files.set_aside().items() if name.startswith(wanted)}
+    if len(before) > 1:
+        raise UsageError(OPTION, wanted, f"Give more digits; it could be {' or '.join(before)}.")
+    entered, signed = next(iter(before.items()), None) or _asked_for(config, folder, wanted)
+    files.move(left, entered, signed)
+    name = checked_manifest(signed, OPTION).name
+    return (
+        f"moved from swarm {left[:16]} to {name!r} {entered[:16]}: "
+        "policy and optimizer came along; the pool, draws and standings are set aside, and "
+        f"{OPTION} {left[:16]} goes back to them",
+    )
+
+
+def _asked_for(config: Config, folder: RunFolder, wanted: str) -> tuple[str, bytes]:
+    network = config.network
+    if not network.peers:
+        remedy = "Name a peer that is in it with --peers: its manifest is fetched from there."
+        raise UsageError(OPTION, wanted, remedy)
+    kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
+    transport = kind.open(network, folder, Counters(), beside=False)
+    loop = LoopThread("moving")
+    try:
+        loop.call(transport.start())
+        try:
+            signed, source = loop.call(handed_over(config, transport, wanted))
+        finally:
+            loop.call(transport.close())
+    finally:
+        loop.close()
+    checked_manifest(signed, source)
+    found = swarm_id(signed).hex()
+    if not found.startswith(wanted):
+        raise UsageError(
+            OPTION, wanted, f"{source} is in swarm {found}: name that, or other peers."
+        )
+    return found, signed

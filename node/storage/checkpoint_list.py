@@ -1,0 +1,137 @@
+"""The checkpoints of a run folder as people choose among them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from node.errors import NodeError, UsageError
+from node.storage.checkpoints import STATE, Checkpoints, Loaded
+from node.storage.run_folder import RunFolder
+from protocol.manifest import swarm_id
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """One checkpoint; its files are not verified.
+
+    Attributes:
+        round: rounds done when it was written, which names it.
+        policy_step: optimizer steps taken by then; None where its state cannot be read.
+        reward: mean held-out reward; None where it was not evaluated.
+        swarm: id in hex of the swarm whose tasks that reward is of; empty without one.
+        bytes: of all its files.
+        age_s: seconds since it was written.
+        path: its folder.
+        rolled_back: the run went back behind it.
+        best: no other has a higher reward in its swarm.
+    """
+
+    round: int
+    policy_step: int | None
+    reward: float | None
+    swarm: str
+    bytes: int
+    age_s: float
+    path: str
+    rolled_back: bool
+    best: bool = False
+
+    def load(self) -> Loaded:
+        """The checkpoint, verified.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        return Checkpoints(Path(self.path).parent).load(self.round)
+
+
+def list_checkpoints(checkpoints: Checkpoints) -> list[CheckpointEntry]:
+    """Every checkpoint, the oldest first; those that the run went back behind come last."""
+    found = [
+        _entry(where, step, rewards.get(step), rolled_back=where is not checkpoints)
+        for where in (checkpoints, checkpoints.rolled_back())
+        for rewards in (where.rewards.read(),)
+        for step in where.steps()
+    ]
+    best: dict[str, CheckpointEntry] = {}
+    for entry in found:
+        if entry.reward is not None and entry.reward >= (best.get(entry.swarm, entry).reward or 0):
+            best[entry.swarm] = entry
+    return [replace(entry, best=entry in best.values()) for entry in found]
+
+
+def _entry(
+    where: Checkpoints, step: int, rated: tuple[str, float] | None, *, rolled_back: bool
+) -> CheckpointEntry:
+    path = where.path(step)
+    swarm, reward = rated or ("", None)
+    return CheckpointEntry(
+        round=step,
+        policy_step=_policy_step(path),
+        reward=reward,
+        swarm=swarm,
+        bytes=sum(each.stat().st_size for each in path.rglob("*") if each.is_file()),
+        age_s=max(0.0, time.time() - path.stat().st_mtime),
+        path=str(path),
+        rolled_back=rolled_back,
+    )
+
+
+def of_step(entries: Sequence[CheckpointEntry], step: int) -> CheckpointEntry:
+    """The checkpoint after that many policy steps.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for entry in entries:
+        if entry.policy_step == step:
+            return entry
+    there = ", ".join(f"{e.policy_step} (round {e.round})" for e in entries) or "none yet"
+    raise UsageError("--step", step, f"No checkpoint is of that policy step; there are: {there}.")
+
+
+def of_round(entries: Sequence[CheckpointEntry], number: int) -> CheckpointEntry:
+    """The checkpoint after that many rounds.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for entry in entries:
+        if entry.round == number:
+            return entry
+    there = ", ".join(str(entry.round) for entry in entries) or "none yet"
+    raise UsageError("--to", number, f"No checkpoint is of that round; there are: {there}.")
+
+
+def best_of(entries: Sequence[CheckpointEntry], folder: RunFolder) -> CheckpointEntry:
+    """The checkpoint of the highest held-out reward in the folder's swarm.
+
+    Raises:
+        UsageError: none was evaluated.
+    """
+    swarm = swarm_id(folder.manifest.read_bytes()).hex() if folder.manifest.exists() else ""
+    for entry in entries:
+        if entry.best and entry.swarm == swarm:
+            return entry
+    remedy = "No checkpoint here was evaluated in this swarm yet: schedule.eval_every says when."
+    raise UsageError("the best checkpoint of", folder.root, remedy)
+
+
+def no_checkpoint(folder: Path) -> NodeError:
+    """What to say where there is none at all."""
+    return NodeError(
+        "no checkpoint yet in",
+        folder,
+        "Let the node run until schedule.checkpoint_every rounds are done, or stop it.",
+    )
+
+
+def _policy_step(path: Path) -> int | None:
+    try:
+        return int(json.loads((path / STATE).read_bytes())["policy_step"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,86 @@
+"""A node that trained in one swarm is taken to another, and back."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from protocol.manifest import swarm_id
+from tests.end_to_end.commands import QUICK, Command
+from tests.end_to_end.conftest import Swarm
+
+pytestmark = pytest.mark.processes
+
+
+Rounds = Callable[..., Command]
+
+
+@pytest.fixture
+def rounds(tmp_path: Path) -> Iterator[Rounds]:
+    """Lets the node do so many rounds more and tells it to stop."""
+    with ExitStack() as stack:
+
+        def run(count: int, *arguments: str) -> Command:
+            node = stack.enter_context(closing(Command(tmp_path, "join", *QUICK, *arguments)))
+            before = len(node.records())
+            node.until(lambda: len(node.records()) >= before + count)
+            assert node.stop(signal.SIGTERM) == 0
+            return node
+
+        yield run
+
+
+def swarm_of(node: Command) -> str:
+    return swarm_id(node.run.manifest.read_bytes()).hex()
+
+
+def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join(
+    swarm: Swarm, rounds: Rounds, tmp_path: Path
+) -> None:
+    alone = rounds(3)
+    home = swarm_of(alone)
+    _, address = swarm.seed()
+
+    beside = rounds(3, f"--peers={address}")
+    assert swarm_of(beside) == home
+    assert all(record["peers"] == 0 for record in beside.records())
+    assert beside.records()[-1]["strangers"] == 1
+    told = " ".join(beside.out)
+    typed = re.search(r"To move there with this policy: swarm-node join (.*?)\. To begin", told)
+    assert typed, told
+
+    done = len(beside.records())
+    moved = rounds(3, *shlex.split(typed[1]))
+    assert swarm_of(moved) != home
+    assert f"goes on from round {done}" in " ".join(moved.out)
+    assert [record["round"] for record in moved.records()] == list(
+        range(1, len(moved.records()) + 1)
+    )
+    assert moved.records()[-1]["peers"] == 1
+    assert "moved from swarm" in moved.run.log.read_text()
+
+    done = len(moved.records())
+    back = rounds(1, f"--swarm={home[:8]}")
+    assert swarm_of(back) == home
+    assert back.records()[-1]["round"] > done
+    assert not (tmp_path / "swarm-run" / "swarms" / "move.json").exists()
+
+
+def test_a_swarm_that_no_peer_named_is_in_is_refused_and_nothing_moves(
+    swarm: Swarm, rounds: Rounds, tmp_path: Path
+) -> None:
+    alone = rounds(1)
+    home, (_, address) = swarm_of(alone), swarm.seed()
+    for peers, remedy in ((f"--peers={address}",), "name that, or other peers"), ((), "--peers"):
+        with closing(Command(tmp_path, "join", *QUICK, "--swarm=" + 8 * "0", *peers)) as wrong:
+            assert wrong.wait() == 2
+            (line,) = [line for line in wrong.err if line.startswith("error: ")]
+            assert "--swarm: 00000000" in line and remedy in line
+    assert swarm_of(alone) == home
+    assert not (tmp_path / "swarm-run" / "swarms").exists()

@@ -1,0 +1,124 @@
+"""Choosing among checkpoints, and going back to one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from node.network.founding import found_swarm
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+from protocol.manifest import swarm_id
+from tests.node.conftest import Terminal
+from tests.support import saved_policy
+
+AT = ("--config", "node")
+
+
+@pytest.fixture
+def history(node: RunFolder) -> Checkpoints:
+    """Rounds 10, 20 and 30 of a swarm, the second of which was the best."""
+    signed = found_swarm(Identity.load(node.identity), name="sums")
+    node.manifest.write_bytes(signed)
+    checkpoints = Checkpoints(node.checkpoints, keep=3)
+    for number, reward in ((10, 0.2), (20, 0.69), (30, 0.48)):
+        checkpoints.save(
+            number,
+            lambda folder, seed=number: saved_policy(folder, seed=seed),
+            {"round": number, "policy_step": number - 3},
+        )
+        checkpoints.rewards.note(number, swarm_id(signed).hex(), reward)
+    return checkpoints
+
+
+def test_checkpoints_lists_round_step_reward_and_size(
+    terminal: Terminal, history: Checkpoints
+) -> None:
+    told = terminal.json("checkpoints", *AT)
+    assert [(e["round"], e["policy_step"], e["reward"], e["best"]) for e in told] == [
+        (10, 7, 0.2, False),
+        (20, 17, 0.69, True),
+        (30, 27, 0.48, False),
+    ]
+    assert all(e["bytes"] > 1000 and e["age_s"] >= 0 and not e["rolled_back"] for e in told)
+    assert terminal("checkpoints", *AT) == 0
+    rows = {line.split()[1]: line for line in terminal.out.splitlines() if "│" in line}
+    assert "0.690" in rows["20"] and "best" in rows["20"] and "ago" in rows["20"]
+    assert "newest" in rows["30"] and "best" not in rows["30"]
+
+
+def test_without_a_checkpoint_there_is_a_word(terminal: Terminal, node: RunFolder) -> None:
+    assert terminal("checkpoints", *AT) == 1
+    assert "no checkpoint yet" in terminal.err
+    assert terminal.json("checkpoints", *AT) == []
+    assert terminal("rollback", *AT, "--to", "10") == 2
+    assert "none yet" in terminal.err
+
+
+def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(
+    terminal: Terminal, history: Checkpoints
+) -> None:
+    assert terminal.json("rollback", *AT, "--to", "best") == {
+        "round": 20,
+        "policy_step": 17,
+        "set_aside": [30],
+    }
+    assert history.steps() == [10, 20]
+    assert terminal("rollback", *AT, "--to", "10") == 0
+    assert "back at round 10, policy step 7; set aside: 20" in terminal.out
+    told = terminal.json("checkpoints", *AT)
+    assert [(e["round"], e["rolled_back"]) for e in told] == [(10, False), (20, True), (30, True)]
+    assert terminal.json("rollback", *AT, "--to", "30")["set_aside"] == []
+    assert history.steps() == [10, 30]
+
+
+@pytest.mark.parametrize(
+    ("to", "said"), [("25", "there are: 10, 20, 30"), ("-3", "round, or: best"), ("x", "best")]
+)
+def test_rollback_names_what_there_is(
+    terminal: Terminal, history: Checkpoints, to: str, said: str
+) -> None:
+    assert terminal("rollback", *AT, "--to", to) == 2
+    assert to in terminal.err and said in terminal.err
+    assert history.steps() == [10, 20, 30]
+
+
+def test_rollback_leaves_a_running_node_alone(
+    terminal: Terminal, history: Checkpoints, node: RunFolder
+) -> None:
+    with node.locked():
+        assert terminal("rollback", *AT, "--to", "10") == 1
+    assert "already used by process" in terminal.err
+    assert history.steps() == [10, 20, 30]
+
+
+@pytest.mark.parametrize(("choice", "number"), [((), 30), (("--best",), 20), (("--step", "7"), 10)])
+def test_export_and_eval_take_the_checkpoint_that_is_chosen(
+    terminal: Terminal, history: Checkpoints, choice: tuple[str, ...], number: int
+) -> None:
+    facts = terminal.json("export", *AT, "--out", "model", *choice)
+    assert facts["state"]["round"] == number
+    exported, saved = (
+        load_file(Path(folder) / "model.safetensors") for folder in ("model", history.path(number))
+    )
+    assert all(torch.equal(exported[name], saved[name]) for name in saved)
+    few = ("--tasks", "4", "--samples", "1", "--set", "engine.max_new_tokens=2")
+    assert terminal.json("eval", *AT, *few, *choice)["model"] == str(history.path(number))
+
+
+@pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval",)])
+def test_a_choice_that_cannot_be_met_is_named(
+    terminal: Terminal, history: Checkpoints, command: tuple[str, ...]
+) -> None:
+    assert terminal(*command, *AT, "--step", "8") == 2
+    assert "--step: 8" in terminal.err and "7 (round 10), 17 (round 20)" in terminal.err
+    assert terminal(*command, *AT, "--step", "7", "--best") == 2
+    assert "--step 7 and --best" in terminal.err
+    (history.folder / "rewards.json").unlink()
+    assert terminal(*command, *AT, "--best") == 2
+    assert "schedule.eval_every" in terminal.err
+    assert not Path("model").exists()
