@@ -59,6 +59,13 @@ def command(
     if swarm:
         overrides["network.swarm"] = swarm
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-    from node.run.join import run
+    from node.monitor.stages import Stages
+    from node.run.beforehand import check_start
 
-    run(node.config, node.folder, RunOptions(json, swarm or ""))
+    with Stages(quiet=json) as stages:
+        stages.begin("looking at the config and this machine")
+        check_start(node.config, node.folder)
+        stages.begin("loading torch and transformers")
+        from node.run.join import run
+
+        run(node.config, node.folder, RunOptions(json, swarm or ""), stages)

@@ -27,6 +27,9 @@ def command(
 
     overrides = overrides_of(assignments, peers)
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+    from node.run.beforehand import check_places
+
+    check_places(node.config, node.folder)
     from node.run.seed_node import run
 
     run(node.config, node.folder, RunOptions(json=json))

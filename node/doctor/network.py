@@ -6,12 +6,12 @@ import asyncio
 import socket
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 from node.config.config import Config
 from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_manifest
+from node.network.ports import FAMILIES, listened_on, why_not_free
 from node.storage.run_folder import RunFolder
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
@@ -21,8 +21,6 @@ from swarm.transport.transport import ClockSkew, Transport, TransportError
 
 CONNECT_SECONDS = 5.0
 DIAL_SECONDS = 20.0
-FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
-KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 HOSTS = (*FAMILIES, "dns", "dns4", "dns6")
 
 
@@ -49,20 +47,14 @@ def check_ports(config: Config, folder: RunFolder) -> list[Finding]:
 
 
 def _check_port(address: str) -> Finding:
-    _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
-    if family not in FAMILIES or kind not in KINDS or not port.isdecimal():
+    place = listened_on(address)
+    if place is None:
         remedy = "Listen on an address such as /ip4/0.0.0.0/tcp/31337."
         return warn("ports", f"cannot try {address}", remedy)
-    if port == "0":
-        return ok("ports", f"{address}: any free port")
-    with closing(socket.socket(FAMILIES[family], KINDS[kind])) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except OSError as error:
-            remedy = "Stop what holds it, or name another port or address in the config."
-            return fail("ports", f"{address}: {error.strerror}", remedy)
-    return ok("ports", f"{address} is free")
+    if why := why_not_free(address):
+        remedy = "Stop what holds it, or name another port or address in the config."
+        return fail("ports", f"{address}: {why}", remedy)
+    return ok("ports", f"{address} is free" if place[3] else f"{address}: any free port")
 
 
 def _check_connection(address: str) -> Finding:

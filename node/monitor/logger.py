@@ -19,12 +19,14 @@ class Logger(ABC):
 
     Attributes:
         Options: those settings, a table of ``monitor.loggers_options`` under its name; None: none.
+        package: what it needs beside the project's own requirements; empty: nothing.
 
     Raises:
         NodeError: what it needs is not here.
     """
 
     Options: ClassVar[type[Section] | None] = None
+    package: ClassVar[str] = ""
 
     def __init__(self, folder: RunFolder, options: Any = None) -> None:
         self.folder = folder

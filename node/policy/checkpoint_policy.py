@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from node.config.config import Config
 from node.config.learning import PolicySection
-from node.errors import ConfigError, NodeError, UsageError
+from node.errors import NodeError, UsageError
+from node.policy.begun import check_begun
 from node.policy.policy import Policy
 from node.storage.checkpoint_list import best_of, list_checkpoints, no_checkpoint, of_step
 from node.storage.checkpoints import Checkpoints, Loaded
@@ -39,13 +39,8 @@ def saved_policy(config: PolicySection, loaded: Loaded) -> Policy:
         PolicyError: it cannot be loaded.
         ConfigError: the run was begun with another model, type of weights or adapter.
     """
-    begun = loaded.state
-    _check_same("policy.model", config.model, begun["model"])
-    _check_same("policy.dtype", config.dtype, begun["dtype"])
-    _check_same("policy.lora_rank", config.lora_rank, begun.get("lora_rank", 0))
+    check_begun(config, loaded.state)
     if config.lora_rank:
-        _check_same("policy.lora_alpha", config.lora_alpha, begun["lora_alpha"])
-        _check_same("policy.lora_targets", list(config.lora_targets), begun["lora_targets"])
         return Policy.load(config, loaded.path)
     policy = Policy.load(config.model_copy(update={"model": str(loaded.path)}))
     policy.name = config.model
@@ -84,15 +79,3 @@ def export(config: Config, loaded: Loaded, out: Path, *, adapter: bool = False) 
         raise UsageError("--adapter", loaded.path, "The run has none: leave the option out.")
     out.mkdir(parents=True, exist_ok=True)
     (policy.save_adapter if adapter else policy.save)(out)
-
-
-def _check_same(key: str, now: Any, begun: Any) -> None:
-    """A model's folder may have moved; its name stays."""
-    moved = isinstance(now, str) and Path(now).is_absolute() and Path(now).name == Path(begun).name
-    if now != begun and not moved:
-        raise ConfigError(
-            key,
-            now,
-            f"The checkpoints here go back to {begun!r}: set it to that, or begin anew in another "
-            "folder with node.run_dir.",
-        )

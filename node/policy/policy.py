@@ -15,9 +15,10 @@ from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from node.config.learning import PolicySection
-from node.errors import ConfigError, NodeError
+from node.errors import ConfigError
 from node.policy.context import context_length
 from node.policy.encoding import encoding_digest, plain_ids, turn_ids
+from node.policy.model_source import SHIPPED, PolicyError, no_folder, no_model, shipped_folder
 
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
@@ -30,14 +31,6 @@ for _library in ("transformers", "huggingface_hub"):
     logging.getLogger(_library).propagate = True
 
 PROBE_ROWS, PROBE_TOKENS = 32, 8
-
-SHIPPED = ("tiny", "tiny-wide")
-
-
-class PolicyError(NodeError):
-    """The policy cannot be loaded."""
-
-    exit_code = 2
 
 
 class Policy:
@@ -94,7 +87,7 @@ class Policy:
             PolicyError: nothing loadable under ``config.model``, or no such device.
             ConfigError: the model cannot have the adapter, or peft is not installed.
         """
-        source = _source(config.model)
+        source = str(shipped_folder(config.model)) if config.model in SHIPPED else config.model
         device = _device(config.device)
         try:
             # Asked for first, as a hub that does not answer is tried for half a minute each time.
@@ -104,12 +97,8 @@ class Policy:
                 source, dtype=getattr(torch, config.dtype)
             )
         except (OSError, ValueError, KeyError) as error:
-            raise PolicyError(
-                "policy.model",
-                f"{config.model!r} ({_why_not(config.model, error)})",
-                "Name a folder made by save_pretrained, a hub id of a causal language model, "
-                "or 'tiny'.",
-            ) from error
+            why = no_folder(config.model) or str(error).strip().splitlines()[0].rstrip(".")
+            raise no_model(config.model, why) from error
         adapted = _adapter(model, config, adapter) if config.lora_rank else None
         return cls(model.to(device), tokenizer, config.model, adapted)
 
@@ -181,26 +170,6 @@ class Policy:
         assert self.adapter is not None
         self.adapter.save(folder)
         self.tokenizer.save_pretrained(folder)
-
-
-def _source(model: str) -> str:
-    if model not in SHIPPED:
-        return model
-    folder = Path(__file__).parents[1] / "models" / model
-    if not folder.is_dir():
-        raise PolicyError(
-            "policy.model",
-            f"{model!r}, but {folder} does not exist",
-            "Install swarm-node again, or make the model with examples/tiny_model.",
-        )
-    return str(folder)
-
-
-def _why_not(model: str, error: Exception) -> str:
-    path = Path(model).expanduser()
-    if model.startswith(("/", ".", "~")) and not (path / "config.json").is_file():
-        return "there is no config.json in this folder" if path.is_dir() else "no such folder"
-    return str(error).strip().splitlines()[0].rstrip(".")
 
 
 def _device(name: str) -> torch.device:

@@ -13,6 +13,7 @@ from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.monitor.printable import PrintableFormatter, say
 from node.monitor.sinks import open_sinks
+from node.monitor.stages import Stages
 from node.network.moving import enter
 from node.run.foreground import STOPS, announce, stopping
 from node.run.participant import Participant
@@ -21,10 +22,13 @@ from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
 
 
-def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
+def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
     """Join and train; Ctrl-C, SIGTERM and SIGHUP end it after the round, with a checkpoint.
 
     Where torchrun has started several processes, this is the one of rank 0.
+
+    Args:
+        stages: told what the node does until it works.
 
     Raises:
         ConfigError: several processes cannot do what the config asks for.
@@ -46,7 +50,10 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         for note in enter(config, folder, options.swarm):
             tell(note)
         ranks = stack.enter_context(Ranks(launch)) if launch else None
-        node = stack.enter_context(Participant(config, folder, ranks=ranks, say=tell))
+        node = stack.enter_context(
+            Participant(config, folder, ranks=ranks, say=tell, stage=stages.begin)
+        )
+        stages.end()
         stack.enter_context(stop.working())
         announce(node.membership, options)
         for note in node.notes:

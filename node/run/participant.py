@@ -43,6 +43,7 @@ class Participant(Opened):
         clock: what draws and the pool go by; the network always keeps real time.
         ranks: processes that help this one's learner.
         say: told what the swarm's manifest will open, before it does.
+        stage: told what is done next while the node opens.
 
     A context manager: entering opens every part and joins the swarm, leaving closes them. The
     caller holds the run folder's lock for as long.
@@ -67,11 +68,13 @@ class Participant(Opened):
         clock: Clock | None = None,
         ranks: Ranks | None = None,
         say: Callable[[str], None] = log.info,
+        stage: Callable[[str], None] = log.debug,
     ) -> None:
         self.config = config
         self.folder = folder
         self._ranks = ranks
         self._say = say
+        self._stage = stage
         self._clock = clock or SystemClock()
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
@@ -90,23 +93,28 @@ class Participant(Opened):
         )
 
     def _open(self, stack: ExitStack) -> None:
-        config, clock = self.config, self._clock
+        config, clock, stage = self.config, self._clock, self._stage
+        stage("opening the journal")
         threads = choose(config.node.threads, share=2 if config.overlaps else 1)
         journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
         salt = secrets.token_bytes(16)
         experience = open_experience(config.mixture, journal, clock, self.counters, salt)
+        stage("joining the swarm")
         self.membership = stack.enter_context(
             Membership(config, self.folder, experience, self.counters)
         )
         manifest = self.membership.manifest
+        stage("opening the swarm's tasks")
         verifier = stack.enter_context(self._verifiers(manifest))
         levels = served_levels(manifest.catalogue, verifier.start())
+        stage(f"loading {config.policy.model}")
         progress = RunState(self.folder, journal, config.schedule, self.membership.swarm_id.hex())
         self.notes = (*notes, *self.membership.notes, *progress.notes)
         self.policy = progress.policy(config.policy)
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)
+        stage("starting the engine")
         trainer = Trainer(
             config,
             self.policy,

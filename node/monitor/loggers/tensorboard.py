@@ -19,6 +19,8 @@ class TensorBoard(Logger):
         NodeError: the package is not installed.
     """
 
+    package = "tensorboard"
+
     def __init__(self, folder: RunFolder, options: Any = None) -> None:
         super().__init__(folder, options)
         try:

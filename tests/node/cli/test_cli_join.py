@@ -43,7 +43,7 @@ def test_join_without_a_config_makes_a_node_and_comes_back_to_it(
 ) -> None:
     assert terminal("join", "--peers", A, B, "--mix", "2/6", "--rounds", "3") == 0
     assert "made a node in ./swarm-run" in terminal.out
-    name, config, folder, options = started[0]
+    name, config, folder, options, _ = started[0]
     assert name == "join" and folder.root == Path("swarm-run").absolute()
     assert config.network.peers == (A, B)
     assert (config.mixture.local, config.mixture.external) == (2, 6)
@@ -52,7 +52,7 @@ def test_join_without_a_config_makes_a_node_and_comes_back_to_it(
     key = folder.identity.read_bytes()
 
     assert terminal("join") == 0
-    _, again, folder, _ = started[1]
+    _, again, folder, *_ = started[1]
     assert again.network.peers == (A, B), "the way back is kept"
     assert again.schedule.rounds == 0, "the other options were for one run"
     assert folder.identity.read_bytes() == key

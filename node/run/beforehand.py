@@ -1,0 +1,143 @@
+"""What the config and this machine tell of a start before anything is loaded or dialled.
+
+Nothing heavy is imported here: what cannot work is to be said within two seconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import platform
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from node.config.config import Config
+from node.config.kinds import ENGINES, LOGGERS
+from node.config.learning import PolicySection
+from node.errors import ConfigError, NodeError
+from node.network.ports import why_not_free
+from node.policy.begun import check_begun
+from node.policy.model_source import check_model
+from node.storage.checkpoints import STATE, Checkpoints
+from node.storage.run_folder import RunFolder
+
+CUDA_DRIVER = "libcuda.so.1"
+
+
+def check_start(config: Config, folder: RunFolder) -> None:
+    """Look for what a node needs that trains here.
+
+    Raises:
+        ConfigError: a key asks for what this machine has not, or what the run was not begun with.
+        NodeError: the model is not to be found, or a port is taken.
+    """
+    check_places(config, folder)
+    check_device(config.policy.device)
+    ENGINES.load(config.engine.kind)().check()
+    for name in config.monitor.loggers:
+        if package := LOGGERS.load(name).package:
+            check_package("monitor.loggers", name, package, name)
+    if config.policy.lora_rank:
+        check_package("policy.lora_rank", config.policy.lora_rank, "peft", "lora")
+    if config.learner.optimizer == "adamw8bit":
+        check_package("learner.optimizer", "adamw8bit", "bitsandbytes", "adamw8bit")
+    _check_begun(config.policy, folder)
+    check_model(config.policy.model)
+
+
+def check_places(config: Config, folder: RunFolder) -> None:
+    """Look for what every node needs: a folder to write to, and its ports.
+
+    Raises:
+        NodeError: the folder cannot be written to, or a port is taken.
+        ConfigError: a file that is named is not there.
+    """
+    folder.create()
+    for name, path in config.tasks.files.items():
+        if not Path(path).is_file():
+            remedy = f"There is no such file: write one, or take {name!r} out."
+            raise ConfigError(f"tasks.files.{name}", path, remedy)
+    for name, paths in config.tasks.read.items():
+        for path in paths:
+            if not Path(path).exists():
+                remedy = f"There is no such file or folder: make it, or take it out of {name!r}."
+                raise ConfigError(f"tasks.read.{name}", path, remedy)
+    if folder.holder() is not None:
+        return  # its ports are that node's, and who locks the folder says so
+    ports = dict.fromkeys(config.network.listen, "network.listen")
+    if config.monitor.prometheus_port:
+        metrics = f"/ip4/127.0.0.1/tcp/{config.monitor.prometheus_port}"
+        ports[metrics] = "monitor.prometheus_port"
+    for address, key in ports.items():
+        if why := why_not_free(address):
+            remedy = f"Stop what holds it, or set {key} to another; port 0 is any free one."
+            raise NodeError(f"{key} cannot be used ({why})", address, remedy)
+
+
+def check_package(key: str, value: object, package: str, extra: str) -> None:
+    """Look for a package that one of the extras brings.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    if find_spec(package) is None:
+        raise ConfigError(
+            key,
+            value,
+            f"{package} is not installed: run pip install 'swarm-node[{extra}]', or change it.",
+        )
+
+
+def check_device(device: str) -> None:
+    """Look for a device, as ``policy.device`` names it, without torch.
+
+    Raises:
+        ConfigError: there is none, or torch is built without it.
+    """
+    kind, _, number = device.partition(":")
+    built = torch_build()
+    if kind == "mps" and (sys.platform != "darwin" or platform.machine() != "arm64"):
+        raise ConfigError("policy.device", device, "Only Macs have it: set it to 'auto' or 'cpu'.")
+    if kind != "cuda" or built.get("hip"):
+        return
+    if not built.get("cuda", True):
+        remedy = f"torch {built['__version__']} is built without CUDA: install a build with it, or "
+        raise ConfigError("policy.device", device, f"{remedy}set it to 'auto' or 'cpu'.")
+    count = cuda_devices()
+    if int(number or 0) >= count:
+        remedy = f"The driver shows {count} GPUs here: set it to 'auto' or 'cpu', or install one."
+        raise ConfigError("policy.device", device, remedy)
+
+
+def torch_build() -> dict[str, object]:
+    """What torch says of itself, read and not imported."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise NodeError("torch is not installed", None, "Install it with: pip install .")
+    path = Path(spec.origin).with_name("version.py")
+    return runpy.run_path(str(path)) if path.exists() else {}
+
+
+def cuda_devices() -> int:
+    """GPUs that the driver shows to this process."""
+    count = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL(CUDA_DRIVER)
+    except OSError:
+        return 0
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return 0
+    return count.value
+
+
+def _check_begun(config: PolicySection, folder: RunFolder) -> None:
+    """Against the newest checkpoint; one that is damaged is found out about when it is loaded."""
+    checkpoints = Checkpoints(folder.checkpoints)
+    for step in checkpoints.steps()[-1:]:
+        try:
+            begun = json.loads((checkpoints.path(step) / STATE).read_bytes())
+            check_begun(config, begun)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return

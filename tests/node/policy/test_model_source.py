@@ -1,0 +1,97 @@
+"""Whether there is such a model, asked before anything of it is loaded."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.errors import RepositoryNotFoundError
+
+from node.policy import model_source
+from node.policy.model_source import PolicyError, check_model
+from tests.support import saved_policy
+
+HUB = "somebody/some-model"
+
+
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, answer: Exception | None) -> list[str]:
+    """A hub that answers so; what it was asked for."""
+    asked: list[str] = []
+
+    def info(self: object, model: str, timeout: float) -> None:
+        asked.append(model)
+        if answer:
+            raise answer
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
+    return asked
+
+
+def missing() -> RepositoryNotFoundError:
+    return RepositoryNotFoundError.__new__(RepositoryNotFoundError)
+
+
+def test_what_is_here_is_not_asked_for(tmp_path: Path, monkeypatch) -> None:
+    asked = hub(monkeypatch, missing())
+    saved_policy(tmp_path / "model")
+    for model in ("tiny", "tiny-wide", str(tmp_path / "model")):
+        check_model(model)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: "/some/config.json")
+    check_model(HUB)
+    assert asked == []
+
+
+@pytest.mark.parametrize("model", ["/nowhere", "./nowhere", "~/nowhere", "a/b/c", "C:\\models"])
+def test_a_name_that_can_only_be_a_folder_is_no_hub_id(model: str, monkeypatch) -> None:
+    asked = hub(monkeypatch, None)
+    with pytest.raises(PolicyError, match=r"policy\.model: .*no such folder.*save_pretrained"):
+        check_model(model)
+    assert asked == []
+
+
+def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"no config\.json in this folder"):
+        check_model(str(tmp_path))
+
+
+def test_a_model_that_the_hub_has_is_there(monkeypatch) -> None:
+    asked = hub(monkeypatch, None)
+    check_model(HUB)
+    assert asked == [HUB]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(missing(), "no such model at the hub"), (OSError("no route"), "cannot be asked: no route")],
+)
+def test_what_the_hub_answers_is_said(monkeypatch, answer: Exception, said: str) -> None:
+    hub(monkeypatch, answer)
+    with pytest.raises(PolicyError, match=said):
+        check_model(HUB)
+
+
+def test_a_slow_hub_is_asked_again_later(monkeypatch) -> None:
+    hub(monkeypatch, TimeoutError())
+    check_model(HUB)
+    waits = threading.Event()
+    monkeypatch.setattr(model_source, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: waits.wait(60))
+    check_model(HUB)
+    waits.set()
+
+
+def test_offline_only_the_cache_counts(monkeypatch) -> None:
+    asked = hub(monkeypatch, None)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(PolicyError, match="not in the cache, and HF_HUB_OFFLINE"):
+        check_model(HUB)
+    assert asked == []
