@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.cli.common import (
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    find_config,
+    open_node,
+    print_json,
+)
 from node.monitor.printable import say
 
-app = typer.Typer(help="Show or copy the key that this node is known by.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from node.storage.run_folder import RunFolder
+
+app = typer.Typer(
+    help="Show, copy or put back the key that a node is known by.", no_args_is_help=True
+)
 
 
 @app.command("show", epilog="Example: swarm-node identity show --json")
@@ -51,3 +63,51 @@ def export(
         return
     say(f"wrote the key of {identity.peer_id} to {out}")
     say("whoever has this file is this node: keep it as you keep a password")
+
+
+@app.command("import", epilog="Example: swarm-node identity import --in backup.key -c my-node")
+def import_(
+    source: Annotated[Path, typer.Option("--in", help="A private key that export wrote.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Give a node the key in a file; it must have none yet, or this very one.
+
+    Where there is no node yet, one is made as init does. No two nodes may work under one key.
+    """
+    from node.run.new_node import import_identity, prepare
+    from protocol.identity import Identity
+
+    identity = Identity.load(source)
+    new = _folder_without_node(config)
+    folder = new or open_node(config).folder
+    written = import_identity(folder, identity)
+    if new:
+        prepare(new.root)
+    if json:
+        print_json({"peer_id": identity.peer_id, "file": str(folder.identity), "written": written})
+        return
+    if not written:
+        say(f"{folder.identity} is the key of {identity.peer_id} already")
+        return
+    if new:
+        say(f"made a node in {new.root}; its settings are in {new.config}")
+    say(f"wrote the key of {identity.peer_id} to {folder.identity}")
+    say("whoever had this key before must not run any more: no two nodes may work under one key")
+
+
+def _folder_without_node(config: Path | None) -> RunFolder | None:
+    """The folder that a node is to be made in; ``None`` where there is one, or its file is named.
+
+    It is ./swarm-run where none is named: there the other commands look.
+    """
+    from node.cli.starting import NEW_FOLDER
+    from node.storage.run_folder import RunFolder
+
+    path = find_config(config)
+    if path is None:
+        return RunFolder(NEW_FOLDER)
+    if path.exists() or config is None or config.suffix == ".toml":
+        return None
+    return RunFolder(config)

@@ -9,6 +9,7 @@ from typing import Any
 
 from node.config.config import Config, write_config
 from node.errors import NodeError
+from node.storage.atomic_files import write_new
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 
@@ -62,3 +63,24 @@ def open_identity(folder: RunFolder) -> tuple[Identity, bool]:
         )
     folder.create()
     return Identity.create(folder.identity), True
+
+
+def import_identity(folder: RunFolder, identity: Identity) -> bool:
+    """Make ``identity`` the folder's own, and say whether it had to be written.
+
+    Raises:
+        KeyFileError: the key that is there cannot be used.
+        NodeError: another key is there, or the folder cannot be written to.
+    """
+    if folder.identity.exists():
+        held = Identity.load(folder.identity)
+        if held.author == identity.author:
+            return False
+        raise NodeError(
+            f"there is another key already, that of {held.peer_id}, in",
+            folder.identity,
+            f"Put that of {identity.peer_id} into a folder without one, or keep a copy of the "
+            "other (swarm-node identity export) and move it away first.",
+        )
+    write_new(folder.create().identity, identity.export())
+    return True
