@@ -25,7 +25,7 @@ MAX_ACCOUNTS = 10_000
 
 _COLUMNS = (
     "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, "
-    "earned, earned_at, seconds"
+    "earned, earned_at, seconds, admitted_at"
 )
 
 
@@ -38,6 +38,7 @@ class Account:
         bytes_in: payload bytes pulled from this author.
         bytes_out: payload bytes served to this author.
         admitted: groups.
+        admitted_at: unix time of the last of them, seconds; 0 where there is none.
         strikes: their weight at ``struck_at``; it halves every hour.
         struck_at: unix time of the last strike, seconds.
         barred: the last strike brought the weight to ``BAR_AT`` or found the author banned.
@@ -57,6 +58,7 @@ class Account:
     touched: float = 0.0
     proof: Proof = Proof()  # noqa: RUF009 - frozen
     seconds: float = 0.0
+    admitted_at: float = 0.0
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -162,7 +164,9 @@ class Accounts:
         """Add admitted groups."""
         with self._journal.transaction() as connection:
             account = self._load(connection, author)
-            self._store(connection, replace(account, admitted=account.admitted + groups))
+            admitted = account.admitted + groups
+            at = self._clock.time() if groups else account.admitted_at
+            self._store(connection, replace(account, admitted=admitted, admitted_at=at))
 
     def charge(self, author: bytes, seconds: float) -> None:
         """Add time that verifying the author's groups took."""
@@ -205,7 +209,7 @@ class Accounts:
 
     def _store(self, connection: sqlite3.Connection, account: Account) -> None:
         connection.execute(
-            f"REPLACE INTO accounts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"REPLACE INTO accounts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 account.author,
                 account.bytes_in,
@@ -218,6 +222,7 @@ class Accounts:
                 account.proof.earned,
                 account.proof.at,
                 account.seconds,
+                account.admitted_at,
             ),
         )
 
@@ -247,6 +252,7 @@ def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:
         earned,
         at,
         seconds,
+        admitted_at,
     ) = row
     return Account(
         author=author,
@@ -259,5 +265,6 @@ def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:
         touched=touched,
         proof=Proof(earned, at),
         seconds=seconds,
+        admitted_at=admitted_at,
         refused=refused,
     )

@@ -35,11 +35,17 @@ LEAST_STEP = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An author's latest announcement, opened, and the record that it came in."""
+    """An author's latest announcement, opened.
+
+    Attributes:
+        record: that it came in.
+        heard: unix time at which it came, seconds.
+    """
 
     author: bytes
     announcement: Announcement
     record: bytes
+    heard: float
 
 
 class Directory:
@@ -98,7 +104,7 @@ class Directory:
             epoch, shard, sequence, policy_step, expiry, nonce, tuple(offers)
         )
         record = sign_announcement(announcement, self.identity, self.swarm_id)
-        self._own = Known(self.identity.author, announcement, record)
+        self._own = Known(self.identity.author, announcement, record, now)
         key = record_key(self.swarm_id, epoch, self.manifest.shards, shard)
         stored = await self._transport.store(key, self.identity.author, record, expiry)
         self._counters.add("announced" if stored else "announce_failed")
@@ -149,7 +155,7 @@ class Directory:
             return None
         if not self.check.begun(announcement.epoch):
             return None
-        known = Known(author, announcement, record)
+        known = Known(author, announcement, record, self._clock.time())
         loser = self._known.put(author, known)
         if loser is not None:
             self._counters.add("announcements_over_bound")

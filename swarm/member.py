@@ -43,6 +43,7 @@ class PeerInfo:
         swarm: id of the swarm that it is in; None while that is not known.
         policy_step: as last announced; None if nothing of this peer is known.
         groups: groups in the frames it offers.
+        heard: unix time of its last sign of life, an announcement or a connection; seconds.
     """
 
     peer_id: str
@@ -50,6 +51,7 @@ class PeerInfo:
     connected: bool
     policy_step: int | None
     groups: int
+    heard: float
     swarm: bytes | None = None
 
 
@@ -189,6 +191,7 @@ class Member:
             for entry in self._directory.known()
             if entry.author != self._directory.identity.author
         }
+        now = self._clock.time()
         result = []
         for peer in sorted(connected | set(known)):
             entry = known.get(peer)
@@ -199,6 +202,7 @@ class Member:
                     connected=peer in connected,
                     policy_step=entry.announcement.policy_step if entry else None,
                     groups=sum(o.groups for o in entry.announcement.offers) if entry else 0,
+                    heard=entry.heard if entry and peer not in connected else now,
                     swarm=self._directory.swarm_id if entry else self._acquaintance.swarm_of(peer),
                 )
             )

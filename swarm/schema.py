@@ -6,7 +6,7 @@ import sqlite3
 
 from swarm.repacking import repacked_pooled, repacked_waiting
 
-VERSION = 5
+VERSION = 6
 
 _BEGUN = """
 -- unfinished: own groups begun that no update has used, and what is written of their completions
@@ -68,7 +68,7 @@ CREATE TABLE accounts (
     admitted INTEGER NOT NULL, strikes REAL NOT NULL, struck_at REAL NOT NULL,
     barred INTEGER NOT NULL, touched REAL NOT NULL,
     earned REAL NOT NULL DEFAULT 0, earned_at REAL NOT NULL DEFAULT 0,
-    seconds REAL NOT NULL DEFAULT 0
+    seconds REAL NOT NULL DEFAULT 0, admitted_at REAL NOT NULL DEFAULT 0
 );
 CREATE TABLE refusals (
     author BLOB, reason TEXT, n INTEGER NOT NULL, PRIMARY KEY (author, reason)
@@ -97,7 +97,11 @@ UPDATE pool SET size=length(contents);
 UPDATE waiting SET plain=repacked_waiting(plain);
 """
 
-MIGRATIONS = {1: _BEGUN, 2: _SEVERAL_USES, 3: _STANDING, 4: _ENCODED_ONCE}
+_LAST_ADMITTED = """
+ALTER TABLE accounts ADD COLUMN admitted_at REAL NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS = {1: _BEGUN, 2: _SEVERAL_USES, 3: _STANDING, 4: _ENCODED_ONCE, 5: _LAST_ADMITTED}
 """From each earlier layout to the one after it, with the functions of :mod:`swarm.repacking`."""
 
 

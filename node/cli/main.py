@@ -54,7 +54,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("seed", seed.command, SpreadPeers, "seed --config public/node.toml"),
     ("found", found.command, TyperCommand, "found --name sums --catalogue tiny"),
     ("status", status.command, TyperCommand, "status --json"),
-    ("peers", peers.command, TyperCommand, "peers --config my-node"),
+    ("peers", peers.command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),
     ("doctor", doctor.command, SpreadPeers, f"doctor --peers {PEER}"),
     ("eval", evaluate.command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
     ("checkpoints", checkpoints.command, TyperCommand, "checkpoints --config my-node"),

@@ -2,45 +2,142 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Annotated, Any
+
+import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.cli.id_prefix import only
+from node.monitor.printable import say
+
+LARGEST_WIDTH = 10_000
+SLACK = 8
+"""Beyond a table's least width: rich takes from all columns alike, also what one has to keep."""
 
 
 def command(
-    config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
+    prefix: Annotated[
+        str,
+        typer.Argument(
+            metavar="[PEER]",
+            help="The beginning of a peer id or of an author's public key: show that one in full.",
+            show_default=False,
+        ),
+    ] = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
-    """List the peers met, with what they gave and what was refused."""
+    """List the peers met, with what they gave and what was refused; or show one in full."""
     from node.run.status_file import present_status
 
-    peers = present_status(open_node(config).folder)["peers"]
+    status = present_status(open_node(config).folder)
+    peers = status["peers"]
+    if prefix:
+        peer = only("peer", prefix, peers, _names)
+        if json:
+            print_json(peer)
+            return
+        for name, value in _facts(peer, status["swarm_id"]):
+            say(f"{name:<12}{value}")
+        return
     if json:
         print_json(peers)
         return
     from node.monitor.terminal import Terminal
 
-    Terminal().print(_table(peers) if peers else "no peers met yet")
+    console = Terminal()
+    if not peers:
+        console.print("no peers met yet")
+        return
+    table = _table(peers, status["swarm_id"])
+    # A terminal that is narrower breaks lines itself; rich would cut the ids short.
+    wide = console.options.update(width=LARGEST_WIDTH)
+    console.width = max(console.width, console.measure(table, options=wide).minimum + SLACK)
+    console.print(table)
 
 
-def _table(peers: list[dict[str, Any]]) -> Any:
+def _names(peer: dict[str, Any]) -> tuple[str, ...]:
+    """What a peer may be called by: its id, and its author's key as logs have it."""
+    from protocol.errors import BadKey
+    from protocol.identity import author_of
+
+    try:
+        return peer["peer_id"], author_of(peer["peer_id"]).hex()
+    except BadKey:
+        return (peer["peer_id"],)
+
+
+def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from node.monitor.words import refusals, size
+    from node.monitor.words import short_ids, size
 
-    table = Table()
-    table.add_column("peer", overflow="fold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("peer", no_wrap=True)
+    table.add_column("", min_width=len("another") if any(_kind(p, ours) for p in peers) else None)
+    table.add_column("when", min_width=len("59 min"))
     for column in ("in", "out", "admitted", "strikes"):
-        table.add_column(column, justify="right")
-    table.add_column("refused")
-    for peer in peers:
-        banned = " (banned)" if peer["banned"] else ""
-        refused = peer["refused"]
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("refused", min_width=len("refused"), overflow="fold")
+    for peer, shown in zip(peers, short_ids([p["peer_id"] for p in peers]), strict=True):
         table.add_row(
-            peer["peer_id"],
+            shown,
+            _kind(peer, ours),
+            _when(peer),
             size(peer["bytes_in"]),
             size(peer["bytes_out"]),
             str(peer["admitted"]),
-            f"{peer['strikes']:g}{banned}",
-            refusals(refused) if isinstance(refused, dict) else str(refused),
+            f"{peer['strikes']:g}",
+            _refused(peer),
         )
     return table
+
+
+def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
+    from node.monitor.words import NONE, size
+
+    _, *author = _names(peer)
+    step = peer.get("policy_step")
+    return [
+        ("peer id", peer["peer_id"]),
+        ("author", author[0] if author else NONE),
+        ("kind", _kind(peer, ours) or "node"),
+        ("connected", "yes" if peer["connected"] else "no"),
+        ("heard", _ago(peer.get("heard"))),
+        ("admitted", f"{peer['admitted']} groups, the last {_ago(peer.get('admitted_at'))}"),
+        ("policy step", NONE if step is None else str(step)),
+        ("in", size(peer["bytes_in"])),
+        ("out", size(peer["bytes_out"])),
+        ("strikes", f"{peer['strikes']:g}"),
+        ("refused", _refused(peer)),
+    ]
+
+
+def _kind(peer: dict[str, Any], ours: str | None) -> str:
+    kinds = {
+        "seed": peer.get("seed"),
+        "another swarm": peer.get("swarm_id") not in (None, ours),
+        "banned": peer["banned"],
+    }
+    return ", ".join(name for name, holds in kinds.items() if holds)
+
+
+def _when(peer: dict[str, Any]) -> str:
+    """Ages of its last sign of life and of the last group of it that was admitted."""
+    return f"{_ago(peer.get('heard'))} / {_ago(peer.get('admitted_at'))}"
+
+
+def _ago(unix: float | None) -> str:
+    from node.monitor.words import NONE, lapse
+
+    return NONE if unix is None else lapse(max(0.0, time.time() - unix))
+
+
+def _refused(peer: dict[str, Any]) -> str:
+    from node.monitor.words import refusals
+
+    refused = peer["refused"]
+    return refusals(refused) if isinstance(refused, dict) else str(refused)

@@ -12,6 +12,8 @@ from node.errors import ConfigError, UsageError
 def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
     """``["learner.lr=1e-5"]`` to ``{"learner.lr": 1e-5}``: values are TOML, or else plain text.
 
+    For a key that takes a text, what TOML reads as a number or the like is the text itself.
+
     Raises:
         ConfigError: a pair is not of the form section.key=value.
     """
@@ -20,7 +22,9 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals or "." not in key:
             raise ConfigError("--set", pair, "Write section.key=value, as in learner.lr=1e-5.")
-        assignments[key.strip()] = _value(text.strip())
+        value = _value(text.strip())
+        textual = not isinstance(value, str) and _takes_text(key.strip())
+        assignments[key.strip()] = text.strip() if textual else value
     return assignments
 
 
@@ -34,6 +38,16 @@ def parse_mix(text: str) -> tuple[int, int]:
     if not (slash and local.isdecimal() and external.isdecimal()):
         raise UsageError("--mix", text, "Write own/external groups, as in 4/4.")
     return int(local), int(external)
+
+
+def _takes_text(key: str) -> bool:
+    """Whether the value of a key is one string; not so for a key that does not exist."""
+    from node.config.config import Config
+
+    section, _, name = key.partition(".")
+    table = Config.model_fields.get(section)
+    field = getattr(table.annotation, "model_fields", {}).get(name) if table else None
+    return field is not None and field.annotation is str
 
 
 def _value(text: str) -> Any:

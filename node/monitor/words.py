@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from node.monitor.record import PHASES, RoundRecord
 
@@ -23,13 +23,26 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def age(seconds: float) -> str:
-    """How long ago, in the unit that fits."""
+def lapse(seconds: float) -> str:
+    """A span of time in the unit that fits."""
     for unit, length in (("s", 60), ("min", 60), ("h", 48)):
         if seconds < length:
-            return f"{seconds:.0f} {unit} ago"
+            return f"{seconds:.0f} {unit}"
         seconds /= {"s": 60, "min": 60, "h": 24}[unit]
-    return f"{seconds:.0f} days ago"
+    return f"{seconds:.0f} days"
+
+
+def age(seconds: float) -> str:
+    """How long ago, in the unit that fits."""
+    return f"{lapse(seconds)} ago"
+
+
+def short_ids(ids: Collection[str], least: int = 14) -> list[str]:
+    """Each id as a prefix of one length, at least ``least``, that tells it from the others."""
+    longest = max(map(len, ids), default=0)
+    tells = (n for n in range(least, longest) if len({i[:n] for i in ids}) == len(set(ids)))
+    most = next(tells, longest)
+    return [each if len(each) <= most else f"{each[:most]}…" for each in ids]
 
 
 def split(seconds: Mapping[str, float]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
 
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
@@ -36,7 +36,8 @@ async def pinned_manifest(
 
     Raises:
         NodeError: no peer answered, or the folder's manifest is damaged.
-        ConfigError: the manifest at hand is not the one of ``network.swarm``.
+        ConfigError: the manifest at hand is not the one of ``network.swarm``, or those of several
+            swarms are.
     """
     notes: tuple[str, ...] = ()
     pinned = folder.manifest.exists()
@@ -50,12 +51,13 @@ async def pinned_manifest(
         source = "this node"
         notes = ("there are no peers and no manifest: founded a swarm of the tiny catalogue",)
     checked_manifest(signed, source)
-    _check_wanted(swarm_id(signed).hex(), config.network.swarm, source)
+    found = swarm_id(signed).hex()
+    _check_wanted(found, config.network.swarm, source)
     if pinned:
-        notes += await _strangers(config.network.peers, transport, swarm_id(signed).hex(), source)
+        notes += await _strangers(config.network.peers, transport, found, source)
     else:
         write_atomic(folder.manifest, signed)
-        log.info("pinned the manifest of swarm %s from %s", swarm_id(signed).hex(), source)
+        log.info("pinned the manifest of swarm %s from %s", found, source)
     return signed, notes
 
 
@@ -86,6 +88,24 @@ def _check_wanted(found: str, wanted: str, source: str) -> None:
         )
 
 
+async def _check_unique(
+    config: Config, transport: Transport, wanted: str, found: str, source: str
+) -> None:
+    """Refuse the beginning of an id that peers of several swarms answer to."""
+    if not wanted or wanted == found or not found.startswith(wanted):
+        return
+    fitting = {found: source}
+    async with aclosing(_swarms_at(config.network.peers, transport)) as answers:
+        async for address, theirs in answers:
+            if theirs.startswith(wanted):
+                fitting.setdefault(theirs, address)
+    if len(fitting) > 1:
+        choices = ", ".join(f"{theirs} (from {where})" for theirs, where in fitting.items())
+        raise ConfigError(
+            "network.swarm", wanted, f"Several swarms begin so: write more digits of {choices}."
+        )
+
+
 async def _strangers(
     addresses: Sequence[str], transport: Transport, ours: str, source: str
 ) -> tuple[str, ...]:
@@ -93,19 +113,13 @@ async def _strangers(
 
     No error, even where all of them are: whoever holds one address could keep a node from starting.
     """
-    asked = [asyncio.create_task(_swarm_at(address, transport)) for address in addresses]
     elsewhere: list[tuple[str, str]] = []
     met = False
-    with suppress(TimeoutError):
-        for answer in asyncio.as_completed(asked, timeout=LOOK_SECONDS):
-            address, theirs = await answer
+    async with aclosing(_swarms_at(addresses, transport)) as answers:
+        async for address, theirs in answers:
             if met := theirs == ours:
                 break
-            if theirs:
-                elsewhere.append((address, theirs))
-    for task in asked:
-        task.cancel()
-    await asyncio.gather(*asked, return_exceptions=True)
+            elsewhere.append((address, theirs))
     notes = [
         f"the peer at {address} is in another swarm, {theirs[:16]}: no rollouts come from it"
         for address, theirs in elsewhere
@@ -120,6 +134,23 @@ async def _strangers(
     for note in notes:
         log.info("%s", note)
     return tuple(notes)
+
+
+async def _swarms_at(
+    addresses: Sequence[str], transport: Transport
+) -> AsyncGenerator[tuple[str, str], None]:
+    """Addresses with the swarms of whoever tells one there in time, in the order of answers."""
+    asked = [asyncio.create_task(_swarm_at(address, transport)) for address in addresses]
+    try:
+        with suppress(TimeoutError):
+            for answer in asyncio.as_completed(asked, timeout=LOOK_SECONDS):
+                address, theirs = await answer
+                if theirs:
+                    yield address, theirs
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
 
 
 def _id(signed: bytes) -> str:
@@ -147,7 +178,14 @@ async def handed_over(config: Config, transport: Transport, wanted: str) -> tupl
 
     Raises:
         NodeError: no such answer came within the time to start.
+        ConfigError: peers of several swarms are in one whose id begins so.
     """
+    signed, address = await _first(config, transport, wanted)
+    await _check_unique(config, transport, wanted, _id(signed), address)
+    return signed, address
+
+
+async def _first(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
     failures: list[str] = []
     try:
         async with asyncio.timeout(config.network.start_timeout):

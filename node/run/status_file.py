@@ -13,6 +13,7 @@ from node.errors import NodeError
 from node.monitor.record import RoundRecord
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
+from swarm.accounts import Account
 from swarm.member import PeerInfo
 
 log = logging.getLogger(__name__)
@@ -107,10 +108,21 @@ class StatusFile:
             "bytes_in": account.bytes_in,
             "bytes_out": account.bytes_out,
             "admitted": account.admitted,
+            "heard": peer.heard,
+            "admitted_at": account.admitted_at or None,
+            "seed": _is_seed(peer, account),
             "refused": dict(account.refused),
             "strikes": account.strikes,
             "banned": self._membership.accounts.banned(account.author),
         }
+
+
+def _is_seed(peer: PeerInfo, account: Account) -> bool:
+    """Whether a peer does what a seed does: it announces itself and has never shared a group.
+
+    A node is one until its first round is done: the protocol tells them apart by deeds alone.
+    """
+    return peer.policy_step == 0 and not peer.groups and not account.admitted
 
 
 def present_status(folder: RunFolder) -> dict[str, Any]:

@@ -62,6 +62,18 @@ def test_bytes_groups_and_refusals_add_up(accounts, clock):
     assert anna == accounts.get(ANNA)
 
 
+def test_when_a_group_was_admitted_last_is_remembered_beside_when_anything_changed(accounts, clock):
+    accounts.count_bytes(ANNA, received=100)
+    assert accounts.get(ANNA).admitted_at == 0.0
+    wait(clock, 5.0)
+    accounts.admit(ANNA, 2)
+    wait(clock, 5.0)
+    accounts.admit(ANNA, 0)
+    accounts.count_bytes(ANNA, received=100)
+    anna = accounts.get(ANNA)
+    assert (anna.admitted_at, anna.touched) == (START + 5.0, START + 10.0)
+
+
 def test_a_forger_is_banned_at_once_and_released_when_his_strikes_have_faded(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
     assert accounts.banned(ANNA)

@@ -90,3 +90,19 @@ def test_what_was_told_is_forgotten_with_the_connection() -> None:
         assert len(asked) == 2
 
     run(scenario)
+
+
+def test_a_peer_was_heard_now_while_connected_and_else_when_it_announced_last() -> None:
+    async def scenario(swarm: MemorySwarm) -> None:
+        anna, ben = await swarm.join("anna"), await swarm.join("ben")
+        await ben.member.step()
+        await anna.member.step()
+        announced = swarm.clock.time()
+        await swarm.clock.advance(1.0)
+        (heard,) = anna.member.status().peers
+        assert (heard.connected, heard.heard) == (True, announced + 1.0)
+        await ben.transport.close()
+        (heard,) = anna.member.status().peers
+        assert (heard.connected, heard.heard) == (False, announced)
+
+    run(scenario)

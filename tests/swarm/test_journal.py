@@ -271,6 +271,7 @@ ALTER TABLE pool DROP COLUMN uses;
 ALTER TABLE accounts DROP COLUMN earned;
 ALTER TABLE accounts DROP COLUMN earned_at;
 ALTER TABLE accounts DROP COLUMN seconds;
+ALTER TABLE accounts DROP COLUMN admitted_at;
 INSERT INTO accounts VALUES (x'617574686f72', 10, 20, 3, 1.0, 1.7e9, 0, 1.7e9);
 DROP TABLE used;
 CREATE TABLE used (

@@ -41,6 +41,7 @@ def journal(tmp_path: Path) -> Journal:
         file.execute("UPDATE pool SET contents=? WHERE number=1", (row,))
         file.execute("UPDATE pool SET contents=x'c1' WHERE number=2")
         file.execute("UPDATE waiting SET plain=?", (waiting,))
+        file.execute("ALTER TABLE accounts DROP COLUMN admitted_at")
         file.execute("PRAGMA user_version=4")
     return Journal(path, clock)
 

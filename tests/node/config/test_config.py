@@ -62,6 +62,7 @@ def test_the_configuration_page_is_up_to_date() -> None:
         ("monitor.live=1", "monitor.live", "boolean"),
         ("network.transport=carrier-pigeon", "network.transport", "'hivemind'"),
         ("network.swarm=abc", "network.swarm", "64 hex digits"),
+        ("network.swarm=1234567", "network.swarm", "the first 8 or more"),
         ("network.listen=[]", "network.listen", "at least 1 item"),
         ('network.listen=["0.0.0.0:4001"]', "network.listen", "/ip4/"),
         ('network.peers=["/ip4/10.0.0.5/tcp/4001"]', "network.peers", "/p2p/"),
@@ -157,3 +158,18 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
 def test_the_schedule_follows_the_engine_unless_it_is_named(mode, kind, overlaps):
     config = Config.with_overrides({"schedule.mode": mode, "engine.kind": kind})
     assert config.overlaps is overlaps
+
+
+@pytest.mark.parametrize("text", ["12345678", "12e45678", "0123", "1_000", "true", "2026-01-01"])
+def test_a_text_that_toml_reads_as_something_else_is_a_text_to_a_key_that_takes_one(
+    text: str,
+) -> None:
+    overrides = parse_assignments([f"policy.model={text}", "schedule.rounds=7"])
+    assert overrides == {"policy.model": text, "schedule.rounds": 7}
+    quoted = parse_assignments([f'policy.model="{text}"'])
+    assert quoted == {"policy.model": text}
+
+
+def test_a_swarm_is_named_by_the_beginning_of_its_id() -> None:
+    config = Config.with_overrides(parse_assignments(["network.swarm=12345678"]))
+    assert config.network.swarm == "12345678"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.config.config import Config
+from node.errors import ConfigError
 from node.network import pinned_manifest as module
 from node.network.founding import found_swarm
 from node.network.pinned_manifest import pinned_manifest
@@ -36,17 +37,18 @@ def peer_id(name: str) -> str:
 class Street:
     """A node whose folder is pinned to a swarm, and a peer of each of some swarms."""
 
-    def __init__(self, folder: Path, *swarms: bytes) -> None:
+    def __init__(self, folder: Path, *swarms: bytes, pinned: bool = True) -> None:
         self.folder = RunFolder(folder)
-        self.folder.manifest.write_bytes(HERE)
+        if pinned:
+            self.folder.manifest.write_bytes(HERE)
         self._network = MemoryNetwork(SystemClock(), 0)
         self._swarms = swarms
 
-    def join(self, silent: bool = False) -> Sequence[str]:
+    def join(self, silent: bool = False, wanted: str = "") -> Sequence[str]:
         """What the node is told, with the address of every peer in its configuration."""
-        return asyncio.run(self._join(silent))
+        return asyncio.run(self._join(silent, wanted))
 
-    async def _join(self, silent: bool) -> Sequence[str]:
+    async def _join(self, silent: bool, wanted: str) -> Sequence[str]:
         addresses = [address("nobody")] * silent
         for number, signed in enumerate(self._swarms):
             peer = MemoryTransport(self._network, peer_id(f"peer {number}"))
@@ -59,7 +61,7 @@ class Street:
             addresses.append(address(f"peer {number}"))
         node = MemoryTransport(self._network, "node")
         await node.start()
-        config = Config.with_overrides({"network.peers": addresses})
+        config = Config.with_overrides({"network.peers": addresses, "network.swarm": wanted})
         signed, notes = await pinned_manifest(config, self.folder, ANNA, node)
         assert signed == HERE
         return notes
@@ -91,3 +93,32 @@ def test_peers_that_do_not_answer_keep_nobody_from_going_on_alone(tmp_path, monk
 def test_a_peer_that_hands_out_no_manifest_keeps_nobody_from_starting(tmp_path, told):
     assert all("belongs to swarm" not in note for note in Street(tmp_path, told, HERE).join())
     Street(tmp_path, told).join()
+
+
+@pytest.mark.parametrize("digits", [8, 63, 64])
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "fetched"])
+def test_a_swarm_is_known_by_the_beginning_of_its_id(tmp_path, pinned, digits):
+    street = Street(tmp_path, HERE, pinned=pinned)
+    street.join(wanted=swarm_id(HERE).hex()[:digits])
+    assert street.folder.manifest.read_bytes() == HERE
+
+
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "fetched"])
+def test_the_beginning_of_another_swarms_id_is_refused_and_what_is_here_is_named(tmp_path, pinned):
+    street = Street(tmp_path, HERE, pinned=pinned)
+    here, there = (swarm_id(each).hex() for each in (HERE, THERE))
+    with pytest.raises(ConfigError, match=rf"network\.swarm.*belongs to swarm {here}"):
+        street.join(wanted=there[:8])
+    assert street.folder.manifest.exists() == pinned
+
+
+def test_a_beginning_that_two_swarms_share_is_refused_and_both_are_named(tmp_path, monkeypatch):
+    ids = {HERE: bytes(4) + b"h" * 28, THERE: bytes(4) + b"t" * 28}
+    monkeypatch.setattr(module, "swarm_id", ids.get)
+    street = Street(tmp_path, HERE, THERE, pinned=False)
+    with pytest.raises(ConfigError, match="write more digits") as refused:
+        street.join(wanted="0" * 8)
+    assert all(each.hex() in str(refused.value) for each in ids.values())
+    assert not street.folder.manifest.exists()
+    street.join(wanted=ids[HERE].hex()[:10])
+    assert street.folder.manifest.read_bytes() == HERE

@@ -92,7 +92,7 @@ class Parts:
         clock, self.counters = VirtualClock(START), Counters()
         self.pool = Pool(Journal(MEMORY, clock), 8, 60.0, clock, self.counters)
         peers = tuple(
-            PeerInfo(f"12D3{n}", None, True, None, 0, swarm) for n, swarm in enumerate(SWARMS)
+            PeerInfo(f"12D3{n}", None, True, None, 0, 0.0, swarm) for n, swarm in enumerate(SWARMS)
         )
         self.status = MemberStatus("12D3", OURS, (), 0, peers, bytes_in=21, bytes_out=22)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,33 +11,46 @@ import pytest
 
 from node.run.status_file import StatusFile, present_status
 from node.storage.run_folder import RunFolder
+from swarm.accounts import Account
 from swarm.member import PeerInfo
 from tests.node.monitor.test_monitor import RECORD
 
-PEER = PeerInfo(peer_id="12D3KooWlarry", author=b"larry", connected=True, policy_step=1, groups=0)
+PEER = PeerInfo(
+    peer_id="12D3KooWlarry",
+    author=b"larry",
+    connected=True,
+    policy_step=1,
+    groups=0,
+    heard=1.7e9,
+)
 
 
 class Accounts:
-    """Knows nobody."""
+    """Of one whose groups were admitted, and of nobody else."""
 
-    def get(self, author: bytes) -> SimpleNamespace:
-        return SimpleNamespace(
-            author=author, bytes_in=0, bytes_out=0, admitted=0, refused={}, strikes=0.0
-        )
+    def get(self, author: bytes) -> Account:
+        if author == b"larry":
+            return Account(author, admitted=3, admitted_at=1.6e9)
+        return Account(author)
 
     def banned(self, author: bytes) -> bool:
         return False
 
 
 class Member:
-    """A membership with one peer."""
+    """A membership with one peer, or some."""
 
     swarm_id = b"s" * 32
     manifest = SimpleNamespace(name="sums")
     accounts = Accounts()
 
+    def __init__(self, *peers: PeerInfo) -> None:
+        self._peers = peers or (PEER,)
+
     def status(self) -> SimpleNamespace:
-        return SimpleNamespace(peer_id="12D3KooWme", addresses=("/ip4/127.0.0.1",), peers=(PEER,))
+        return SimpleNamespace(
+            peer_id="12D3KooWme", addresses=("/ip4/127.0.0.1",), peers=self._peers
+        )
 
 
 @pytest.fixture
@@ -72,3 +86,26 @@ def test_every_state_of_a_run_is_told_and_the_last_record_outlives_it(folder):
         again.run(Member())
     told = present_status(folder)
     assert (told["state"], told["record"]) == ("crashed", RECORD.to_dict())
+
+
+def test_when_a_peer_was_heard_and_admitted_last_is_told_in_unix_time(folder):
+    with folder.locked():
+        StatusFile(folder).run(Member())
+    (peer,) = present_status(folder)["peers"]
+    assert (peer["heard"], peer["admitted_at"]) == (1.7e9, 1.6e9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seed"),
+    [
+        ({"policy_step": 0}, True),
+        ({"policy_step": 0, "groups": 2}, False),
+        ({"policy_step": 0, "author": b"larry"}, False),
+        ({"policy_step": 1}, False),
+        ({"policy_step": None}, False),
+    ],
+)
+def test_who_announces_and_never_shared_anything_is_told_as_a_seed(folder, changes, seed):
+    with folder.locked():
+        StatusFile(folder).run(Member(replace(PEER, **{"author": b"silent", **changes})))
+    assert present_status(folder)["peers"][0]["seed"] is seed

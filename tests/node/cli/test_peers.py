@@ -1,0 +1,131 @@
+"""Who is met, as a table of any width shows it, and one of them in full."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from node.monitor.words import lapse, short_ids
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+from tests.node.conftest import Terminal
+
+OURS = "ab" * 32
+
+
+def identity(name: str) -> Identity:
+    return Identity.from_seed(name.encode().ljust(32, b"."))
+
+
+def peer(name: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "peer_id": identity(name).peer_id,
+        "connected": True,
+        "swarm_id": OURS,
+        "policy_step": 4,
+        "bytes_in": 2048,
+        "bytes_out": 10,
+        "admitted": 3,
+        "heard": time.time() - 3.0,
+        "admitted_at": time.time() - 600.0,
+        "seed": False,
+        "refused": {"reward_mismatch": 2, "expired": 1},
+        "strikes": 2.0,
+        "banned": False,
+        **changes,
+    }
+
+
+@pytest.fixture
+def met(node: RunFolder) -> list[dict[str, Any]]:
+    peers = [
+        peer("anna"),
+        peer("sam", seed=True, admitted=0, admitted_at=None, refused={}),
+        peer("mallory", swarm_id="cd" * 32, admitted=0, admitted_at=None),
+    ]
+    node.write_status({"swarm_id": OURS, "peers": peers, "peer_id": "12D3KooWme"})
+    return peers
+
+
+@pytest.mark.parametrize("width", ["20", "45", "70", "80", "200"])
+def test_no_terminal_is_too_narrow_for_a_whole_line_of_whose_it_is(
+    terminal: Terminal, met: list, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    assert terminal("peers", "--config", "node") == 0
+    for each, shown in zip(met, short_ids([p["peer_id"] for p in met]), strict=True):
+        assert len(shown) == 15
+        assert [line for line in terminal.out.splitlines() if f" {shown} " in line]
+        assert each["peer_id"] not in terminal.out
+    assert all(column in terminal.out for column in ("when", "admitted", "strikes", "refused"))
+
+
+def test_the_table_says_who_is_a_seed_and_when_each_was_heard_and_admitted_last(
+    terminal: Terminal, met: list
+) -> None:
+    assert terminal("peers", "--config", "node") == 0
+    anna, sam, mallory = (
+        next(line for line in terminal.out.splitlines() if each["peer_id"][:14] in line)
+        for each in met
+    )
+    assert "seed" not in anna and " seed " in sam and " another swarm " in mallory
+    assert "s / 10 min" in anna
+    assert "s / –" in sam
+
+
+@pytest.mark.parametrize("cut", ["peer id", "as the table has it", "author", "whole"])
+def test_a_beginning_that_only_one_has_shows_it_in_full(
+    terminal: Terminal, met: list, cut: str
+) -> None:
+    anna = identity("anna")
+    shown = short_ids([each["peer_id"] for each in met])[0]
+    given = {
+        "peer id": shown.rstrip("…"),
+        "as the table has it": shown,
+        "author": anna.author.hex()[:8],
+        "whole": anna.peer_id,
+    }[cut]
+    assert terminal("peers", given, "--config", "node") == 0
+    for expected in (anna.peer_id, anna.author.hex(), "2.0 kB", "reward_mismatch 2", "10 min"):
+        assert expected in terminal.out
+    told = terminal.json("peers", given, "--config", "node")
+    assert told == {**met[0], "connected": False}
+
+
+@pytest.mark.parametrize(("given", "said"), [("12D3", "several peers"), ("12D3KooWx0", "no peer")])
+def test_a_beginning_of_several_or_of_none_is_refused_and_the_choices_are_named(
+    terminal: Terminal, met: list, given: str, said: str
+) -> None:
+    assert terminal("peers", given, "--config", "node") == 2
+    assert said in terminal.err
+    assert all(each["peer_id"] in terminal.err for each in met)
+    assert len(terminal.err.splitlines()) == 1
+
+
+def test_a_status_of_an_earlier_release_is_shown_as_far_as_it_goes(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    new = {"heard", "admitted_at", "seed", "swarm_id", "policy_step"}
+    told = {key: value for key, value in peer("anna").items() if key not in new}
+    node.write_status({"swarm_id": OURS, "peers": [told], "peer_id": "12D3KooWme"})
+    assert terminal("peers", "--config", "node") == 0
+    assert "– / –" in terminal.out
+    assert terminal("peers", "12D3", "--config", "node") == 0
+
+
+def test_ids_are_cut_where_they_differ_and_no_sooner() -> None:
+    assert short_ids(["abcd", "abxy"], 2) == ["abc…", "abx…"]
+    assert short_ids(["abcd", "abcd", "bcde"], 2) == ["ab…", "ab…", "bc…"]
+    assert short_ids(["ab", "abc"], 2) == ["ab", "abc"]
+    assert short_ids(["abc"], 3) == ["abc"]
+    assert short_ids([]) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (7200, "2 h"), (86400, "24 h"), (2e5, "2 days")],
+)
+def test_a_span_of_time_is_told_in_the_unit_that_fits(seconds: float, shown: str) -> None:
+    assert lapse(seconds) == shown
