@@ -15,6 +15,7 @@ from node.cli.common import (
     StopOption,
     overrides_of,
 )
+from node.cli.detaching import DetachOption, detach
 from node.cli.starting import start
 
 
@@ -39,6 +40,7 @@ def command(
     assignments: SetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
+    detached: DetachOption = False,
     stop_on_eof: StopOption = False,
 ) -> None:
     """Join a swarm and train; go on where the run folder stopped. Ctrl-C ends it cleanly.
@@ -58,6 +60,9 @@ def command(
     overrides = overrides_of(assignments, peers, mix, rounds)
     if swarm:
         overrides["network.swarm"] = swarm
+    if detached:
+        detach(config, overrides, json=json)
+        return
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
     from node.monitor.stages import Stages
     from node.run.beforehand import check_start

@@ -25,10 +25,12 @@ from node.cli import (
     identity,
     init,
     join,
+    logs,
     peers,
     rollback,
     seed,
     status,
+    stop,
 )
 from node.cli.peers_option import SpreadPeers
 from node.errors import NodeError
@@ -54,6 +56,8 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("seed", seed.command, SpreadPeers, "seed --config public/node.toml"),
     ("found", found.command, TyperCommand, "found --name sums --catalogue tiny"),
     ("status", status.command, TyperCommand, "status --json"),
+    ("logs", logs.command, TyperCommand, "logs -f -n 50 --config my-node"),
+    ("stop", stop.command, TyperCommand, "stop --config my-node"),
     ("peers", peers.command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),
     ("doctor", doctor.command, SpreadPeers, f"doctor --peers {PEER}"),
     ("eval", evaluate.command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),

@@ -11,6 +11,7 @@ from node.cli.common import (
     StopOption,
     overrides_of,
 )
+from node.cli.detaching import DetachOption, detach
 from node.cli.starting import start
 
 
@@ -20,12 +21,16 @@ def command(
     assignments: SetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
+    detached: DetachOption = False,
     stop_on_eof: StopOption = False,
 ) -> None:
     """Serve a swarm's manifest and records, and train nothing. Ctrl-C ends it cleanly."""
     from node.run.run_options import RunOptions
 
     overrides = overrides_of(assignments, peers)
+    if detached:
+        detach(config, overrides, json=json)
+        return
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
     from node.run.beforehand import check_places
 

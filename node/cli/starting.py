@@ -23,12 +23,22 @@ def start(
     debug: bool = False,
     stop_on_eof: bool = False,
 ) -> Node:
-    """Read the node's config, or make a node in ./swarm-run; open its log and its identity.
+    """The node of :func:`ready`, with its log open."""
+    from node.monitor.logs import start_logging
+
+    node = ready(given, overrides, json=json)
+    start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
+    if stop_on_eof:
+        interrupt_on_eof()
+    return node
+
+
+def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> Node:
+    """Read the node's config, or make a node in ./swarm-run; see that it has an identity.
 
     Of the overrides only the peers are written to a config that is made here: they are the way
     back, while the others are for this run.
     """
-    from node.monitor.logs import start_logging
     from node.run.new_node import open_identity, prepare
 
     path = find_config(given)
@@ -44,9 +54,6 @@ def start(
     identity, made = open_identity(node.folder)
     if made:
         say(f"made an identity: {identity.peer_id}, kept in {node.folder.identity}", err=json)
-    start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
-    if stop_on_eof:
-        interrupt_on_eof()
     return node
 
 

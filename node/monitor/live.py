@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 
 from rich.console import RenderableType
@@ -15,6 +16,8 @@ from node.monitor.record import RoundRecord
 from node.monitor.sparkline import sparkline
 from node.monitor.terminal import Terminal
 from node.monitor.words import externals, one_line, peers, refusals, share, size, split
+
+log = logging.getLogger(__name__)
 
 HISTORY = 4096
 SPARK_WIDTH = 48
@@ -80,6 +83,17 @@ class LivePanel:
         for name, value in rows.items():
             table.add_row(name, value)
         return table
+
+
+class LoggedLines:
+    """Logs one line a round, where standard output is the log."""
+
+    def write(self, record: RoundRecord) -> None:
+        """Log one line."""
+        log.info("%s", one_line(record))
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class PlainLines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -14,6 +15,7 @@ from node.monitor.printable import PrintableFormatter, printable, say
 from node.monitor.terminal import Terminal
 from swarm.common.private_file import make_private
 
+STDOUT, STDERR = 1, 2
 OURS = ("node", "swarm", "protocol")
 FILE_BYTES = 10_000_000
 FILES = 3
@@ -23,16 +25,29 @@ def start_logging(path: Path, level: str, *, debug: bool = False) -> None:
     """Send messages of this program at ``level`` and warnings of its libraries to ``path``.
 
     The file is bounded: three of 10 MB at most. With ``debug`` the terminal shows everything
-    that goes to the file, with stack traces.
+    that goes to the file, with stack traces. Where standard error is that very file, each message
+    stands in it once.
     """
     file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
     file.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    terminal = _terminal(debug)
     root = logging.getLogger()
-    root.handlers[:] = [file, terminal]
+    root.handlers[:] = [file] if goes_to(STDERR, path) else [file, _terminal(debug)]
     root.setLevel(logging.WARNING)
     for name in OURS:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else level.upper())
+
+
+def goes_to(descriptor: int, path: Path) -> bool:
+    """Whether what is written to a descriptor ends up in a file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False  # closed, or there is no such file
+
+
+def earlier_logs(path: Path) -> list[Path]:
+    """What a full log file was kept as, the newest first; not all of them need to exist."""
+    return [path.with_name(f"{path.name}.{number}") for number in range(1, FILES)]
 
 
 def _terminal(debug: bool) -> logging.Handler:
@@ -49,13 +64,25 @@ def _terminal(debug: bool) -> logging.Handler:
 
 
 class _LogFile(RotatingFileHandler):
-    """Says once on the terminal that it cannot write, in place of a trace a message."""
+    """Says once on the terminal that it cannot write, in place of a trace a message.
+
+    Standard output and error that go to the file go to the new one once it is full.
+    """
 
     _failed = False
 
     def _open(self) -> TextIOWrapper:
         make_private(Path(self.baseFilename))
         return super()._open()
+
+    def doRollover(self) -> None:  # noqa: N802 - logging's name
+        """Called while nobody else writes a message."""
+        path = Path(self.baseFilename)
+        outputs = [each for each in (STDOUT, STDERR) if goes_to(each, path)]
+        super().doRollover()
+        assert self.stream is not None, "the next file is opened at once"
+        for descriptor in outputs:
+            os.dup2(self.stream.fileno(), descriptor)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Called within the handling of the error."""

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from node.config.config import Config
 from node.config.kinds import LOGGERS
 from node.monitor.jsonl import JsonLinesFile, JsonLinesOutput
-from node.monitor.live import LivePanel, PlainLines
+from node.monitor.live import LivePanel, LoggedLines, PlainLines
+from node.monitor.logs import STDOUT, goes_to
 from node.monitor.prometheus import Prometheus
 from node.monitor.sink import Sink
 from node.monitor.terminal import Terminal
@@ -17,7 +18,8 @@ from node.storage.run_folder import RunFolder
 def open_sinks(config: Config, folder: RunFolder, *, json: bool = False) -> tuple[Sink, ...]:
     """Open the metrics file, what the config asks for, and a view on standard output.
 
-    The view is a live panel on a terminal, else a line a round; JSON lines with ``json``.
+    The view is a live panel on a terminal, else a line a round, which is logged where standard
+    output is the node's log; JSON lines with ``json``.
 
     Raises:
         NodeError: a port is taken or a package missing; what was opened is closed again.
@@ -35,14 +37,16 @@ def open_sinks(config: Config, folder: RunFolder, *, json: bool = False) -> tupl
             add(Prometheus(monitor.prometheus_port))
         for name in monitor.loggers:
             add(LOGGERS.open(name, monitor.loggers_options.get(name, {}), folder))
-        add(_view(config, json))
+        add(_view(config, folder, json))
         stack.pop_all()
     return tuple(sinks)
 
 
-def _view(config: Config, json: bool) -> Sink:
+def _view(config: Config, folder: RunFolder, json: bool) -> Sink:
     if json:
         return JsonLinesOutput()
+    if goes_to(STDOUT, folder.log):
+        return LoggedLines()
     console = Terminal()
     if config.monitor.live and console.is_terminal:
         return LivePanel(config.node.name, config.schedule.rounds, console)

@@ -40,11 +40,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
 
     tell, status = partial(say, err=options.json), StatusFile(folder)
 
-    def stop_is_near(line: str) -> None:
-        tell(line)
-        status.stop()
-
-    with stopping(stop_is_near) as stop, folder.locked(), ExitStack() as stack:
+    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
         status.start()
         stack.callback(status.end)
         for note in enter(config, folder, options.swarm):

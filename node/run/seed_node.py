@@ -31,7 +31,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
     """
     clock, counters = SystemClock(), Counters()
     tell, status = partial(say, err=options.json), StatusFile(folder)
-    with stopping(tell) as stop, folder.locked(), ExitStack() as stack:
+    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
         status.start()
         stack.callback(status.end)
         SwarmFiles(folder).settle()

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from node.errors import NodeError
@@ -76,6 +76,15 @@ class StatusFile:
         """Say that the node was told to stop; nothing while the folder is not its own."""
         if self._told:
             self._tell(STOPPING)
+
+    def stop_after(self, tell: Callable[[str], None]) -> Callable[[str], None]:
+        """What hears that a signal came: ``tell``, and then whoever reads the file."""
+
+        def heard(line: str) -> None:
+            tell(line)
+            self.stop()
+
+        return heard
 
     def close(self) -> None:
         """Say that the last round is done, and the rest is being closed."""

@@ -1,0 +1,60 @@
+"""``--detach``: a node that goes on in the background."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.common import print_json
+from node.cli.starting import ready
+from node.errors import UsageError
+from node.monitor.printable import say
+
+OPTION = "--detach"
+DetachOption = Annotated[
+    bool,
+    typer.Option(OPTION, help="Go on in the background once the node runs; it prints to its log."),
+]
+
+
+def detach(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> None:
+    """Start this very command line in the background, and say how to follow it once it runs.
+
+    Raises:
+        UsageError: torchrun has started this process.
+        typer.Exit: the node has ended before it ran, with the exit status it ended with.
+    """
+    from node.distributed.torchrun import Launch
+    from node.monitor.terminal import Terminal
+    from node.run.detached import ERROR, start_detached
+
+    if Launch.read():
+        raise UsageError(OPTION, "under torchrun", "Start torchrun itself in the background.")
+    node = ready(given, overrides, json=json)
+    arguments = [argument for argument in sys.argv[1:] if argument not in (OPTION, "--json")]
+    with Terminal(stderr=True).status("waiting until the node runs; Ctrl-C ends it"):
+        started = start_detached(arguments, node.folder)
+    if started.exit_code:
+        words = started.last_words or "it said nothing"
+        if not words.startswith(ERROR):
+            words = f"{ERROR}the node ended with status {started.exit_code}: {words}"
+            words += f". All it said is in {node.folder.log}."
+        say(words, err=True)
+        raise typer.Exit(started.exit_code)
+    addresses = started.status["addresses"] if started.status else []
+    if json:
+        facts = {"pid": started.pid, "running": started.exit_code is None, "addresses": addresses}
+        print_json({**facts, "log": str(node.folder.log)})
+        return
+    if started.status is None:
+        say(f"the node has ended: {started.last_words}")
+        return
+    say(f"the node runs in the background, as process {started.pid}")
+    for address in addresses:
+        say(f"others join with: swarm-node join --peers {address}")
+    say(f"follow it with: swarm-node logs -f --config {node.path}")
+    say(f"stop it with: swarm-node stop --config {node.path}")

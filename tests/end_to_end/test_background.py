@@ -1,0 +1,146 @@
+"""A node in the background: started, followed and stopped by commands of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import QUICK, Command
+
+from node.run.status_file import present_status
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
+
+pytestmark = pytest.mark.processes
+
+
+class Shell:
+    """Runs commands in a folder, and ends the node in it whatever happens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node = RunFolder(folder / "swarm-run")
+        self._folder = folder
+        self._commands = ExitStack()
+
+    def start(self, *arguments: str) -> Command:
+        command = Command(self._folder, *arguments)
+        self._commands.callback(command.close)
+        return command
+
+    def __call__(self, *arguments: str) -> tuple[int, list[str], list[str]]:
+        command = self.start(*arguments)
+        return command.wait(), command.out, command.err
+
+    def detached(self, *arguments: str) -> psutil.Process:
+        """A node that was started in the background."""
+        status, out, err = self("join", "--detach", "--json", *QUICK, *arguments)
+        assert status == 0, err
+        told = json.loads(out[-1])
+        assert told["running"] and told["addresses"] and told["log"] == str(self.node.log)
+        return psutil.Process(told["pid"])
+
+    def close(self) -> None:
+        if (pid := self.node.holder()) is not None:
+            os.kill(pid, signal.SIGKILL)
+        self._commands.close()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    try:
+        yield shell
+    finally:
+        shell.close()
+
+
+def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
+    process = shell.detached()
+    assert os.getsid(process.pid) == process.pid, "no terminal takes it along"
+    assert present_status(shell.node)["pid"] == process.pid
+    follower = shell.start("logs", "-f", "-n", "1000")
+    follower.until(lambda: any("round 4 |" in line for line in follower.out))
+    children = process.children(recursive=True)
+    status, out, _ = shell("stop", "--json")
+    told = json.loads(out[-1])
+    assert (status, told["pid"], told["state"]) == (0, process.pid, "stopped")
+    assert told["round"] == present_status(shell.node)["record"]["round"] >= 4
+    newest = Checkpoints(shell.node.checkpoints).steps()[-1]
+    assert newest == told["round"], "it ended its round, and wrote a checkpoint"
+    assert told["checkpoint"] == str(Checkpoints(shell.node.checkpoints).path(newest))
+    assert follower.wait() == 0
+    assert any("stopping in order" in line for line in follower.out)
+    assert follower.out[-1] == f"{newest} rounds are done; the same command goes on from there"
+    assert psutil.wait_procs(children, timeout=30)[1] == []
+
+    status, out, _ = shell("stop")
+    assert status == 0 and out[0] == f"no node runs in {shell.node.root}"
+    assert f"round is {newest}" in out[1]
+
+
+def test_a_second_node_in_the_folder_fails_as_in_the_foreground(shell: Shell) -> None:
+    process = shell.detached()
+    for arguments in (("join", "--detach"), ("seed", "--detach"), ("join",)):
+        status, _, err = shell(*arguments, *QUICK)
+        assert status == 1
+        (line,) = err
+        assert line.startswith("error: the run folder is already used by process")
+    assert present_status(shell.node)["pid"] == process.pid
+    assert shell("stop", "--now")[0] == 0
+    assert shell.node.holder() is None
+
+
+def occupied(stack: ExitStack) -> str:
+    taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    return f'--set=network.listen=["/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"]'
+
+
+def mistyped(stack: ExitStack) -> str:
+    return "--set=learner.lrr=1"
+
+
+def unloadable(stack: ExitStack) -> str:
+    return "--set=policy.model=/nowhere/model"
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [
+        (occupied, 1, "another process uses port"),
+        (mistyped, 2, "did you mean learner.lr?"),
+        (unloadable, 2, "no such folder"),
+    ],
+)
+def test_what_keeps_a_node_from_starting_is_passed_on_with_its_exit_status(
+    shell: Shell, fault: Callable[[ExitStack], str], status: int, words: str
+) -> None:
+    with ExitStack() as stack:
+        found, _, err = shell("join", "--detach", *QUICK, fault(stack))
+    assert found == status
+    assert words in err[-1] and err[-1].startswith("error: ")
+    assert shell.node.holder() is None
+
+
+def test_who_gives_up_waiting_takes_the_node_along(shell: Shell) -> None:
+    nobody = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+    waiting = shell.start("join", "--detach", *QUICK, "--peers", nobody)
+    waiting.until(lambda: shell.node.holder() is not None)
+    assert waiting.stop(signal.SIGINT) != 0
+    assert waiting.left == []
+    assert shell.node.holder() is None
+
+
+def test_a_node_with_nothing_left_to_do_ends_well_and_so_does_who_started_it(shell: Shell) -> None:
+    for _ in range(2):
+        status, out, err = shell("join", "--detach", "--rounds=1", *QUICK)
+        assert status == 0, err
+        assert any("process" in line or "has ended" in line for line in out)
+        assert shell("logs", "-f", "-n", "0")[0] == 0
+        assert shell.node.holder() is None
