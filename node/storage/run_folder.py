@@ -111,15 +111,32 @@ class RunFolder:
         Raises:
             NodeError: it cannot be taken.
         """
-        own = {self.config, self.metrics, self.status, self.manifest, self.peer_cache, self.journal}
-        trees = [self.checkpoints, self.tensorboard]
+        trees = [tree for tree in self._trees() if tree.exists()]
         try:
-            found = [path for name in own | {self.log, self.lock_file} for path in _kin(name)]
-            found += [path for tree in trees if tree.exists() for path in (tree, *tree.rglob("*"))]
+            found = self._files() + [path for tree in trees for path in (tree, *tree.rglob("*"))]
             if count := sum(map(tighten, found)):
                 log.info("%d files in %s were open to other users", count, self.root)
         except OSError as error:
             raise write_error(self.root, error) from error
+
+    def size(self) -> int:
+        """Bytes of what a node keeps here; other files in the folder do not count.
+
+        Raises:
+            OSError: part of it may not be looked at.
+        """
+        found = [*_kin(self.identity), *self._files()]
+        for tree in self._trees():
+            walked = os.walk(tree, onerror=_unless_gone)
+            found += [Path(folder, name) for folder, _, names in walked for name in names]
+        return sum(map(_size, found))
+
+    def _files(self) -> list[Path]:
+        own = {self.config, self.metrics, self.status, self.manifest, self.peer_cache, self.journal}
+        return [path for name in own | {self.log, self.lock_file} for path in _kin(name)]
+
+    def _trees(self) -> tuple[Path, ...]:
+        return self.checkpoints, self.tensorboard
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -205,6 +222,18 @@ class RunFolder:
 def _kin(path: Path) -> list[Path]:
     """The file and those named after it: a database's journals and copies, earlier logs."""
     return [each for each in path.parent.glob(f"{path.name}*") if each.is_file()]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0  # a running node has put another in its place
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _try_lock(handle: BinaryIO, how: int, attempts: int = 1) -> bool:
