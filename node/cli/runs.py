@@ -52,7 +52,7 @@ def _table(runs: list[Run]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from node.monitor.words import NONE, age, share, short_ids, size
+    from node.monitor.words import NONE, lapse, share, short_ids, size
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold")
@@ -71,6 +71,6 @@ def _table(runs: list[Run]) -> Table:
             NONE if run.round is None else str(run.round),
             share(run.reward),
             size(run.size),
-            NONE if run.age_s is None else age(run.age_s),
+            NONE if run.age_s is None else lapse(run.age_s),
         )
     return table

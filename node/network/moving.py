@@ -37,11 +37,14 @@ def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
     ours = folder.manifest.read_bytes()
     checked_manifest(ours, str(folder.manifest))
     left = swarm_id(ours).hex()
-    if left.startswith(wanted):  # as every id does with none wanted
+    if not wanted or wanted == left:
         return ()
     before = {name: signed for name, signed in files.set_aside().items() if name.startswith(wanted)}
-    if len(before) > 1:
-        raise UsageError(OPTION, wanted, f"Give more digits; it could be {' or '.join(before)}.")
+    fitting = [*([left] if left.startswith(wanted) else []), *before]
+    if len(fitting) > 1:
+        raise UsageError(OPTION, wanted, f"Give more digits; it could be {' or '.join(fitting)}.")
+    if fitting == [left]:
+        return ()
     entered, signed = next(iter(before.items()), None) or _asked_for(config, folder, wanted)
     files.move(left, entered, signed)
     name = checked_manifest(signed, OPTION).name

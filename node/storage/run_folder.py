@@ -55,6 +55,11 @@ class RunFolder:
         return self.root / "checkpoints"
 
     @property
+    def swarms(self) -> Path:
+        """What was left of swarms that the node was in before."""
+        return self.root / "swarms"
+
+    @property
     def metrics(self) -> Path:
         return self.root / "metrics.jsonl"
 
@@ -136,7 +141,7 @@ class RunFolder:
         return [path for name in own | {self.log, self.lock_file} for path in _kin(name)]
 
     def _trees(self) -> tuple[Path, ...]:
-        return self.checkpoints, self.tensorboard
+        return self.checkpoints, self.tensorboard, self.swarms
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ class SwarmFiles:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._aside = folder.root / "swarms"
+        self._aside = folder.swarms
         self._plan = self._aside / "move.json"
 
     def set_aside(self) -> dict[str, bytes]:

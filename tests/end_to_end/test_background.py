@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import QUICK, Command
+from commands import NOBODY, QUICK, Command
 
 from node.run.status_file import present_status
 from node.storage.checkpoints import Checkpoints
@@ -129,8 +129,7 @@ def test_what_keeps_a_node_from_starting_is_passed_on_with_its_exit_status(
 
 
 def test_who_gives_up_waiting_takes_the_node_along(shell: Shell) -> None:
-    nobody = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
-    waiting = shell.start("join", "--detach", *QUICK, "--peers", nobody)
+    waiting = shell.start("join", "--detach", *QUICK, "--peers", NOBODY)
     waiting.until(lambda: shell.node.holder() is not None)
     assert waiting.stop(signal.SIGINT) != 0
     assert waiting.left == []

@@ -80,7 +80,9 @@ def test_the_size_is_of_what_the_node_keeps(terminal: Terminal) -> None:
     Path("node/somebody-elses").write_bytes(bytes(5000))
     (folder.checkpoints / "step-00000001").mkdir(parents=True)
     (folder.checkpoints / "step-00000001" / "model").write_bytes(bytes(1000))
-    Path("node/journal.sqlite-wal").write_bytes(bytes(200))
+    Path("node/journal.sqlite-wal").write_bytes(bytes(150))
+    (folder.swarms / SWARM).mkdir(parents=True)
+    (folder.swarms / SWARM / "journal.sqlite").write_bytes(bytes(50))
     (folder.checkpoints / "link").symlink_to(Path("node/somebody-elses").absolute())
     link = (folder.checkpoints / "link").lstat().st_size
     assert found(terminal)["node"]["size"] == before + 1200 + link
