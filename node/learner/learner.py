@@ -121,8 +121,8 @@ class Learner:
         self._temperature = temperature
         corrected = CORRECTIONS.open(correction, correction_options)
         self._weighting = Weighting(config, corrected, decoupled=decoupled, floor=floor)
-        self._clip = Clip(config.clip_low, config.clip_high)
-        self._loss: Loss = LOSSES.open(config.loss, config.loss_options, self._clip)
+        clip = Clip(config.clip_low, config.clip_high)
+        self._loss: Loss = LOSSES.open(config.loss, config.loss_options, clip)
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
         self.sharing = RowCost.of(policy.model) if fits(policy.model) else None
         self.optimizer = Optimizer(policy.model.parameters(), config)
@@ -290,5 +290,5 @@ class Learner:
         terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
         loss = self._loss(terms)
         self.optimizer.backward(loss * done.factor)
-        done.tally.add_bounded(cur.detach() - prox, self._clip, weights, batch)
+        done.tally.add_bounded(self._loss, terms)
         done.losses.append(loss.detach())

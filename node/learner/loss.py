@@ -88,6 +88,17 @@ class Loss(ABC):
     def __call__(self, terms: Terms) -> Tensor:
         """The loss of some rows, a scalar with a gradient; sums over rows add up."""
 
+    def per_term(self, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """From a value of each token, ``[B, T]``, that of each term, and which terms are trained.
+
+        A term is what has a ratio of its own: a token, where nothing else is said.
+        """
+        return values, mask
+
+    def leaves(self, ratio: Tensor) -> Tensor:
+        """Which ratios the loss clips, whatever the sign of the advantage."""
+        return (ratio < 1 - self.clip.low) | (ratio > 1 + self.clip.high)
+
     def size(self, counts: Counts) -> int:
         """What a group's sum is divided by: its trained tokens, where nothing else is said."""
         return counts.tokens

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.learner.batches import MicroBatch
-from node.learner.loss import Clip
+from node.learner.loss import Loss, Terms
 
 UNKNOWN = -1
 QUANTILES = (0.01, 0.5, 0.99)
@@ -26,13 +26,13 @@ class UpdateStats:
         loss: of the first epoch, before its step.
         grad_norm: likewise, before clipping.
         entropy: of the policy, nats a token.
-        clip_fraction: share of tokens whose ratio to the proximal policy left the trust region,
-            over all epochs.
+        clip_fraction: share of the loss's terms whose ratio to the proximal policy left the trust
+            region, over all epochs: tokens, or completions where a loss has one ratio for each.
         ratio_mean: of the policy's probability to the behaviour's, on own tokens where the latter
             is known.
         ratio_max: its largest value.
         ratio_low, ratio_median, ratio_high: its quantiles 0.01, 0.5 and 0.99.
-        masked_fraction: share of tokens that were dropped for their weight, over all epochs.
+        masked_fraction: share of the same that were dropped for their weight, over all epochs.
         staleness: own tokens by the policy steps since they were sampled, from 0 up.
         engine_gap: mean ``|cur - mu|`` on own tokens of the version that was updated: how far the
             engine's log-probs are from the learner's at equal weights.
@@ -129,14 +129,13 @@ class Tally:
             )
         )
 
-    def add_bounded(
-        self, log_ratio: Tensor, clip: Clip, weights: Tensor, batch: MicroBatch
-    ) -> None:
-        """Take a micro-batch's ``cur - prox`` and weights, ``[C, T]``, of any epoch."""
-        ratio = log_ratio.exp()
-        clipped = (ratio < 1 - clip.low) | (ratio > 1 + clip.high)
-        seen = torch.stack([clipped & batch.mask, (weights == 0) & batch.mask, batch.mask])
-        self._bounded.append(seen.sum((1, 2)))
+    def add_bounded(self, loss: Loss, terms: Terms) -> None:
+        """Take what a micro-batch's loss was made of, in any epoch."""
+        log_ratio, trained = loss.per_term(terms.cur.detach() - terms.prox, terms.mask)
+        weights, _ = loss.per_term(terms.weights, terms.mask)
+        left = loss.leaves(log_ratio.exp())
+        seen = torch.stack([left & trained, (weights == 0) & trained, trained])
+        self._bounded.append(seen.flatten(1).sum(1))
 
     def add_unlikely(self, unlikely: Tensor) -> None:
         """Take which of a micro-batch's completions were not imitated, bool ``[C]``."""

@@ -19,3 +19,7 @@ class Cispo(Loss):
         bounded = (terms.cur - terms.prox).exp().clamp(max=1 + self.clip.high).detach()
         tokens = -terms.weights * bounded * terms.advantages[:, None] * terms.cur
         return (masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
+
+    def leaves(self, ratio: Tensor) -> Tensor:
+        """Only upwards."""
+        return ratio > 1 + self.clip.high

@@ -16,10 +16,15 @@ class Gspo(Loss):
 
     def __call__(self, terms: Terms) -> Tensor:
         """A scalar."""
-        length = terms.mask.sum(-1).clamp(min=1)
-        ratio = (masked(terms.cur - terms.prox, terms.mask).sum(-1) / length).exp()
-        weight = masked(terms.weights, terms.mask).sum(-1) / length
-        return (terms.shares * weight * pessimistic(ratio, terms.advantages, self.clip)).sum()
+        log_ratio, _ = self.per_term(terms.cur - terms.prox, terms.mask)
+        weight, _ = self.per_term(terms.weights, terms.mask)
+        bounded = pessimistic(log_ratio.exp(), terms.advantages, self.clip)
+        return (terms.shares * weight * bounded).sum()
+
+    def per_term(self, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of each row's trained tokens, ``[B]``, and which rows have any."""
+        length = mask.sum(-1)
+        return masked(values, mask).sum(-1) / length.clamp(min=1), length > 0
 
     def size(self, counts: Counts) -> int:
         """Completions, for each is one term."""

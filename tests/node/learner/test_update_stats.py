@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
-from node.learner.loss import Clip
+from node.learner.loss import Clip, Loss, Terms
+from node.learner.losses.cispo import Cispo
+from node.learner.losses.grpo import Grpo
+from node.learner.losses.gspo import Gspo
 from node.learner.update_stats import Tally
 
 VERSION = 3
@@ -36,10 +39,17 @@ def batch(*rows: Row) -> MicroBatch:
     return laid_out
 
 
+def terms(log_ratio: torch.Tensor, weights: torch.Tensor, laid_out: MicroBatch) -> Terms:
+    prox = torch.full(log_ratio.shape, -3.0)
+    return Terms(
+        prox + log_ratio, prox, laid_out.advantages, laid_out.mask, weights, laid_out.shares
+    )
+
+
 def quiet(tally: Tally, laid_out: MicroBatch) -> Tally:
     """With nothing to tell of trust regions and likelihoods."""
     nothing = torch.zeros(laid_out.mask.shape)
-    tally.add_bounded(nothing, Clip(0.2, 0.2), nothing + 1, laid_out)
+    tally.add_bounded(Grpo(Clip(0.2, 0.2)), terms(nothing, nothing + 1, laid_out))
     tally.add_unlikely(torch.zeros(len(laid_out.mask), dtype=torch.bool))
     return tally
 
@@ -104,9 +114,9 @@ def test_the_trust_region_has_two_sides_and_counts_trained_tokens_of_every_epoch
     weights = torch.tensor([[0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
     tally = Tally()
     tally.add_behaviour(torch.zeros(2, 4), torch.zeros(2, 4), laid_out, VERSION)
-    clip = Clip(0.3, 0.35)
-    tally.add_bounded(ratios.log(), clip, weights, laid_out)
-    tally.add_bounded(torch.zeros(2, 4), clip, torch.ones(2, 4), laid_out)
+    loss = Grpo(Clip(0.3, 0.35))
+    tally.add_bounded(loss, terms(ratios.log(), weights, laid_out))
+    tally.add_bounded(loss, terms(torch.zeros(2, 4), torch.ones(2, 4), laid_out))
     tally.add_unlikely(torch.tensor([True, False]))
     tally.add_unlikely(torch.tensor([True, True]))
     stats = tally.stats([])
@@ -126,9 +136,38 @@ def test_each_side_of_the_trust_region_is_its_own() -> None:
     ):
         tally = Tally()
         tally.add_behaviour(torch.zeros(1, 2), torch.zeros(1, 2), laid_out, VERSION)
-        tally.add_bounded(torch.full((1, 2), ratio).log(), clip, torch.ones(1, 2), laid_out)
+        log_ratio = torch.full((1, 2), ratio).log()
+        tally.add_bounded(Grpo(clip), terms(log_ratio, torch.ones(1, 2), laid_out))
         tally.add_unlikely(torch.tensor([False]))
         assert tally.stats([]).clip_fraction == left
+
+
+RATIOS = torch.tensor([[0.5, 2.0, 1.0], [1.4, 1.4, 9.0], [0.5, 0.5, 0.5], [1.5, 0.7, 1.0]])
+WEIGHTS = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("loss", "clipped", "dropped"),
+    [
+        # Of the trained tokens 0.5, 2.0, 1.0 | 1.4, 1.4 | 0.5, 0.5, 0.5 | 1.5.
+        (Grpo, 8 / 9, 4 / 9),
+        (Cispo, 4 / 9, 4 / 9),
+        # Of geometric means 1.0 | 1.4 | 0.5 | 1.5, the third of which weighs nothing.
+        (Gspo, 3 / 4, 1 / 4),
+    ],
+)
+def test_what_is_clipped_and_dropped_is_counted_in_what_the_loss_clips(
+    loss: type[Loss], clipped: float, dropped: float
+) -> None:
+    trained = [(True,) * 3, (True, True, False), (True,) * 3, (True, False, False)]
+    laid_out = batch(*(row(3, trained=each) for each in trained))
+    tally = Tally()
+    tally.add_behaviour(torch.zeros(4, 3), torch.zeros(4, 3), laid_out, VERSION)
+    tally.add_bounded(loss(Clip(0.2, 0.28)), terms(RATIOS.log(), WEIGHTS, laid_out))
+    tally.add_unlikely(torch.zeros(4, dtype=torch.bool))
+    stats = tally.stats([])
+    assert stats.clip_fraction == pytest.approx(clipped)
+    assert stats.masked_fraction == pytest.approx(dropped)
 
 
 def test_peers_lead_by_what_they_earned_beyond_what_the_policy_expects() -> None:
