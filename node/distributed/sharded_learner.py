@@ -19,6 +19,7 @@ from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, TrainingGroup
 from node.learner.learner import Choices, Learner
 from node.learner.share import Share
+from node.learner.stale_tokens import check_versions
 from node.learner.token_budget import TokenBudget
 from node.learner.update_stats import Tally, UpdateStats
 from node.policy.policy import Policy
@@ -112,7 +113,9 @@ class ShardedLearner(Learner):
 
         Raises:
             NodeError: a rank ran out of memory, or has ended.
+            ValueError: as with one rank, and all of them go on.
         """
+        check_versions(groups, self._replica.version)
         with self._ranks.carrying_out(Order("update", (groups,))):
             before = self._replica.version
             stats = super().update(groups)

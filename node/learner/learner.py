@@ -35,6 +35,7 @@ from node.learner.optimizer import Optimizer
 from node.learner.plausibility import plausibility, usefulness
 from node.learner.prompt_sharing import RowCost, fits
 from node.learner.share import Share
+from node.learner.stale_tokens import check_versions
 from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
 from node.learner.update_rows import rows_of
 from node.learner.update_stats import Tally, UpdateStats
@@ -149,7 +150,11 @@ class Learner:
         of others is of use, no step is made. A step whose loss or
         gradient is not finite is refused, and the weights stay as they are.
         Micro-batches are made smaller where memory runs out (:class:`NodeError` where they cannot).
+
+        Raises:
+            ValueError: a token is of a version that the policy has not reached; nothing is changed.
         """
+        check_versions(groups, self._policy.version)
         rows = self.rows(groups)
         if not rows:
             useless = (0.0,) * sum(not group.own for group in groups)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from node.learner.batches import TrainingGroup
 from node.learner.loss import masked
 
 
@@ -45,17 +47,34 @@ def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: Stale) -> T
     return torch.where(mask, weights, 1.0).detach()
 
 
-def interpolated_prox(cur: Tensor, mu: Tensor, versions: Tensor, version: int) -> Tensor:
+def interpolated_prox(
+    cur: Tensor, mu: Tensor, versions: Tensor, version: int, steps: int
+) -> Tensor:
     """``mu + alpha (cur - mu)``: proximal log-probs of own tokens told by their age; ``[B, T]``.
 
-    AReaL's approximation without a forward pass of the proximal policy. An update makes version
-    ``v + 1`` of version ``v``, and ``alpha = (v - v_mu) / (v + 1 - v_mu)`` is how far along the way
-    from a token's version to the new one the proximal policy lies: 0 for what it wrote itself.
+    AReaL's approximation without a forward pass of the proximal policy. An update of ``k`` steps
+    makes version ``v + k`` of version ``v``, and ``alpha = (v - v_mu) / (v + k - v_mu)`` is how far
+    along the way from a token's version to the new one the proximal policy lies: 0 for what it
+    wrote itself, a half for what the one before the last update wrote.
 
     Args:
         cur: log-probs when the update begins.
         versions: int64 ``[B, T]``, the policy's version that each token was sampled under.
-        version: ``v``.
+        version: ``v``, none of ``versions`` is above it.
+        steps: ``k``, each of which counts the version up.
     """
-    age = (version - versions).clamp(min=0)
-    return torch.lerp(mu, cur, age / (age + 1)).detach()
+    age = version - versions
+    return torch.lerp(mu, cur, age / (age + steps)).detach()
+
+
+def check_versions(groups: Sequence[TrainingGroup], version: int) -> None:
+    """Refuse what no policy can have written yet.
+
+    Raises:
+        ValueError: a token is of a later version than ``version``.
+    """
+    latest = max((v for g in groups for c in g.completions for v in c.versions or ()), default=0)
+    if latest > version:
+        raise ValueError(
+            f"a group has tokens of version {latest} of the policy, which is at {version}"
+        )

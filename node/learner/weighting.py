@@ -42,7 +42,8 @@ class Weighting:
         """
         if not self._decoupled or self._config.prox == "start":
             return cur
-        told = interpolated_prox(cur, batch.behaviour, batch.versions, version)
+        steps = self._config.epochs
+        told = interpolated_prox(cur, batch.behaviour, batch.versions, version, steps)
         return torch.where(batch.own & batch.known & (batch.versions >= 0), told, cur)
 
     def unlikely(self, prox: Tensor, batch: MicroBatch) -> Tensor:

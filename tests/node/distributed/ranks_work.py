@@ -142,6 +142,18 @@ def through_a_checkpoint(
     return found | {"weights": weights(other)}
 
 
+def tokens_to_come(ranks: Ranks) -> tuple[str, int]:
+    """What is said of tokens of a later version, and the version after another update."""
+    policy = random_policy()
+    learner = learner_of(CASES["one pass"], policy, ranks)
+    try:
+        learner.update(dated(MIXED, 1))
+    except ValueError as error:
+        learner.update(MIXED)
+        return str(error), policy.version
+    return "nothing", policy.version
+
+
 def end_of_memory(ranks: Ranks, folder: Path) -> str:
     """What rank 0 says where rank 1 runs out of memory in the middle of its layers."""
     learner = learner_of(CASES["one pass"], random_policy(), ranks)
@@ -159,6 +171,7 @@ def lead(ranks: Ranks, folder: Path) -> None:
         for before, after in ((None, None), (None, ranks), (ranks, None), (ranks, ranks)):
             ways = name, 1 if before is None else 2, 1 if after is None else 2
             found[ways] = through_a_checkpoint(CASES[name], before, after, folder)
+    found["tokens to come"] = tokens_to_come(ranks)
     # torchrun stops all ranks as soon as one has ended.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     found["end of memory"] = end_of_memory(ranks, folder)

@@ -117,6 +117,12 @@ def test_memory_that_runs_out_on_one_rank_ends_all_with_the_key_that_helps(
     assert "learner.micro_batch_tokens" in told
 
 
+def test_tokens_of_a_version_to_come_are_refused_and_the_ranks_go_on(found: dict[Any, Any]) -> None:
+    told, version = found["tokens to come"]
+    assert "tokens of version 1 of the policy, which is at 0" in told
+    assert version == 1
+
+
 def test_a_learner_alone_keeps_to_the_options_of_its_correction() -> None:
     def learned(**options: float) -> torch.Tensor:
         policy = random_policy()

@@ -258,21 +258,24 @@ def test_a_sequence_is_weighed_and_dropped_by_its_geometric_mean():
 @given(
     seed=st.integers(0, 99),
     version=st.integers(0, 50),
-    ages=st.lists(st.integers(-3, 50), min_size=9, max_size=9),
+    ages=st.lists(st.integers(0, 50), min_size=9, max_size=9),
+    steps=st.integers(1, 4),
 )
-def test_the_interpolated_proximal_policy_lies_between_behaviour_and_current(seed, version, ages):
+def test_the_interpolated_proximal_policy_lies_between_behaviour_and_current(
+    seed, version, ages, steps
+):
     t = terms(seed)
     versions = (version - torch.tensor(ages)).expand(t.prox.shape)
-    prox = interpolated_prox(t.cur, t.prox, versions, version)
+    prox = interpolated_prox(t.cur, t.prox, versions, version, steps)
     assert not prox.requires_grad
-    alphas = torch.tensor([max(0, age) / (max(0, age) + 1) for age in ages])
+    alphas = torch.tensor([age / (age + steps) for age in ages])
     torch.testing.assert_close(prox, t.prox + alphas * (t.cur.detach() - t.prox))
 
 
 def test_what_the_proximal_policy_wrote_itself_is_its_own_log_prob():
     t = terms()
     versions = torch.full(t.prox.shape, 7)
-    assert torch.equal(interpolated_prox(t.cur, t.prox, versions, 7), t.prox)
+    assert torch.equal(interpolated_prox(t.cur, t.prox, versions, 7, 1), t.prox)
 
 
 def test_advantages_are_centred_and_scaled_by_the_sample_deviation():

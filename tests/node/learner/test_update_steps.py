@@ -13,9 +13,10 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
 from node.learner.share import Share
 from node.learner.update_stats import UpdateStats
-from tests.node.learner.test_learner import CONFIG, MIXED, group, weights
+from node.policy.policy import Policy
+from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, weights
 from tests.node.learner.test_token_budget import cramped_policy
-from tests.support import changed, random_policy
+from tests.support import changed, lone_logprobs, random_policy
 
 EXTERNAL = [group(4, (0.0, 1.0), own=False), group(5, (1.0, 1.0), own=False)]
 
@@ -37,6 +38,13 @@ def single(rewards: tuple[float, ...]) -> TrainingGroup:
     """A group of completions of one token each, no two of which are the same."""
     done = tuple(TrainingCompletion((n,), (True,)) for n, _ in enumerate(rewards))
     return TrainingGroup((90,), done, rewards, own=True)
+
+
+@torch.no_grad()
+def sequence_logprobs(policy: Policy, groups: list[TrainingGroup]) -> list[float]:
+    """The mean log-prob of each completion's tokens."""
+    done = [(each.prompt_ids, c.ids) for each in groups for c in each.completions]
+    return [float(lone_logprobs(policy, *each).mean()) for each in done]
 
 
 def test_without_a_gradient_no_step_is_made() -> None:
@@ -115,6 +123,57 @@ def test_the_trust_region_has_the_sides_of_the_configuration(rewards, falling) -
         config = changed(CONFIG, epochs=2, lr=0.01, clip_low=low, clip_high=high)
         stats = Learner(random_policy(), config).update([single(rewards)])
         assert stats.clip_fraction == left / 8, "nothing has left it in the first of two epochs"
+
+
+def test_the_clip_share_of_a_sequence_loss_is_that_of_its_completions() -> None:
+    policy = random_policy()
+    groups = [single((1.0, 0.0)), group(1, (0.0, 1.0, 0.0, 0.5))]
+    before = sequence_logprobs(policy, groups)
+    config = changed(CONFIG, loss="gspo", epochs=2, lr=1e-3, clip_low=0.4, clip_high=0.6)
+    learner = Learner(policy, config)
+    moved: list[list[float]] = []
+    step = learner.optimizer.step
+
+    def step_and_look() -> None:
+        step()
+        moved.append(sequence_logprobs(policy, groups))
+
+    learner.optimizer.step = step_and_look
+    stats = learner.update(groups)
+    ratios = [math.exp(new - old) for new, old in zip(moved[0], before, strict=True)]
+    left = sum(not 0.6 <= ratio <= 1.6 for ratio in ratios)
+    assert 0 < left < len(ratios) == 6
+    assert stats.clip_fraction == pytest.approx(left / 12), "none in the first of two epochs"
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+@pytest.mark.parametrize(("bound", "left"), [(0.25, 1.0), (0.32, 0.0)])
+def test_the_version_before_the_last_update_lies_half_way_however_many_steps_that_made(
+    epochs: int, bound: float, left: float
+) -> None:
+    """Of a drift of 0.5 nats half is the ratio's to the proximal policy: 1.284 for every token."""
+    policy = random_policy()
+    policy.version = 2 * epochs
+    groups = dated(behaving(MIXED, 0.5), epochs)
+    config = changed(CONFIG, epochs=epochs, lr=1e-9, prox="versions", clip_low=1.0, clip_high=bound)
+    assert Learner(policy, config, decoupled=True).update(groups).clip_fraction == left
+
+
+def test_a_token_of_a_version_to_come_is_refused_before_anything_is_changed() -> None:
+    policy = random_policy()
+    policy.version = 3
+    learner = Learner(policy, CONFIG)
+    before, state = weights(policy), learner.state_dict()
+    late = group(5, (1.0, 1.0))
+    first, *others = late.completions
+    versions = (*(3 for _ in first.ids[1:]), 5)
+    late = replace(late, completions=(replace(first, versions=versions), *others))
+    with pytest.raises(ValueError, match="version 5 of the policy, which is at 3"):
+        learner.update([*MIXED, late])
+    assert torch.equal(weights(policy), before)
+    assert policy.version == 3 and str(learner.state_dict()) == str(state)
+    policy.version = 5
+    assert not learner.update([*MIXED, late]).skipped
 
 
 def test_what_was_added_before_memory_ran_out_is_not_added_twice() -> None:
