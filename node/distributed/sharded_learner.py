@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.utils._pytree import tree_map
@@ -17,12 +18,16 @@ from node.distributed.fsdp import Outline, Replica, sharded
 from node.distributed.ranks import Order, Ranks
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, TrainingGroup
-from node.learner.learner import Choices, Learner
+from node.learner.choices import Choices
+from node.learner.engine_gap import Newest
+from node.learner.learner import Learner
 from node.learner.share import Share
 from node.learner.stale_tokens import check_versions
 from node.learner.token_budget import TokenBudget
 from node.learner.update_stats import Tally, UpdateStats
 from node.policy.policy import Policy
+
+T = TypeVar("T")
 
 BEGIN = "begin"
 MOST_SHARES = 1.5
@@ -63,6 +68,10 @@ class RankShare(Share):
     def sum(self, value: Tensor) -> Tensor:
         """Over the ranks."""
         return self._ranks.sum(value)
+
+    def agreed(self, value: T) -> T:
+        """Rank 0's."""
+        return self._ranks.gather(value)[0]
 
     def tally(self, tally: Tally) -> Tally:
         """Over the ranks, in the machine's memory."""
@@ -108,7 +117,7 @@ class ShardedLearner(Learner):
             self._spread()
             super().__init__(self._replica, config, RankShare(ranks), **choices)
 
-    def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
+    def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> UpdateStats:
         """As with one rank; the figures are those of the whole update, on every rank.
 
         Raises:
@@ -118,7 +127,7 @@ class ShardedLearner(Learner):
         check_versions(groups, self._replica.version)
         with self._ranks.carrying_out(Order("update", (groups,))):
             before = self._replica.version
-            stats = super().update(groups)
+            stats = super().update(groups, newest)
             if self._replica.version != before:
                 self._gather()
             return stats
@@ -135,6 +144,12 @@ class ShardedLearner(Learner):
             super().load_state_dict(tree_map(self._spread_out, state))
             if self._whole:
                 self._whole.version = self._replica.version
+
+    def _gap_beside(self, rows: Sequence[Row], newest: Newest) -> float | None:
+        gap = super()._gap_beside(rows, newest)
+        # A forward pass leaves the outermost weights gathered for a backward one.
+        cast(FSDPModule, self._replica.model).reshard()
+        return gap
 
     @torch.no_grad()
     def _spread(self) -> None:

@@ -9,12 +9,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
 
 from node.config.kinds import ADVANTAGES, CORRECTIONS, LOSSES
 from node.config.learning import LearnerSection
@@ -26,6 +25,7 @@ from node.learner.batches import (
     micro_batches,
 )
 from node.learner.bounded_gradient import BoundedGradient
+from node.learner.engine_gap import Newest, engine_gap, newest_rows, tells
 from node.learner.gradient_checkpointing import GradientCheckpointing
 from node.learner.group_gradients import GroupGradients
 from node.learner.influence import Influence
@@ -37,6 +37,7 @@ from node.learner.prompt_sharing import RowCost, fits
 from node.learner.share import Share
 from node.learner.stale_tokens import check_versions
 from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
+from node.learner.trained import Trained
 from node.learner.update_rows import rows_of
 from node.learner.update_stats import Tally, UpdateStats
 from node.learner.weighting import Weighting
@@ -61,36 +62,6 @@ class Pass:
     tally: Tally = field(default_factory=Tally)
 
 
-class Trained(Protocol):
-    """What a learner needs of a :class:`node.policy.policy.Policy`."""
-
-    model: PreTrainedModel
-    device: torch.device
-    pad_id: int
-    context_length: int
-    version: int
-
-
-class Choices(TypedDict, total=False):
-    """What a :class:`Learner` is told beside its own section of the configuration.
-
-    Attributes:
-        temperature: of the distribution that completions are sampled from; divides the logits.
-        correction: name of a rule in ``corrections/``, for what this policy did not write.
-        correction_options: its settings.
-        floor: external rollouts that are :func:`node.learner.external_filters.unlikely` are not
-            imitated.
-        decoupled: own rollouts may be of earlier versions, and are weighed by
-            :func:`~node.learner.stale_tokens.decoupled_weights`, whatever the correction.
-    """
-
-    temperature: float
-    correction: str
-    correction_options: Mapping[str, Any]
-    decoupled: bool
-    floor: bool
-
-
 class Learner:
     """Updates a policy in place and counts its version up with every optimizer step.
 
@@ -98,7 +69,8 @@ class Learner:
         policy: what is trained; nothing else may write its weights meanwhile.
         config: losses, advantages and numbers of an update.
         share: what of an update is read in this process; left out, all.
-        temperature, correction, correction_options, decoupled, floor: see :class:`Choices`.
+        temperature, correction, correction_options, decoupled, floor: see
+            :class:`node.learner.choices.Choices`.
 
     Attributes:
         optimizer: steps the weights, once the gradient of an update is added up in it.
@@ -142,7 +114,7 @@ class Learner:
             small=not checkpointing and not config.offload,
         )
 
-    def update(self, groups: Sequence[TrainingGroup]) -> UpdateStats:
+    def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> UpdateStats:
         """Train on all of the groups together.
 
         Groups of equal rewards have no gradient and are not forwarded; they count in the mean over
@@ -150,6 +122,10 @@ class Learner:
         of others is of use, no step is made. A step whose loss or
         gradient is not finite is refused, and the weights stay as they are.
         Micro-batches are made smaller where memory runs out (:class:`NodeError` where they cannot).
+
+        Args:
+            newest: asked before the first step where the groups do not tell how far the engine is
+                off: see :mod:`node.learner.engine_gap`.
 
         Raises:
             ValueError: a token is of a version that the policy has not reached; nothing is changed.
@@ -160,15 +136,18 @@ class Learner:
             useless = (0.0,) * sum(not group.own for group in groups)
             return UpdateStats(lr=self.optimizer.lr, useful=useless)
         try:
-            return self._steps(groups, rows)
+            return self._steps(groups, rows, newest)
         finally:
             self.optimizer.discard()  # what an update that failed half-way leaves is nobody's
 
-    def _steps(self, groups: Sequence[TrainingGroup], rows: Sequence[Row]) -> UpdateStats:
+    def _steps(
+        self, groups: Sequence[TrainingGroup], rows: Sequence[Row], newest: Newest
+    ) -> UpdateStats:
         tally, frozen, halved = Tally(), dict[int, Tensor](), self._budget.halved
         lr, steps, refused = self.optimizer.lr, 0, 0
         first: tuple[float, float] | None = None
         influence: Influence | None = None
+        gap: float | None = None
         useful = sum(informative(group.rewards) for group in groups)
         for _ in range(self._config.epochs):
             total, found = self._gradient.add(rows, frozen, tally, useful)
@@ -181,16 +160,15 @@ class Learner:
                 break
             if not norm:
                 break  # a step would go on in the direction of earlier ones
-            lr = self.optimizer.lr
-            if ran_out(self.optimizer.step):
-                raise no_room_to_step()
-            self._policy.version += 1
+            if not steps:
+                gap = self._gap_beside(rows, newest)
+            lr = self._step()
             steps += 1
         assert first is not None and influence is not None
         used = usefulness(rows, tally.plausible())
         external = [g.rewards for g in groups if not g.own and informative(g.rewards)]
         return replace(
-            tally.stats([sum(rewards) / len(rewards) for rewards in external]),
+            tally.stats([sum(rewards) / len(rewards) for rewards in external], gap),
             loss=first[0],
             grad_norm=first[1],
             groups_informative=useful,
@@ -202,6 +180,23 @@ class Learner:
             refused=refused,
             halved=self._budget.halved - halved,
         )
+
+    def _step(self) -> float:
+        """Make one of the policy's next version; returns the rate."""
+        lr = self.optimizer.lr
+        if ran_out(self.optimizer.step):
+            raise no_room_to_step()
+        self._policy.version += 1
+        return lr
+
+    def _gap_beside(self, rows: Sequence[Row], newest: Newest) -> float | None:
+        """How far the engine is off on its newest text, where the rows do not tell."""
+        policy = self._policy
+        if any(tells(row, policy.version) for row in rows):
+            return None
+        groups = self._share.agreed(newest())
+        beside = newest_rows(groups, policy, self._config.max_completion_tokens)
+        return engine_gap(policy, beside, self._temperature, self._budget.tokens)
 
     def rows(self, groups: Sequence[TrainingGroup]) -> list[Row]:
         """What an update of ``groups`` reads: a row for each that has anything to learn from."""

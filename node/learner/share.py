@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from torch import Tensor
 
 from node.learner.batches import MicroBatch, Row
 from node.learner.token_budget import TokenBudget
 from node.learner.update_stats import Tally
+
+T = TypeVar("T")
 
 
 class Share:
@@ -35,6 +38,10 @@ class Share:
 
     def sum(self, value: Tensor) -> Tensor:
         """Over all processes, each of which holds a part of the weights."""
+        return value
+
+    def agreed(self, value: T) -> T:
+        """The same in all processes: that of the one which holds the node."""
         return value
 
     def tally(self, tally: Tally) -> Tally:

@@ -35,7 +35,8 @@ class UpdateStats:
         masked_fraction: share of the same that were dropped for their weight, over all epochs.
         staleness: own tokens by the policy steps since they were sampled, from 0 up.
         engine_gap: mean ``|cur - mu|`` on own tokens of the version that was updated: how far the
-            engine's log-probs are from the learner's at equal weights.
+            engine's log-probs are from the learner's at equal weights. Of the update's groups, or
+            else of what the engine wrote last (:mod:`node.learner.engine_gap`).
         tokens_trained: tokens with a gradient.
         groups_informative: groups whose rewards differ.
         largest_share: of one external group in the sum of all groups' gradient norms, in the first
@@ -66,7 +67,7 @@ class UpdateStats:
     ratio_high: float = 1.0
     masked_fraction: float = 0.0
     staleness: tuple[int, ...] = ()
-    engine_gap: float = 0.0
+    engine_gap: float | None = None
     tokens_trained: int = 0
     groups_informative: int = 0
     largest_share: float = 0.0
@@ -153,11 +154,12 @@ class Tally:
         rows = torch.cat(self._plausible).tolist() if self._plausible else []
         return {int(number): (total, count) for number, total, count in rows}
 
-    def stats(self, earned: Sequence[float]) -> UpdateStats:
+    def stats(self, earned: Sequence[float], gap_beside: float | None = None) -> UpdateStats:
         """Read the sums; the other figures are the learner's.
 
         Args:
             earned: mean rewards of external groups.
+            gap_beside: the engine's gap on other text, told where no token here tells one.
         """
         tokens, entropy, own, gap, expected = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
@@ -174,7 +176,7 @@ class Tally:
             ratio_high=float(high),
             masked_fraction=masked / looked_at,
             staleness=tuple(np.bincount(_known(self._ages)).tolist()),
-            engine_gap=gap / own if own else 0.0,
+            engine_gap=gap / own if own else gap_beside,
             tokens_trained=int(tokens),
             unlikely=int(unlikely),
             groups_external=len(earned),

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from node.engines.engine import RolloutEngine, Sample, Sampling
 from node.evaluation.evaluator import LONGER_CONTEXT, fitting
+from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, own_group
@@ -55,6 +56,7 @@ class Generator:
         self._sampling = sampling
         self._group_size = group_size
         self._counters = counters
+        self._newest: list[TrainingGroup] = []
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
         """Roll out ``count`` tasks.
@@ -81,7 +83,12 @@ class Generator:
             scored = self._score(list(zip(tasks, encoded, samples, strict=True)))
             groups = [group for group in scored if group is not None]
         self.observe(groups)
+        self._newest = [group.training for group in groups]
         return groups
+
+    def newest(self) -> Sequence[TrainingGroup]:
+        """The groups that :meth:`generate` returned last."""
+        return self._newest
 
     def observe(self, groups: Iterable[OwnGroup]) -> None:
         """Let further tasks follow from how these groups went."""

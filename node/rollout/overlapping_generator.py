@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from node.concurrency.work_thread import WorkThread
 from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
 from node.errors import NodeError
+from node.learner.batches import TrainingCompletion, TrainingGroup
+from node.learner.engine_gap import MOST_COMPLETIONS
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
@@ -83,6 +85,7 @@ class OverlappingGenerator:
         self._waiting: list[RunningGroup] = []
         self._judged: dict[int, Future[OwnGroup | None]] = {}
         self._quiet = False
+        self._newest: tuple[TrainingGroup, ...] = ()
         self._restore()
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
@@ -138,6 +141,10 @@ class OverlappingGenerator:
             log.error("both generation and the update failed: %s", other, exc_info=other)
             raise first from other
         return result.result()
+
+    def newest(self) -> Sequence[TrainingGroup]:
+        """Completions that have come in last, each as a group by itself, without its reward."""
+        return self._newest
 
     def close(self) -> None:
         """Keep what is written of every group; the engine is left quiet."""
@@ -212,6 +219,8 @@ class OverlappingGenerator:
             place = self._place(key)
             group = self._groups[place.ticket]
             group.samples[place.number] = sample
+            # Replaced as a whole, as the learner's thread reads it.
+            self._newest = (*self._newest, _alone(group, sample))[-MOST_COMPLETIONS:]
             written.append((place, UnfinishedCompletion(sample.tokens, sample.finish)))
             if group.complete:
                 self._judge(group)
@@ -259,3 +268,8 @@ class OverlappingGenerator:
 
     def _place(self, key: int) -> Place:
         return Place(*divmod(key, self._group_size))
+
+
+def _alone(group: RunningGroup, sample: Sample) -> TrainingGroup:
+    done = (TrainingCompletion.own(sample.tokens),)
+    return TrainingGroup(tuple(group.prompt_ids), done, (0.0,), own=True)

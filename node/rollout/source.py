@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.groups import OwnGroup
 
@@ -20,6 +21,13 @@ class GroupSource(Protocol):
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
         """Own groups of the next update, about ``count`` of them, none handed out before."""
+        ...
+
+    def newest(self) -> Sequence[TrainingGroup]:
+        """Completions that were written last, the newest at the end, in an update or not.
+
+        May be called from work that is done :meth:`beside`.
+        """
         ...
 
     def beside(self, work: Callable[[], T]) -> T:

@@ -116,7 +116,11 @@ def _update_figures(update: UpdateStats) -> dict[str, Any]:
         "engine_gap": update.engine_gap,
         "learning_rate": update.lr,
     }
-    return {name: figure for name, figure in figures.items() if math.isfinite(figure)}
+    return {
+        name: figure
+        for name, figure in figures.items()
+        if figure is not None and math.isfinite(figure)
+    }
 
 
 def _refused(totals: Mapping[str, float]) -> dict[str, int]:

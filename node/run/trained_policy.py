@@ -70,7 +70,7 @@ class TrainedPolicy:
         if self.sleep_mode:
             self.engine.rest()
         try:
-            update = source.beside(lambda: self.learner.update(groups))
+            update = source.beside(lambda: self.learner.update(groups, source.newest))
         except Exception as error:
             try:
                 self._hand_over(before)
@@ -98,7 +98,7 @@ class TrainedPolicy:
             self._counters.add("external_refused", update.unlikely, reason="unlikely")
         if update.halved:
             self._counters.add("micro_batch_halved", update.halved)
-        if update.engine_gap > WIDE_GAP:
+        if update.engine_gap is not None and update.engine_gap > WIDE_GAP:
             self._counters.add("engine_gaps")
             log.warning(
                 "the engine's log-probs are %.3f nat off the learner's at equal weights: a defect "

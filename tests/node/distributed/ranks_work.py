@@ -60,6 +60,7 @@ class Case:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     policy: Callable[[], Policy] = random_policy
     updates: int = 2
+    newest: list[TrainingGroup] = dataclasses.field(default_factory=list)
 
 
 def odd_policy() -> Policy:
@@ -68,6 +69,12 @@ def odd_policy() -> Policy:
     policy.model.config.tie_word_embeddings = False
     policy.model.resize_token_embeddings(99)
     policy.model.lm_head.weight = torch.nn.Parameter(policy.model.lm_head.weight.detach() * 0.5)
+    return policy
+
+
+def third_version() -> Policy:
+    policy = random_policy()
+    policy.version = 3
     return policy
 
 
@@ -96,6 +103,11 @@ CASES = {
         {"decoupled": True, "temperature": 0.7},
     ),
     "odd and untied": Case(MIXED, {"loss": "dr_grpo"}, policy=odd_policy),
+    "an engine compared beside": Case(
+        dated(MIXED, 1),
+        policy=third_version,
+        newest=dated(behaving([group(7, (0.0, 0.0))], 0.2), 3),
+    ),
     "refused": Case(MIXED, policy=spoilt_policy, updates=1),
     "no signal": Case([group(5, (1.0, 1.0))], updates=1),
 }
@@ -112,7 +124,8 @@ def both_ways(case: Case, ranks: Ranks) -> dict[str, Any]:
     for name, helpers in (("alone", None), ("ranks", ranks)):
         policy = case.policy()
         learner = learner_of(case, policy, helpers)
-        stats = [dataclasses.asdict(learner.update(case.groups)) for _ in range(case.updates)]
+        updates = [learner.update(case.groups, lambda: case.newest) for _ in range(case.updates)]
+        stats = [dataclasses.asdict(update) for update in updates]
         found[name] = {"stats": stats, "version": policy.version, "weights": weights(policy)}
     return found
 

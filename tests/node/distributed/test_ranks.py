@@ -62,6 +62,8 @@ def test_the_cases_do_what_they_are_there_for(found: dict[Any, Any]) -> None:
     assert stats["clipped"]["grad_norm"] > 1
     assert stats["epochs in small pieces"]["clip_fraction"] > 0
     assert stats["stale, recomputed"]["staleness"]
+    gaps = [each["engine_gap"] for each in found["an engine compared beside"]["ranks"]["stats"]]
+    assert gaps == [pytest.approx(0.2, abs=1e-4), None], "the second begins with another version"
     assert stats["refused"]["refused"] == 1
     assert stats["no signal"]["skipped"]
 

@@ -102,7 +102,8 @@ def test_groups_in_shared_rows_give_the_update_of_single_ones(policy, drawn, los
     torch.testing.assert_close(gradient / scale, apart / scale, atol=2e-5, rtol=1e-3)
     assume(expected.grad_norm > 1e-5)  # of gradients that cancel out the shares are of rounding
     for name, value in dataclasses.asdict(expected).items():
-        assert getattr(stats, name) == pytest.approx(value, rel=1e-3, abs=1e-4), name
+        near = None if value is None else pytest.approx(value, rel=1e-3, abs=1e-4)
+        assert getattr(stats, name) == near, name
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

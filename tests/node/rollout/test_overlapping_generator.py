@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from node.monitor.stopwatch import Stopwatch
 from node.rollout.unfinished_groups import UnfinishedGroups
 from node.run.outcome import Outcome
 from node.run.rounds import Rounds
+from protocol.rollout import Tokens
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
 from swarm.judge import CRASHED, JudgeRefused, Verdict
@@ -82,6 +84,43 @@ def test_an_engine_whose_log_probs_are_not_the_learners_is_noticed(engine, wide,
     assert ("nat off the learner's" in caplog.text) == wide
 
 
+class Off(Deferred):
+    """Says of every token that it is 0.1 nats more probable than it is."""
+
+    def generate(self, prompts, n, sampling) -> list[list[Sample]]:
+        return [
+            [replace(each, tokens=self._off(each.tokens)) for each in row]
+            for row in super().generate(prompts, n, sampling)
+        ]
+
+    def _off(self, tokens: Tokens) -> Tokens:
+        return replace(tokens, logprobs=tuple(value + 0.1 for value in tokens.logprobs))
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+@pytest.mark.parametrize(("engine", "gap", "alarms"), [(Deferred, 0.0, 0), (Off, 0.1, 4)])
+def test_an_engine_is_compared_with_the_learner_in_every_round(
+    engine, gap, alarms, overlapping
+) -> None:
+    """Also where no update has a token of the version that it begins with, but for the first."""
+    made = parts(Journal(MEMORY, VirtualClock(0.0)), engine)
+    rounds = made.rounds(made.overlapping(1) if overlapping else made.tasks)
+    updates = [rounds.step().update for _ in range(4)]
+    assert [update.staleness[0] > 0 for update in updates[1:]] == 3 * [not overlapping]
+    assert [update.engine_gap for update in updates] == pytest.approx(4 * [gap], abs=1e-4)
+    assert made.counters.snapshot().get("engine_gaps", 0) == alarms
+
+
+def test_an_engine_of_which_nothing_new_has_come_in_is_not_said_to_agree(journal) -> None:
+    """Its completions are of the first version; the alarm is for what was measured."""
+    made = parts(journal, Off)
+    rounds = made.rounds(made.overlapping(1))
+    rounds.step()
+    made.engine.poll = lambda seconds: []
+    assert rounds.step().update.engine_gap is None
+    assert made.counters.snapshot() == {"engine_gaps": 1}
+
+
 def own_versions(outcome: Outcome) -> list[tuple[int, ...]]:
     return [
         segment.tokens.versions
@@ -116,9 +155,9 @@ def watched(journal, calls: list[str], **settings) -> tuple[Parts, Rounds]:
     rounds = made.rounds(made.tasks, **settings)
     learn = made.learner.update
 
-    def update(groups):
+    def update(*asked):
         calls.append("learn")
-        return learn(groups)
+        return learn(*asked)
 
     made.learner.update = update
     return made, rounds
@@ -138,8 +177,8 @@ def test_an_update_that_fails_after_its_first_step_leaves_the_engine_no_earlier_
     made, rounds = watched(journal, [])
     learn = made.learner.update
 
-    def update(groups):
-        learn(groups)
+    def update(*asked):
+        learn(*asked)
         raise ZeroDivisionError
 
     made.learner.update = update

@@ -143,16 +143,16 @@ class Loop:
     def learn(self, **told: object) -> None:
         """Let every update tell this of itself, too."""
         update = self.trained.learner.update
-        self.trained.learner.update = lambda groups: replace(update(groups), **told)
+        self.trained.learner.update = lambda *asked: replace(update(*asked), **told)
 
     def fail(self, errors: Iterable[Exception | None]) -> None:
         """Let updates fail in turn, before they do anything; None lets one pass."""
         update, left = self.trained.learner.update, iter(errors)
 
-        def failing(groups: Sequence[object]) -> UpdateStats:
+        def failing(*asked: object) -> UpdateStats:
             if error := next(left, None):
                 raise error
-            return update(groups)
+            return update(*asked)
 
         self.trained.learner.update = failing
 

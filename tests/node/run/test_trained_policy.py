@@ -9,6 +9,7 @@ import pytest
 from node.run import trained_policy as module
 from tests.node.run.rounds_parts import Loop, Nothing
 from tests.node.run.trainer_parts import Parts
+from tests.swarm.experience_parts import ANNA, pooled
 
 
 @pytest.mark.parametrize("sleep_mode", [False, True])
@@ -30,8 +31,8 @@ def test_the_engine_has_the_weights_of_an_update_that_failed_after_a_step() -> N
     loop = Loop()
     update = loop.trained.learner.update
 
-    def failing(groups: list) -> None:
-        update(groups)
+    def failing(*asked: object) -> None:
+        update(*asked)
         raise ZeroDivisionError
 
     loop.trained.learner.update = failing
@@ -56,6 +57,17 @@ def test_what_went_wrong_in_an_update_is_counted(caplog) -> None:
     loop.learn(engine_gap=0.04)
     loop.rounds.step()
     assert loop.counters.snapshot() == {}
+
+
+def test_an_engine_is_compared_also_where_only_strangers_teach() -> None:
+    loop = Loop(local=8, external=4, teacher=Nothing())
+    loop.prove(ANNA)
+    loop.pool.add([pooled(1), pooled(2)])
+    outcome = loop.rounds.step()
+    assert outcome.external and not outcome.update.skipped
+    assert outcome.update.staleness == (), "no own token is trained on"
+    assert outcome.update.engine_gap is not None
+    assert loop.counters.snapshot()["engine_gaps"] == 1
 
 
 @pytest.mark.parametrize(
