@@ -144,8 +144,8 @@ def declare(folder: Path) -> None:
 
 def figures(records: Sequence[dict[str, Any]], seconds: float, level: float) -> dict[str, Any]:
     """What a node did in its time; the first record only says when that began."""
-    begin, rounds = records[0]["time"], records[1:]
-    ends = [record["time"] - begin for record in records]
+    begin, rounds = records[0]["time"], [r for r in records[1:] if r["groups_own"]]
+    ends = [record["time"] - begin for record in (records[0], *rounds)]
     rewards = [record["reward_own"] for record in rounds]
     last = max(1, len(rounds) // 10)
     phases = {name for record in rounds for name in record["seconds"]} - {"total"}

@@ -19,11 +19,13 @@ def draw(records: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
-    own = {name: [(r["round"], r["reward_own"]) for r in rows] for name, rows in records.items()}
-    heldout = {
-        name: [(r["round"], r["reward_eval"]) for r in rows if r["reward_eval"] is not None]
-        for name, rows in records.items()
-    }
+    own, heldout = (
+        {
+            name: [(r["round"], r[figure]) for r in rows if r[figure] is not None]
+            for name, rows in records.items()
+        }
+        for figure in ("reward_own", "reward_eval")
+    )
     _panel(left, own, f"own rollouts (mean of {WINDOW} rounds)", smooth=True)
     _panel(right, heldout, "held-out questions", smooth=False)
     left.set_ylabel("reward")

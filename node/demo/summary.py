@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,22 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from node.monitor.words import number
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSummary:
-    """A node's run. First and last are means over the first and last tenth of its rounds."""
+    """A node's run. First and last are means over the first and last tenth of its rounds, or None
+    where nothing was measured in any."""
 
     name: str
     peer_id: str
     model: str
     rounds: int
-    reward_first: float
-    reward_last: float
-    eval_first: float
-    eval_last: float
+    reward_first: float | None
+    reward_last: float | None
+    eval_first: float | None
+    eval_last: float | None
     groups_own: int
     groups_external: int
     groups_refused: dict[str, int]
@@ -38,10 +41,10 @@ class SwarmSummary:
 
     swarm_id: str
     nodes: tuple[NodeSummary, ...]
-    reward_first: float
-    reward_last: float
-    eval_first: float
-    eval_last: float
+    reward_first: float | None
+    reward_last: float | None
+    eval_first: float | None
+    eval_last: float | None
     wall_s: float
     chart: str
 
@@ -64,8 +67,7 @@ def summarise_node(
     name: str, peer_id: str, model: str, records: Sequence[dict[str, Any]]
 ) -> NodeSummary:
     """Fold a node's records; at least one is needed."""
-    rewards = [r["reward_own"] for r in records]
-    evaluations = [r["reward_eval"] for r in records if r["reward_eval"] is not None]
+    rewards, evaluations = known(records, "reward_own"), known(records, "reward_eval")
     last = records[-1]
     return NodeSummary(
         name=name,
@@ -92,10 +94,10 @@ def summarise_swarm(
     return SwarmSummary(
         swarm_id=swarm_id,
         nodes=tuple(nodes),
-        reward_first=mean([n.reward_first for n in nodes]),
-        reward_last=mean([n.reward_last for n in nodes]),
-        eval_first=mean([n.eval_first for n in nodes]),
-        eval_last=mean([n.eval_last for n in nodes]),
+        reward_first=_over(n.reward_first for n in nodes),
+        reward_last=_over(n.reward_last for n in nodes),
+        eval_first=_over(n.eval_first for n in nodes),
+        eval_last=_over(n.eval_last for n in nodes),
         wall_s=round(wall_s, 1),
         chart=str(chart),
     )
@@ -138,8 +140,17 @@ def _rounds(summary: SwarmSummary) -> str:
     return str(done[0]) if len(done) == 1 else f"{done[0]} to {done[-1]}"
 
 
-def _change(first: float, last: float) -> str:
-    return f"{first:.2f} → {last:.2f}"
+def _change(first: float | None, last: float | None) -> str:
+    return f"{number(first, '.2f')} → {number(last, '.2f')}"
+
+
+def _over(values: Iterable[float | None]) -> float | None:
+    return mean([value for value in values if value is not None])
+
+
+def known(records: Sequence[dict[str, Any]], figure: str) -> list[float]:
+    """What the records say of a figure, those left out that did not measure it."""
+    return [record[figure] for record in records if record[figure] is not None]
 
 
 def tenth(values: Sequence[float]) -> int:
@@ -147,6 +158,6 @@ def tenth(values: Sequence[float]) -> int:
     return max(1, len(values) // 10)
 
 
-def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean; nan of nothing."""
-    return sum(values) / len(values) if values else float("nan")
+def mean(values: Sequence[float]) -> float | None:
+    """Arithmetic mean; None of nothing."""
+    return sum(values) / len(values) if values else None

@@ -10,8 +10,9 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from node.demo.summary import mean
+from node.demo.summary import known, mean
 from node.monitor.sparkline import sparkline
+from node.monitor.words import percent, share
 
 POINTS = 16
 
@@ -42,16 +43,15 @@ class SwarmView:
 
 def _cells(rows: Sequence[dict[str, Any]]) -> list[str]:
     recent = rows[-10:]
-    external = [r["reward_external"] for r in recent if r["reward_external"] is not None]
-    evaluations = [r["reward_eval"] for r in rows if r["reward_eval"] is not None]
+    evaluations = known(rows, "reward_eval")
     taken = sum(r["groups_external"] for r in recent)
     wanted = sum(r["external_wanted"] for r in recent)
     return [
         str(rows[-1]["round"]),
-        f"{mean([r['reward_own'] for r in recent]):.3f}",
-        f"{mean(external):.3f}" if external else "–",
-        f"{evaluations[-1]:.3f}" if evaluations else "–",
-        f"{mean([r['informative_own'] for r in recent]):.0%}",
+        share(mean(known(recent, "reward_own"))),
+        share(mean(known(recent, "reward_external"))),
+        share(evaluations[-1] if evaluations else None),
+        percent(mean(known(recent, "informative_own"))),
         f"{taken / len(recent):.1f} of {wanted / len(recent):.0f}",
-        sparkline([r["reward_own"] for r in rows], POINTS),
+        sparkline(known(rows, "reward_own"), POINTS),
     ]

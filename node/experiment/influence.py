@@ -43,7 +43,7 @@ class Shares:
         for outcome in (o for o in outcomes if not o.update.skipped):
             theirs = sum(group.author in hostile for group in outcome.external)
             shares.append(theirs / max(outcome.trained, 1))
-            largest = max(largest, outcome.author_share)
+            largest = max(largest, outcome.author_share or 0.0)
         return cls(fmean(shares) if shares else 0.0, largest)
 
 

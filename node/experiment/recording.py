@@ -48,7 +48,8 @@ class RoundFigures:
         outcomes = [o for number, o in enumerate(everybody) if o and number in judged]
         groups = [[g.training.rewards for g in outcome.own] for outcome in outcomes]
         rewards = [[r for group in own for r in group] for own in groups]
-        entropies = [o.update.entropy for o in outcomes if not o.update.skipped]
+        updates = [outcome.update for outcome in outcomes if not outcome.update.skipped]
+        entropies = [update.entropy for update in updates if update.entropy is not None]
         evaluations = [o.evaluation for o in outcomes if o.evaluation is not None]
         return cls(
             reward=tuple(_reward(outcome) if outcome else None for outcome in everybody),

@@ -52,11 +52,12 @@ class Influence:
     """What external groups had to do with an update.
 
     Attributes:
-        largest_share: of one of them in the sum of the groups' gradient norms, after scaling.
+        largest_share: of one of them in the sum of the groups' gradient norms, after scaling; None
+            where there is no gradient of any.
         bounded: how many were scaled down, or left out since their gradient is not finite.
     """
 
-    largest_share: float = 0.0
+    largest_share: float | None = None
     bounded: int = 0
 
 
@@ -121,7 +122,7 @@ class GroupNorms:
         scaled = [min(norm, level) for norm in self._outside.values()]
         total = math.fsum(self._own) + math.fsum(scaled)
         return Influence(
-            max(scaled) / total if scaled and total > 0 else 0.0,
+            max(scaled) / total if scaled and total > 0 else None,
             sum(norm > level for norm in self._outside.values()) + self._broken,
         )
 

@@ -22,6 +22,8 @@ QUANTILES = (0.01, 0.5, 0.99)
 class UpdateStats:
     """What one update did; means are over the trained tokens of informative groups.
 
+    A figure that nothing was measured for is None; what is counted is 0 then.
+
     Attributes:
         loss: of the first epoch, before its step.
         grad_norm: likewise, before clipping.
@@ -56,25 +58,25 @@ class UpdateStats:
         halved: how often micro-batches were made smaller because memory ran out.
     """
 
-    loss: float = 0.0
-    grad_norm: float = 0.0
-    entropy: float = 0.0
-    clip_fraction: float = 0.0
-    ratio_mean: float = 1.0
-    ratio_max: float = 1.0
-    ratio_low: float = 1.0
-    ratio_median: float = 1.0
-    ratio_high: float = 1.0
-    masked_fraction: float = 0.0
+    loss: float | None = None
+    grad_norm: float | None = None
+    entropy: float | None = None
+    clip_fraction: float | None = None
+    ratio_mean: float | None = None
+    ratio_max: float | None = None
+    ratio_low: float | None = None
+    ratio_median: float | None = None
+    ratio_high: float | None = None
+    masked_fraction: float | None = None
     staleness: tuple[int, ...] = ()
     engine_gap: float | None = None
     tokens_trained: int = 0
     groups_informative: int = 0
-    largest_share: float = 0.0
+    largest_share: float | None = None
     groups_bounded: int = 0
     unlikely: int = 0
     groups_external: int = 0
-    lead: float = 0.0
+    lead: float | None = None
     useful: tuple[float, ...] = ()
     lr: float = 0.0
     skipped: bool = True
@@ -164,24 +166,31 @@ class Tally:
         tokens, entropy, own, gap, expected = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
         unlikely = torch.stack(self._unlikely).sum().item()
-        ratios = _known(self._ratios)
-        low, median, high = np.quantile(ratios, QUANTILES) if len(ratios) else (1.0,) * 3
+        mean, top, low, median, high = _spread(_known(self._ratios))
         return UpdateStats(
             entropy=entropy / tokens,
             clip_fraction=clipped / looked_at,
-            ratio_mean=float(ratios.mean(dtype=np.float64)) if len(ratios) else 1.0,
-            ratio_max=float(ratios.max()) if len(ratios) else 1.0,
-            ratio_low=float(low),
-            ratio_median=float(median),
-            ratio_high=float(high),
+            ratio_mean=mean,
+            ratio_max=top,
+            ratio_low=low,
+            ratio_median=median,
+            ratio_high=high,
             masked_fraction=masked / looked_at,
             staleness=tuple(np.bincount(_known(self._ages)).tolist()),
             engine_gap=gap / own if own else gap_beside,
             tokens_trained=int(tokens),
             unlikely=int(unlikely),
             groups_external=len(earned),
-            lead=(sum(earned) - expected) / len(earned) if earned else 0.0,
+            lead=(sum(earned) - expected) / len(earned) if earned else None,
         )
+
+
+def _spread(ratios: NDArray[Any]) -> Sequence[float | None]:
+    """Mean, largest and the quantiles of some ratios; five times None of none."""
+    if not len(ratios):
+        return (None,) * 5
+    quantiles = np.quantile(ratios, QUANTILES)
+    return [float(each) for each in (ratios.mean(dtype=np.float64), ratios.max(), *quantiles)]
 
 
 def _known(values: Sequence[Tensor]) -> NDArray[Any]:

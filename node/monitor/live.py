@@ -15,7 +15,17 @@ from rich.text import Text
 from node.monitor.record import RoundRecord
 from node.monitor.sparkline import sparkline
 from node.monitor.terminal import Terminal
-from node.monitor.words import externals, one_line, peers, refusals, share, size, split
+from node.monitor.words import (
+    externals,
+    number,
+    one_line,
+    peers,
+    percent,
+    refusals,
+    share,
+    size,
+    split,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +54,8 @@ class LivePanel:
 
     def write(self, record: RoundRecord) -> None:
         """Redraw."""
-        self._rewards.append(record.reward_own)
+        if record.reward_own is not None:
+            self._rewards.append(record.reward_own)
         if record.reward_eval is not None:
             self._last_eval = record.reward_eval
         self._live.update(self._panel(self._table(record)))
@@ -70,10 +81,10 @@ class LivePanel:
                 f", external {share(record.reward_external)}, held-out {share(self._last_eval)}",
             ),
             "": sparkline(list(self._rewards), SPARK_WIDTH),
-            "informative": f"{record.informative_own:.0%} of own groups",
+            "informative": f"{percent(record.informative_own)} of own groups",
             "external": f"{externals(record)} filled, {record.pool_groups} in the pool",
-            "tokens": f"{record.tokens_per_s:,.0f} a second, "
-            f"{record.mean_length:.1f} a completion, {record.truncated:.0%} cut",
+            "tokens": f"{number(record.tokens_per_s, ',.0f')} a second, "
+            f"{number(record.mean_length, '.1f')} a completion, {percent(record.truncated)} cut",
             "time": f"{total:.2f} s: {split(record.seconds)}",
             "network": f"{peers(record)} peers, in {size(record.bytes_in)}, "
             f"out {size(record.bytes_out)}",

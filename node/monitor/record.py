@@ -25,7 +25,7 @@ Where generation never stops there is no ``generate`` but ``wait``: for own grou
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round in figures.
+    """One round in figures; None stands for what there was nothing to measure of.
 
     Attributes:
         round: number of the round in this run folder's life, from 1.
@@ -50,11 +50,11 @@ class RoundRecord:
         truncated: share of completions cut by the length cap, 0 to 1.
         seconds: time by phase, see :data:`PHASES`, and ``total``.
         lead: how far peers were ahead on the external groups of the update, as in
-            :class:`node.learner.update_stats.UpdateStats`; ``None`` where there were none.
+            :class:`node.learner.update_stats.UpdateStats`.
         loss, entropy, grad_norm, largest_share, groups_bounded, clip_fraction, masked_fraction,
             ratio_low, ratio_median, ratio_high, ratio_max, engine_gap, learning_rate: of the
-            update, as in :class:`node.learner.update_stats.UpdateStats`; ``None`` when no optimizer
-            step was taken.
+            update, as in :class:`node.learner.update_stats.UpdateStats`; all ``None`` when no
+            optimizer step was taken.
         staleness: own tokens of the update by the policy steps since they were sampled.
         peers: others known to be in this swarm.
         strangers: connected nodes of other swarms.
@@ -67,21 +67,21 @@ class RoundRecord:
     round: int
     policy_step: int
     time: float
-    reward_own: float
+    reward_own: float | None
     reward_external: float | None = None
     reward_eval: float | None = None
-    informative_own: float = 0.0
+    informative_own: float | None = None
     groups_own: int = 0
     groups_external: int = 0
     external_wanted: int = 0
-    author_share: float = 0.0
-    newcomer_share: float = 0.0
+    author_share: float | None = None
+    newcomer_share: float | None = None
     pool_groups: int = 0
     tokens_generated: int = 0
     tokens_trained: int = 0
-    tokens_per_s: float = 0.0
-    mean_length: float = 0.0
-    truncated: float = 0.0
+    tokens_per_s: float | None = None
+    mean_length: float | None = None
+    truncated: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     lead: float | None = None
     loss: float | None = None

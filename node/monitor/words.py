@@ -14,6 +14,16 @@ def share(value: float | None) -> str:
     return NONE if value is None else f"{value:.3f}"
 
 
+def percent(value: float | None) -> str:
+    """A share from 0 to 1, in whole percent."""
+    return NONE if value is None else f"{value:.0%}"
+
+
+def number(value: float | None, form: str = ".0f") -> str:
+    """A figure, formatted so."""
+    return NONE if value is None else format(value, form)
+
+
 def size(count: float) -> str:
     """Bytes in the unit that fits."""
     for unit in ("B", "kB", "MB"):
@@ -75,8 +85,8 @@ def one_line(record: RoundRecord) -> str:
         f"round {record.round}",
         f"reward {share(record.reward_own)}",
         f"external {share(record.reward_external)} ({externals(record)})",
-        f"informative {record.informative_own:.0%}",
-        f"{record.tokens_per_s:.0f} tokens/s",
+        f"informative {percent(record.informative_own)}",
+        f"{number(record.tokens_per_s)} tokens/s",
         f"{record.seconds.get('total', 0.0):.2f} s",
         f"peers {peers(record)}",
         f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",

@@ -109,7 +109,7 @@ class ExternalGroups:
         Args:
             version: of the policy after it.
         """
-        if not update.skipped:
+        if not update.skipped and update.lead is not None:
             self._mixture.observe(update.lead, update.groups_external)
         credited = earned(taken.groups, update.useful)
         self._accounts.prove(credited)

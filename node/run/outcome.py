@@ -33,16 +33,16 @@ class Outcome:
     proven: frozenset[bytes] = frozenset()
 
     @property
-    def author_share(self) -> float:
-        """Of the update's groups, those of the external author with most of them."""
+    def author_share(self) -> float | None:
+        """Of the update's groups, those of the external author with most of them; None of none."""
         authors = Counter(pooled.author for pooled in self.external)
-        return max(authors.values(), default=0) / max(self.trained, 1)
+        return max(authors.values(), default=0) / self.trained if self.trained else None
 
     @property
-    def newcomer_share(self) -> float:
-        """Of the update's groups, those of authors without standing."""
+    def newcomer_share(self) -> float | None:
+        """Of the update's groups, those of authors without standing; None of none."""
         strangers = sum(pooled.author not in self.proven for pooled in self.external)
-        return strangers / max(self.trained, 1)
+        return strangers / self.trained if self.trained else None
 
 
 def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tuple[bytes, float]]:

@@ -84,16 +84,17 @@ def resident_mb() -> float:
 def _own_figures(outcome: Outcome) -> dict[str, Any]:
     rewards = [r for g in outcome.own for r in g.training.rewards]
     completions = [c for g in outcome.own for c in g.group.completions]
+    lengths = [float(len(c.ids)) for g in outcome.own for c in g.training.completions]
     generated = sum(g.tokens for g in outcome.own)
     seconds = outcome.seconds.get("generate", outcome.seconds.get("total", 0.0))
     return {
-        "reward_own": _mean(rewards) or 0.0,
-        "informative_own": _mean([float(g.informative) for g in outcome.own]) or 0.0,
+        "reward_own": _mean(rewards),
+        "informative_own": _mean([float(g.informative) for g in outcome.own]),
         "groups_own": len(outcome.own),
         "tokens_generated": generated,
-        "tokens_per_s": generated / max(seconds, 1e-9),
-        "mean_length": generated / max(len(completions), 1),
-        "truncated": _mean([float(c.finish is Finish.LENGTH) for c in completions]) or 0.0,
+        "tokens_per_s": generated / seconds if generated and seconds else None,
+        "mean_length": _mean(lengths),
+        "truncated": _mean([float(c.finish is Finish.LENGTH) for c in completions]),
     }
 
 

@@ -481,4 +481,4 @@ def test_the_lead_of_peers_is_their_reward_less_what_the_policy_expects_on_their
 
 def test_nobody_leads_where_nothing_is_from_outside():
     stats = Learner(random_policy(), CONFIG).update(MIXED)
-    assert (stats.groups_external, stats.lead) == (0, 0.0)
+    assert (stats.groups_external, stats.lead) == (0, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
@@ -104,6 +104,18 @@ def test_the_rate_that_is_told_is_that_of_the_last_step() -> None:
     assert learner.update(MIXED).lr == pytest.approx(CONFIG.lr / 2)
     idle = learner.update([group(9, (1.0, 1.0))])
     assert idle.skipped and idle.lr == learner.optimizer.lr > 0.0
+
+
+def test_an_update_without_a_group_to_learn_from_has_measured_nothing() -> None:
+    stats = Learner(random_policy(), CONFIG).update([group(9, (1.0, 1.0)), EXTERNAL[1]])
+    counted = {"tokens_trained", "groups_informative", "groups_bounded", "unlikely"}
+    counted |= {"groups_external", "refused", "halved"}
+    told = {"lr": CONFIG.lr, "skipped": True, "useful": (0.0,), "staleness": ()}
+    expected = {
+        each.name: told.get(each.name, 0 if each.name in counted else None)
+        for each in fields(UpdateStats)
+    }
+    assert asdict(stats) == expected
 
 
 def test_use_is_told_of_external_groups_in_their_order_and_of_no_other() -> None:

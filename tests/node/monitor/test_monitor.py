@@ -24,6 +24,7 @@ from node.monitor.prometheus import Prometheus
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import open_sinks
 from node.monitor.sparkline import BARS, sparkline
+from node.monitor.words import one_line
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
@@ -46,6 +47,17 @@ RECORD = RoundRecord(
     refused={"reward_mismatch": 2, "expired": 5},
     counters={"rounds_failed": 1.0},
     rss_mb=512.0,
+)
+
+
+UNMEASURED = replace(
+    RECORD,
+    reward_own=None,
+    reward_external=None,
+    informative_own=None,
+    tokens_per_s=None,
+    mean_length=None,
+    truncated=None,
 )
 
 
@@ -145,6 +157,33 @@ def test_the_panel_shows_the_figures_and_keeps_the_last_evaluation() -> None:
         assert expected in shown
 
 
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (
+            replace(RECORD, mean_length=4.25, truncated=0.5),
+            ["1,234 a second, 4.2 a completion, 50% cut", "75% of own groups"],
+        ),
+        (
+            UNMEASURED,
+            ["– a second, – a completion, – cut", "– of own groups", "external –, held-out –"],
+        ),
+    ],
+)
+def test_the_panel_shows_a_dash_for_what_was_not_measured(record, expected) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
+    panel = LivePanel("bench", 20, console)
+    panel.write(record)
+    panel.close()
+    assert [text for text in expected if text not in console.file.getvalue()] == []
+
+
+def test_a_line_shows_a_dash_for_what_was_not_measured() -> None:
+    line = one_line(UNMEASURED)
+    assert line.startswith("round 7 | reward – | external – (3 of 4) | informative – | – tokens/s")
+    assert "informative 75% | 1234 tokens/s" in one_line(RECORD)
+
+
 def test_where_there_is_no_terminal_each_round_is_one_line() -> None:
     console = Console(file=io.StringIO(), width=20)
     lines = PlainLines(console)
@@ -167,6 +206,19 @@ def test_prometheus_serves_the_newest_record_until_closed() -> None:
     metrics.close()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(url, timeout=5)
+
+
+def test_prometheus_has_no_sample_of_what_the_newest_round_did_not_measure() -> None:
+    metrics = Prometheus(free_port())
+    url = f"http://127.0.0.1:{metrics.port}/metrics"
+    served = []
+    for gap in (0.0, None):
+        metrics.write(replace(UNMEASURED, engine_gap=gap))
+        served.append(urllib.request.urlopen(url, timeout=5).read().decode())
+    metrics.close()
+    assert ["swarm_node_engine_gap 0.0" in text for text in served] == [True, False]
+    assert ["engine_gap" in text for text in served] == [True, False]
+    assert "reward_own" not in served[0] and "swarm_node_loss" in served[1]
 
 
 def test_a_taken_metrics_port_is_named_with_its_key() -> None:

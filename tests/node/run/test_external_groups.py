@@ -70,6 +70,14 @@ def test_an_update_that_made_no_step_says_nothing_of_peers() -> None:
     assert loop.lead.value == 0.0
 
 
+def test_an_update_of_own_groups_alone_says_nothing_of_peers() -> None:
+    loop = Loop(local=3, external=1)
+    loop.lead.observe(-0.5, 4)
+    before = loop.lead.value
+    assert loop.rounds.step().update.lead is None
+    assert loop.lead.value == before != 0.0
+
+
 def test_of_an_updates_external_groups_those_of_no_use_are_counted() -> None:
     loop = Loop(local=8, external=4, rules=Rules(fill=False))
     loop.prove(ANNA, BEN)

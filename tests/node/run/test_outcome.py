@@ -20,8 +20,10 @@ def test_shares_are_of_all_groups_of_the_update():
     done = outcome(*groups, trained=12, proven=frozenset({ANNA}))
     assert (done.author_share, done.newcomer_share) == (3 / 12, 1 / 12)
     assert replace(done, proven=frozenset()).newcomer_share == pytest.approx(4 / 12)
-    alone = outcome(trained=0)
+    alone = outcome(trained=2)
     assert (alone.author_share, alone.newcomer_share) == (0.0, 0.0)
+    nothing = outcome(trained=0)
+    assert (nothing.author_share, nothing.newcomer_share) == (None, None)
 
 
 def test_authors_are_credited_with_what_the_learner_found_and_nothing_for_no_advantage():

@@ -148,9 +148,21 @@ def test_a_figure_that_is_no_number_is_left_out_and_the_others_are_not(tmp_path:
 
 
 def test_a_round_without_own_groups_is_recorded_too() -> None:
-    record = Parts().record(outcome(own=(), external=(), seconds={"total": 2.0}))
-    assert (record.reward_own, record.reward_external) == (0.0, None)
-    assert (record.tokens_per_s, record.mean_length, record.truncated) == (0.0, 0.0, 0.0)
+    record = Parts().record(outcome(own=(), external=(), trained=0, seconds={"total": 2.0}))
+    assert (record.groups_own, record.tokens_generated) == (0, 0)
+    assert (record.reward_own, record.reward_external, record.informative_own) == (None,) * 3
+    assert (record.tokens_per_s, record.mean_length, record.truncated) == (None,) * 3
+    assert (record.author_share, record.newcomer_share) == (None, None)
+
+
+def test_a_figure_of_an_update_that_was_not_measured_is_none_and_the_others_are_told() -> None:
+    record = Parts().record(outcome(replace(UPDATE, engine_gap=None, ratio_max=None)))
+    assert (record.engine_gap, record.ratio_max, record.loss) == (None, None, 0.1)
+
+
+def test_rewards_of_zero_are_measured() -> None:
+    record = Parts().record(outcome(own=(own(0, (3, 3), (0.0, 0.0)),)))
+    assert (record.reward_own, record.informative_own, record.truncated) == (0.0, 0.0, 0.0)
 
 
 def test_without_a_time_of_generation_speed_is_of_the_whole_round() -> None:

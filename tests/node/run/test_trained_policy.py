@@ -53,10 +53,11 @@ def test_what_went_wrong_in_an_update_is_counted(caplog) -> None:
         "engine_gaps": 1,
     }
     assert "0.060 nat off the learner's" in caplog.text
-    loop = Loop()
-    loop.learn(engine_gap=0.04)
-    loop.rounds.step()
-    assert loop.counters.snapshot() == {}
+    for quiet in (0.04, None):
+        loop = Loop()
+        loop.learn(engine_gap=quiet)
+        loop.rounds.step()
+        assert loop.counters.snapshot() == {}
 
 
 def test_an_engine_is_compared_also_where_only_strangers_teach() -> None:
