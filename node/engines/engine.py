@@ -21,6 +21,10 @@ class Sampling:
         temperature: divides the logits; above 0.
         max_new_tokens: length cap of a completion, its end-of-sequence token included.
         greedy: take the most probable token; log-probs are still those at ``temperature``.
+        seed: begins a stream of chance for one call of :meth:`RolloutEngine.generate`: whatever was
+            drawn before, the same weights write the same, and what is drawn later does not change.
+            Left out, the engine's own goes on. Engines in processes of their own have one stream,
+            as their order of draws depends on when jobs come.
 
     Raises:
         ValueError: a value out of its range.
@@ -29,6 +33,7 @@ class Sampling:
     temperature: float = 1.0
     max_new_tokens: int = 64
     greedy: bool = False
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:

@@ -85,6 +85,7 @@ class Evaluator:
     """Samples completions for a fixed set of held-out tasks and has them scored.
 
     Args:
+        sampling: with a seed, evaluations of the same weights are the same.
         counters: ``heldout_unbuilt{reason}``.
     """
 

@@ -35,9 +35,18 @@ class ForgettingAlarm:
         self._tasks = [[task.env, task.level, task.seed] for task in tasks]
         self._best: Sequence[float] = ()
         self._worse = 0
+        self._version: int | None = None
 
-    def look(self, rewards: Sequence[float]) -> bool:
-        """Take in an evaluation, a mean reward a task; whether the alarm goes off now."""
+    def look(self, rewards: Sequence[float], version: int | None = None) -> bool:
+        """Take in an evaluation, a mean reward a task; whether the alarm goes off now.
+
+        Args:
+            version: of the policy. A second look at the same one, as after a restart or in rounds
+                without an update, is no further evidence.
+        """
+        if version is not None and version == self._version:
+            return False
+        self._version = version
         if not self._best or sum(rewards) >= sum(self._best):
             self._best, self._worse = rewards, 0
             return False
@@ -57,12 +66,18 @@ class ForgettingAlarm:
 
     def state_dict(self) -> dict[str, Any]:
         """What later evaluations are held against, ready for JSON."""
-        return {"tasks": self._tasks, "best": list(self._best), "worse": self._worse}
+        return {
+            "tasks": self._tasks,
+            "best": list(self._best),
+            "worse": self._worse,
+            "version": self._version,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state_dict`; evaluations on other tasks than these are forgotten."""
         if state.get("tasks") == self._tasks:
             self._best, self._worse = state["best"], int(state["worse"])
+            self._version = state.get("version")
 
 
 def fallen(before: Sequence[float], now: Sequence[float]) -> bool:

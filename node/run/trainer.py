@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import sha256
 
 from node.config.config import Config
 from node.config.sections import MixtureSection
@@ -79,7 +81,9 @@ class Trainer:
         self.lead = PeersLead()
         self._trained = trained = TrainedPolicy(config, policy, counters, engine, ranks)
         self.policy, self.engine, self.learner = policy, trained.engine, trained.learner
-        self._evaluator = Evaluator(policy, self.engine, verifier, heldout, sampling, counters)
+        # How often there is an evaluation must not change what is trained on.
+        drawn = replace(sampling, seed=evaluation_seed(config.node.seed))
+        self._evaluator = Evaluator(policy, self.engine, verifier, heldout, drawn, counters)
         self._own = OwnGroups(
             config, trained, self.sampler, indexes, sampling, verifier, journal, counters, author
         )
@@ -120,13 +124,19 @@ class Trainer:
     def _evaluate(self) -> float:
         evaluation = self._evaluator.evaluate()
         if not evaluation.unbuilt:
-            self.alarm.look([sum(row) / len(row) for row in evaluation.rewards])
+            rewards = [sum(row) / len(row) for row in evaluation.rewards]
+            self.alarm.look(rewards, self.policy.version)
         return evaluation.mean
 
     def close(self) -> None:
         """Keep what is begun and let go of the engine."""
         self._own.close()
         self.engine.close()
+
+
+def evaluation_seed(seed: int) -> int:
+    """Of the chance in evaluations, by the node's seed."""
+    return int.from_bytes(sha256(f"evaluation/{seed}".encode()).digest()[:7])
 
 
 def open_experience(

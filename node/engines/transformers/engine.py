@@ -42,9 +42,12 @@ class TransformersEngine:
         for prompt in prompts:
             self._policy.check_prompt(prompt)
         at_once = max(1, self._max_rows // n)
+        random = self._random
+        if sampling.seed is not None:
+            random = torch.Generator(self._policy.device).manual_seed(sampling.seed)
         samples: list[list[Sample]] = []
         for start in range(0, len(prompts), at_once):
-            samples += self._generate(prompts[start : start + at_once], n, sampling)
+            samples += self._generate(prompts[start : start + at_once], n, sampling, random)
         return samples
 
     def update(self, policy: Policy) -> None:
@@ -68,11 +71,15 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _generate(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        random: torch.Generator,
     ) -> list[list[Sample]]:
         room = [self._policy.context_length - len(prompt) for prompt in prompts for _ in range(n)]
         caps = [min(sampling.max_new_tokens, each) for each in room]
-        decoding = Decoding(self._policy.merged(), sampling, self._random)
+        decoding = Decoding(self._policy.merged(), sampling, random)
         written = decoding.join(prompts, [n] * len(prompts), caps)
         while decoding.left:
             written += decoding.step()

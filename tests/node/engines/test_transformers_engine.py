@@ -216,3 +216,16 @@ def test_half_precision_weights_give_full_precision_logprobs():
 def test_impossible_sampling_is_refused_by_name(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         Sampling(**change)
+
+
+def test_a_seed_begins_a_stream_that_the_engines_own_does_not_notice() -> None:
+    policy = random_policy()
+    prompts = [policy.encode_prompt(text) for text in PROMPTS]
+    engine, other = (TransformersEngine(policy, seed=3, max_rows=4) for _ in range(2))
+    own, seeded = Sampling(max_new_tokens=6), Sampling(max_new_tokens=6, seed=11)
+    first = engine.generate(prompts, 2, seeded)
+    written = [engine.generate(prompts, 2, own) for _ in range(2)]
+    assert engine.generate(prompts, 2, seeded) == first
+    assert written == [other.generate(prompts, 2, own) for _ in range(2)]
+    assert torch.equal(engine.state_dict()["random"], other.state_dict()["random"])
+    assert first not in (written[0], engine.generate(prompts, 2, Sampling(1.0, 6, seed=12)))

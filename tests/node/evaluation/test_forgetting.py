@@ -39,6 +39,18 @@ def test_a_fall_across_a_restart_is_told_where_the_tasks_are_the_same(tasks, ala
     assert after.look(POOR) == alarms
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_looking_at_the_same_policy_again_is_no_further_evidence(restarted: bool) -> None:
+    alarm = ForgettingAlarm(Counters(), TASKS)
+    assert not any(alarm.look(each, version) for each, version in ((GOOD, 0), (POOR, 7), (POOR, 7)))
+    if restarted:
+        state = json.loads(json.dumps(alarm.state_dict()))
+        alarm = ForgettingAlarm(Counters(), TASKS)
+        alarm.load_state_dict(state)
+    assert not alarm.look(POOR, 7)
+    assert alarm.look(POOR, 8)
+
+
 def test_a_single_bad_evaluation_is_no_alarm() -> None:
     assert not any(alarms(GOOD, POOR, GOOD, POOR, GOOD))
 

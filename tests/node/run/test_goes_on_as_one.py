@@ -1,0 +1,165 @@
+"""Two runs one after the other are one run: what is drawn, learned and told is the same to the bit.
+
+One alone, under ``alternate``, within an epoch: tasks follow from the epoch they are drawn in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from node.config.config import Config
+from node.run.outcome import Outcome
+from node.run.resume import RunState
+from node.run.trainer import Trainer, open_experience
+from node.storage.run_folder import RunFolder
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
+from swarm.journal import Journal
+from swarm.judge import Verdict
+from swarm.task_ref import TaskRef
+from tests.library_privates import flattened
+from tests.node.rollout.overlap_parts import Teacher
+from tests.node.run.trainer_parts import configured, manifest
+from tests.swarm.experience_parts import START
+
+HALF = 3
+ADAM = {"learner__optimizer": "adamw"}
+EIGHT_BIT = {"learner__optimizer": "adamw8bit"}
+LORA = {"policy__lora_rank": 4, "learner__lr": 1e-2}
+
+
+class Capricious(Teacher):
+    """Likes some texts better than others."""
+
+    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
+        digests = [sha256(text.encode()).digest() for text in texts]
+        return Verdict("?", tuple(digest[0] / 255 for digest in digests))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run did and where it ended."""
+
+    outcomes: list[Outcome]
+    weights: torch.Tensor
+    learner: dict[str, Any]
+    engine: torch.Tensor
+    sampler: dict[str, Any]
+    alarm: dict[str, Any]
+
+    @property
+    def rounds(self) -> list[object]:
+        """All of them but for time and evaluations."""
+        return [
+            (o.round, o.policy_step, [g.training for g in o.own], asdict(o.update))
+            for o in self.outcomes
+        ]
+
+    @property
+    def evaluations(self) -> dict[int, float]:
+        """By round."""
+        return {o.round: o.evaluation for o in self.outcomes if o.evaluation is not None}
+
+
+def config_of(**changes: object) -> Config:
+    return configured(
+        policy__model="tiny",
+        learner__epochs=2,
+        mixture__correction="none",
+        **{"learner__lr": 1e-3, "schedule__eval_every": 2, **changes},
+    )
+
+
+def run(path: Path, limit: int, config: Config) -> Run:
+    """Go on in a run folder up to a round."""
+    folder, clock, counters = RunFolder(path).create(), VirtualClock(START), Counters()
+    journal = Journal(folder.journal, clock)
+    experience = open_experience(config.mixture, journal, clock, counters, b"salt")
+    progress = RunState(folder, journal, config.schedule, "aa" * 32)
+    trainer = Trainer(
+        config,
+        progress.policy(config.policy),
+        author=bytes(32),
+        manifest=replace(manifest(), max_groups_per_epoch=1 << 16),
+        levels=[("sums", 0), ("sums", 1)],
+        verifier=Capricious(),
+        experience=experience,
+        clock=clock,
+        counters=counters,
+        secret=b"secret",
+    )
+    progress.restore(trainer, experience.pool)
+    outcomes: list[Outcome] = []
+    rounds = trainer.rounds(
+        publish=lambda groups, origin: None,
+        save=lambda number: progress.save(number, trainer),
+        rate=progress.rate,
+        report=outcomes.append,
+        done=progress.round,
+    )
+    rounds.run(limit, threading.Event())
+    trainer.close()
+    journal.close()
+    return Run(
+        outcomes,
+        torch.cat([p.detach().flatten() for p in trainer.policy.model.parameters()]).clone(),
+        trainer.learner.state_dict(),
+        trainer.engine.state_dict()["random"],
+        trainer.sampler.state_dict(),
+        trainer.alarm.state_dict(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "library"),
+    [(ADAM, "torch"), (EIGHT_BIT, "bitsandbytes"), (LORA, "peft")],
+    ids=["adamw", "adamw8bit", "lora"],
+)
+def test_a_run_that_is_gone_on_with_is_the_run_that_was_never_stopped(
+    tmp_path: Path, changes: dict[str, Any], library: str
+) -> None:
+    pytest.importorskip(library)
+    config = config_of(**changes)
+    first = run(tmp_path / "halves", HALF, config)
+    second = run(tmp_path / "halves", 2 * HALF, config)
+    whole = run(tmp_path / "whole", 2 * HALF, config)
+    assert all(not outcome.update.skipped for outcome in whole.outcomes)
+    assert first.rounds + second.rounds == whole.rounds
+    assert torch.equal(second.weights, whole.weights)
+    assert not torch.equal(first.weights, whole.weights)
+    assert torch.equal(second.engine, whole.engine)
+    assert second.sampler == whole.sampler
+    (went_on, layout), (stayed, same) = map(flattened, (second.learner, whole.learner))
+    assert layout == same
+    for each, expected in zip(went_on, stayed, strict=True):
+        assert torch.equal(each, expected) if torch.is_tensor(each) else each == expected
+
+
+@pytest.mark.parametrize("every", [1, 3, 1 << 20])
+def test_how_often_there_is_an_evaluation_changes_nothing_in_training(
+    tmp_path: Path, every: int
+) -> None:
+    often = run(tmp_path / "often", 4, config_of())
+    other = run(tmp_path / "other", 4, config_of(schedule__eval_every=every))
+    assert often.evaluations.keys() != other.evaluations.keys()
+    assert often.rounds == other.rounds
+    assert torch.equal(often.weights, other.weights)
+
+
+def test_weights_are_evaluated_alike_whenever_that_is(tmp_path: Path) -> None:
+    """The last round of a run and the first one of the next look at the same policy."""
+    config = config_of(schedule__eval_every=1, schedule__eval_tasks=16)
+    first = run(tmp_path / "run", 2, config)
+    second = run(tmp_path / "run", 4, config)
+    whole = run(tmp_path / "whole", 4, config)
+    assert first.evaluations[2] == second.evaluations[3] == whole.evaluations[3] > 0.0
+    assert len(set(whole.evaluations.values())) > 1
+    assert second.alarm == whole.alarm
