@@ -35,8 +35,9 @@ from node.cli.common import overrides_of
 from node.config.config import write_config
 from node.demo.processes import NodeProcess
 from node.demo.run import loopback
-from node.demo.summary import read_records
 from node.errors import NodeError
+from node.monitor.history import read_records
+from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
 from protocol.identity import Identity
 
@@ -90,7 +91,7 @@ class Trial:
         (folder / "manifest.swarm").write_bytes(manifest)
         write_config(folder / "node.toml", loopback(dict(overrides)))
 
-    def run(self, seconds: float) -> list[dict[str, Any]]:
+    def run(self, seconds: float) -> list[RoundRecord]:
         """The records of the rounds that ended in time, the one before the time included.
 
         Raises:
@@ -106,7 +107,7 @@ class Trial:
         finally:
             node.close()
         records = read_records(self._folder)[WARM_UP - 1 :]
-        return [record for record in records if record["time"] <= begin + seconds]
+        return [record for record in records if record.time <= begin + seconds]
 
     def heldout(self, tasks: int) -> float:
         """Mean reward of the last checkpoint on held-out tasks."""
@@ -126,7 +127,7 @@ class Trial:
             if time.monotonic() > deadline:
                 raise NodeError("the node does not start", node.last_words(), "See its node.log.")
             time.sleep(LOOK_SECONDS)
-        return float(records[WARM_UP - 1]["time"])
+        return float(records[WARM_UP - 1].time)
 
     def _check(self, node: NodeProcess) -> None:
         if node.exit_code is not None:
@@ -142,20 +143,20 @@ def declare(folder: Path) -> None:
     (metadata / "entry_points.txt").write_text(entry)
 
 
-def figures(records: Sequence[dict[str, Any]], seconds: float, level: float) -> dict[str, Any]:
+def figures(records: Sequence[RoundRecord], seconds: float, level: float) -> dict[str, Any]:
     """What a node did in its time; the first record only says when that began."""
-    begin, rounds = records[0]["time"], [r for r in records[1:] if r["groups_own"]]
-    ends = [record["time"] - begin for record in (records[0], *rounds)]
-    rewards = [record["reward_own"] for record in rounds]
+    begin, rounds = records[0].time, [r for r in records[1:] if r.groups_own]
+    ends = [record.time - begin for record in (records[0], *rounds)]
+    rewards = [record.reward_own for record in rounds]
     last = max(1, len(rounds) // 10)
-    phases = {name for record in rounds for name in record["seconds"]} - {"total"}
-    spent = {name: sum(r["seconds"].get(name, 0.0) for r in rounds) for name in sorted(phases)}
+    phases = {name for record in rounds for name in record.seconds} - {"total"}
+    spent = {name: sum(r.seconds.get(name, 0.0) for r in rounds) for name in sorted(phases)}
     return {
         "rounds": len(rounds),
-        "groups": sum(r["groups_own"] for r in rounds),
-        "groups_informative": round(sum(r["groups_own"] * r["informative_own"] for r in rounds)),
-        "tokens_trained": sum(r["tokens_trained"] for r in rounds),
-        "mean_length": round(fmean(r["mean_length"] for r in rounds), 2),
+        "groups": sum(r.groups_own for r in rounds),
+        "groups_informative": round(sum(r.groups_own * r.informative_own for r in rounds)),
+        "tokens_trained": sum(r.tokens_trained for r in rounds),
+        "mean_length": round(fmean(r.mean_length for r in rounds), 2),
         "reward_end": round(fmean(rewards[-last:]), 4),
         "area": round(area(ends, rewards, seconds), 4),
         "level_s": level_s(ends, rewards, level),
@@ -180,9 +181,9 @@ def level_s(ends: Sequence[float], rewards: Sequence[float], level: float) -> fl
     return None
 
 
-def staleness(rounds: Sequence[dict[str, Any]]) -> float:
+def staleness(rounds: Sequence[RoundRecord]) -> float:
     """Mean age of own tokens in updates."""
-    ages = [(int(age), n) for record in rounds for age, n in record["staleness"].items()]
+    ages = [(int(age), n) for record in rounds for age, n in record.staleness.items()]
     return sum(age * n for age, n in ages) / max(1, sum(n for _, n in ages))
 
 

@@ -30,7 +30,7 @@ from under_attack import ATTACKS
 from node.concurrency.cpu_threads import cores
 from node.demo.processes import NodeProcess
 from node.demo.run import DemoSettings, swarm_of
-from node.demo.summary import read_records
+from node.monitor.history import read_records
 from tests.hostile.flooders import attacking
 
 IDLE = ("evaluate", "checkpoint", "total")
@@ -76,9 +76,9 @@ def steps(node: NodeProcess, seconds: float) -> float:
     begin = time.time()
     time.sleep(seconds)
     taken = [
-        sum(value for phase, value in record["seconds"].items() if phase not in IDLE)
+        sum(value for phase, value in record.seconds.items() if phase not in IDLE)
         for record in read_records(node.folder)
-        if record["time"] - record["seconds"]["total"] > begin
+        if record.time - record.seconds["total"] > begin
     ]
     return statistics.median(taken)
 

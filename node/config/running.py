@@ -68,6 +68,14 @@ class ScheduleSection(Section):
 class MonitorSection(Section):
     """What the node shows of itself. JSON lines are always written to the run folder."""
 
+    metrics_mib: int = key(
+        64,
+        "Largest size of metrics.jsonl. When it is full, older rounds are thinned: every 2nd "
+        "stays, of older ones every 4th, and so on. The file goes on spanning the whole run.",
+        unit="MiB",
+        ge=1,
+        le=1 << 20,
+    )
     live: bool = key(True, "A live panel, where the output is a terminal.")
     prometheus_port: int = key(
         0, "Port of the Prometheus metrics on this machine (127.0.0.1). 0: none.", ge=0, le=65535

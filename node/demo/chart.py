@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from node.monitor.record import RoundRecord
+
 WINDOW = 9
 
 
-def draw(records: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
+def draw(records: Mapping[str, Sequence[RoundRecord]], path: Path) -> None:
     """Write a PNG with own reward (smoothed) and held-out reward of every node, by round."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -21,7 +23,7 @@ def draw(records: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
     left, right = figure.subplots(1, 2, sharey=True)
     own, heldout = (
         {
-            name: [(r["round"], r[figure]) for r in rows if r[figure] is not None]
+            name: [(r.round, value) for r in rows if (value := getattr(r, figure)) is not None]
             for name, rows in records.items()
         }
         for figure in ("reward_own", "reward_eval")

@@ -21,16 +21,12 @@ from node.config.config import Config, write_config
 from node.config.kinds import ENGINES
 from node.demo.chart import draw
 from node.demo.processes import NodeProcess, stop_all
-from node.demo.summary import (
-    SwarmSummary,
-    read_records,
-    summarise_node,
-    summarise_swarm,
-    table,
-)
+from node.demo.summary import SwarmSummary, summarise_node, summarise_swarm, table
 from node.demo.view import SwarmView
 from node.engines.kind import EngineKind
 from node.errors import NodeError
+from node.monitor.history import read_history
+from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
 from node.storage.atomic_files import PRIVATE_FOLDER, write_new
 from protocol.identity import Identity
@@ -161,10 +157,10 @@ def node_overrides(
 
 def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> None:
     """Show the nodes until all have ended; fail with the first that fails."""
-    records: dict[str, Sequence[dict[str, Any]]] = {}
+    records: dict[str, Sequence[RoundRecord]] = {}
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while any(node.exit_code is None for node in nodes.values()):
-            records = {name: read_records(node.folder) for name, node in nodes.items()}
+            records = {name: read_history(node.folder) for name, node in nodes.items()}
             live.update(view.render(records))
             for name, node in nodes.items():
                 if node.exit_code not in (None, 0):
@@ -178,7 +174,7 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> N
 
 def summarise(folder: Path, nodes: dict[str, NodeProcess], wall_s: float) -> SwarmSummary:
     """Chart and summary of what the nodes wrote."""
-    records = {name: read_records(node.folder) for name, node in nodes.items()}
+    records = {name: read_history(node.folder) for name, node in nodes.items()}
     if not all(records.values()):
         raise NodeError(
             "stopped before every node had done a round", None, f"The logs are under {folder}."

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from node.monitor.record import RoundRecord
 from node.monitor.words import number
 
 
@@ -53,18 +53,8 @@ class SwarmSummary:
         return json.dumps(asdict(self))
 
 
-def read_records(folder: Path) -> list[dict[str, Any]]:
-    """All complete round records of a run folder, oldest first."""
-    path = folder / "metrics.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text().split("\n")
-    # The piece behind the last newline may be a record still being written.
-    return [json.loads(line) for line in lines[:-1]]
-
-
 def summarise_node(
-    name: str, peer_id: str, model: str, records: Sequence[dict[str, Any]]
+    name: str, peer_id: str, model: str, records: Sequence[RoundRecord]
 ) -> NodeSummary:
     """Fold a node's records; at least one is needed."""
     rewards, evaluations = known(records, "reward_own"), known(records, "reward_eval")
@@ -73,17 +63,17 @@ def summarise_node(
         name=name,
         peer_id=peer_id,
         model=model,
-        rounds=last["round"],
+        rounds=last.round,
         reward_first=mean(rewards[: tenth(rewards)]),
         reward_last=mean(rewards[-tenth(rewards) :]),
         eval_first=mean(evaluations[: tenth(evaluations)]),
         eval_last=mean(evaluations[-tenth(evaluations) :]),
-        groups_own=sum(r["groups_own"] for r in records),
-        groups_external=sum(r["groups_external"] for r in records),
-        groups_refused=last["refused"],
-        bytes_in=last["bytes_in"],
-        bytes_out=last["bytes_out"],
-        rss_mb=max(r["rss_mb"] for r in records),
+        groups_own=sum(r.groups_own for r in records),
+        groups_external=sum(r.groups_external for r in records),
+        groups_refused=dict(last.refused),
+        bytes_in=last.bytes_in,
+        bytes_out=last.bytes_out,
+        rss_mb=max(r.rss_mb for r in records),
     )
 
 
@@ -148,9 +138,9 @@ def _over(values: Iterable[float | None]) -> float | None:
     return mean([value for value in values if value is not None])
 
 
-def known(records: Sequence[dict[str, Any]], figure: str) -> list[float]:
+def known(records: Sequence[RoundRecord], figure: str) -> list[float]:
     """What the records say of a figure, those left out that did not measure it."""
-    return [record[figure] for record in records if record[figure] is not None]
+    return [value for each in records if (value := getattr(each, figure)) is not None]
 
 
 def tenth(values: Sequence[float]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -11,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from node.demo.summary import known, mean
+from node.monitor.record import RoundRecord
 from node.monitor.sparkline import sparkline
 from node.monitor.words import percent, share
 
@@ -26,11 +26,9 @@ class SwarmView:
         )
         self._task = self._progress.add_task("rounds", total=rounds * nodes)
 
-    def render(self, records: Mapping[str, Sequence[dict[str, Any]]]) -> RenderableType:
+    def render(self, records: Mapping[str, Sequence[RoundRecord]]) -> RenderableType:
         """The table for the records so far, by node name."""
-        self._progress.update(
-            self._task, completed=sum(r[-1]["round"] for r in records.values() if r)
-        )
+        self._progress.update(self._task, completed=sum(r[-1].round for r in records.values() if r))
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("node")
         for column in ("round", "reward", "external", "held-out", "useful", "taken"):
@@ -41,13 +39,13 @@ class SwarmView:
         return Group(table, self._progress)
 
 
-def _cells(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _cells(rows: Sequence[RoundRecord]) -> list[str]:
     recent = rows[-10:]
     evaluations = known(rows, "reward_eval")
-    taken = sum(r["groups_external"] for r in recent)
-    wanted = sum(r["external_wanted"] for r in recent)
+    taken = sum(r.groups_external for r in recent)
+    wanted = sum(r.external_wanted for r in recent)
     return [
-        str(rows[-1]["round"]),
+        str(rows[-1].round),
         share(mean(known(recent, "reward_own"))),
         share(mean(known(recent, "reward_external"))),
         share(evaluations[-1] if evaluations else None),

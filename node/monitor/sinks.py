@@ -32,7 +32,7 @@ def open_sinks(config: Config, folder: RunFolder, *, json: bool = False) -> tupl
             sinks.append(sink)
             stack.callback(sink.close)
 
-        add(JsonLinesFile(folder.metrics))
+        add(JsonLinesFile(folder.metrics, monitor.metrics_mib << 20))
         if monitor.prometheus_port:
             add(Prometheus(monitor.prometheus_port))
         for name in monitor.loggers:

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from node.errors import DiskFullError, NodeError
 from swarm.common.durable_file import replace_durably
@@ -57,9 +58,21 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     Raises:
         NodeError: it cannot be written; what was there before still is.
     """
+    with replacing(path, durable=durable) as draft:
+        draft.write(data)
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` in one step when the block ends, as a whole.
+
+    Raises:
+        NodeError: it cannot be written; what was there before still is.
+    """
     tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        make_private(tmp).write_bytes(data)
+        with make_private(tmp).open("wb") as draft:
+            yield draft
         replace = replace_durably if durable else Path.replace
         replace(tmp, path)
     except OSError as error:
@@ -69,7 +82,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def sweep_drafts(folder: Path) -> None:
-    """Remove what :func:`write_atomic` of a process that was killed has left in ``folder``.
+    """Remove what :func:`replacing` of a process that was killed has left in ``folder``.
 
     For whoever knows that no other process writes there.
     """

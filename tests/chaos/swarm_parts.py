@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.config.config import Config, write_config
+from node.monitor.history import read_records
 from node.network.founding import found_swarm
 from protocol.identity import Identity
 from tests.chaos.crew import ROOT, ChaosNode
@@ -109,10 +110,7 @@ def wait_for(condition: Callable[[], bool], ended: Callable[[], int | None], fol
 
 def rounds(node: ChaosNode) -> list[tuple[int, int]]:
     """(round, policy step) of every whole line that a node wrote."""
-    path = node.run_folder / "metrics.jsonl"
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    records = map(json.loads, lines)
-    return [(record["round"], record["policy_step"]) for record in records]
+    return [(record.round, record.policy_step) for record in read_records(node.run_folder)]
 
 
 def _found(world: World, seed: ChaosNode) -> tuple[bytes, str]:

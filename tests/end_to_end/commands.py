@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from node.demo.summary import read_records
+from node.monitor.history import read_records
+from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +94,7 @@ class Command:
         found = psutil.Process(self.process.pid).children(recursive=name == "p2pd")
         return [child for child in found if any(name in part for part in child.cmdline())]
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[RoundRecord]:
         """Of all rounds so far."""
         return read_records(self.run.root)
 

@@ -60,7 +60,7 @@ def test_a_killed_daemon_and_a_killed_verifier_are_replaced_and_counted(node: Co
     judge.kill()
 
     def counted() -> bool:
-        counters = node.records()[-1]["counters"]
+        counters = node.records()[-1].counters
         return "daemon_restarts" in counters and any("verifier_restarts" in n for n in counters)
 
     node.until(counted)
@@ -73,7 +73,7 @@ def test_a_node_ends_with_its_round_and_leaves_nothing_running(stopped: Command)
     assert stopped.process.returncode == 0
     assert stopped.left == []
     assert stopped.run.holder() is None
-    last = stopped.records()[-1]["round"]
+    last = stopped.records()[-1].round
     assert (stopped.run.checkpoints / f"step-{last:08d}").is_dir()
 
 
@@ -96,7 +96,7 @@ def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(
     stopped: Command, tmp_path: Path
 ) -> None:
     shutil.copytree(stopped.run.root, tmp_path / "swarm-run")
-    done = stopped.records()[-1]["round"]
+    done = stopped.records()[-1].round
     newest = f"step-{done:08d}"
     damaged = tmp_path / "swarm-run" / "checkpoints" / newest / "learner.pt"
     damaged.write_bytes(damaged.read_bytes()[:100])
@@ -115,8 +115,8 @@ def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(
     ):
         assert said.count(once) == 1, said
     records = again.records()
-    assert records[-1]["round"] == done + 1
-    assert records[-1]["counters"]["dials_failed"] >= 1
+    assert records[-1].round == done + 1
+    assert records[-1].counters["dials_failed"] >= 1
     assert again.odd_log_lines() == []
     again.close()
 
@@ -126,7 +126,7 @@ def test_a_closed_terminal_ends_a_node_after_its_round_with_a_checkpoint(tmp_pat
     node.until(lambda: len(node.records()) >= 1)
     assert node.stop(signal.SIGHUP) == 0
     assert node.left == []
-    last = node.records()[-1]["round"]
+    last = node.records()[-1].round
     assert (node.run.checkpoints / f"step-{last:08d}").is_dir()
     assert "stopping in order; once more stops at once (SIGHUP)" in node.run.log.read_text()
     node.close()

@@ -29,7 +29,7 @@ def rank(command: Command, number: int) -> psutil.Process:
 
 def first_update(command: Command) -> int | None:
     """The round that updated the policy first."""
-    return next((each["round"] for each in command.records() if each["policy_step"]), None)
+    return next((each.round for each in command.records() if each.policy_step), None)
 
 
 def test_a_node_over_two_ranks_stops_with_a_rank_and_goes_on_from_its_checkpoint(
@@ -51,7 +51,7 @@ def test_a_node_over_two_ranks_stops_with_a_rank_and_goes_on_from_its_checkpoint
     with closing(Command(tmp_path, "join", *QUICK, OFTEN, rounds, under=TORCHRUN)) as second:
         assert second.wait() == 0, second.err
         assert sum("rounds are done" in line for line in second.out) == 1, "rank 1 says nothing"
-        assert second.records()[-1]["round"] == done + 1
+        assert second.records()[-1].round == done + 1
     loaded = saved.load_latest()
     assert loaded is not None and loaded.state["round"] == done + 1
     assert loaded.state["policy_step"] > 0, "both ranks have learned, and the second run kept it"

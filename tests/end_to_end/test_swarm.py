@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from watching import externals, journal_rows, repeated, rounds, wait_until
 
-from node.demo.summary import read_records
+from node.monitor.history import read_records
 
 pytestmark = pytest.mark.processes
 
@@ -42,7 +42,7 @@ def test_a_killed_node_goes_on_and_uses_nothing_twice(swarm) -> None:
     used_before = externals(victim)
     wait_until(lambda: externals(revived) >= used_before + 3, revived, "learning goes on")
     records = read_records(victim.folder)
-    assert records[done]["round"] > 5, "it began anew instead of resuming"
+    assert records[done].round > 5, "it began anew instead of resuming"
     after = journal_rows(victim.folder, "SELECT value FROM numbers WHERE name='last_sequence'")
     assert after > before
     assert not repeated(journal_rows(victim.folder, "SELECT author, epoch, number FROM used"))
@@ -60,12 +60,12 @@ def test_a_node_whose_peers_all_vanish_goes_on_alone(swarm) -> None:
     wait_until(lambda: rounds(survivor) >= alone_from + 20, survivor, "rounds alone")
     # What the others had shared before they went is used up first.
     wait_until(
-        lambda: not any(r["pool_groups"] for r in read_records(survivor.folder)[-2:]),
+        lambda: not any(r.pool_groups for r in read_records(survivor.folder)[-2:]),
         survivor,
         "an empty pool",
     )
     last = read_records(survivor.folder)[-1]
-    assert last["groups_own"] == 8, "the missing external groups were not replaced by own ones"
+    assert last.groups_own == 8, "the missing external groups were not replaced by own ones"
 
 
 def test_a_node_started_before_its_swarm_joins_it_later(swarm) -> None:

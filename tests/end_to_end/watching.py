@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from node.demo.processes import NodeProcess
-from node.demo.summary import read_records
+from node.monitor.history import read_records
 
 PATIENCE = 120.0
 
@@ -26,13 +26,13 @@ def wait_until(condition: Callable[[], bool], process: NodeProcess, what: str) -
 
 def externals(process: NodeProcess) -> int:
     """External groups that the node has trained on so far."""
-    return sum(r["groups_external"] for r in read_records(process.folder))
+    return sum(r.groups_external for r in read_records(process.folder))
 
 
 def rounds(process: NodeProcess) -> int:
     """Number of the last finished round."""
     records = read_records(process.folder)
-    return records[-1]["round"] if records else 0
+    return records[-1].round if records else 0
 
 
 def journal_rows(folder: Path, query: str) -> list[tuple[Any, ...]]:

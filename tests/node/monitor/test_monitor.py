@@ -15,8 +15,8 @@ from rich.console import Console
 
 from node.config.config import Config
 from node.errors import DiskFullError, NodeError
-from node.monitor import jsonl
-from node.monitor.jsonl import JsonLinesFile, read_records
+from node.monitor.history import read_history
+from node.monitor.jsonl import JsonLinesFile
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.loggers.tensorboard import TensorBoard
 from node.monitor.logs import start_logging
@@ -28,6 +28,7 @@ from node.monitor.words import one_line
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
+MOST = 1 << 20
 RECORD = RoundRecord(
     round=7,
     policy_step=6,
@@ -90,38 +91,20 @@ def test_json_lines_are_appended_and_a_half_line_of_a_killed_process_is_dropped(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "metrics.jsonl"
-    first = JsonLinesFile(path)
+    first = JsonLinesFile(path, MOST)
     first.write(RECORD)
     first.close()
     with path.open("a") as file:
         file.write('{"round": 8, "poli')
-    assert read_records(path) == [RECORD]
-    second = JsonLinesFile(path)
+    assert read_history(tmp_path) == [RECORD]
+    second = JsonLinesFile(path, MOST)
     second.write(replace(RECORD, round=8))
     second.close()
-    assert [r.round for r in read_records(path)] == [7, 8]
-
-
-def test_records_take_bounded_space_and_the_latest_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "metrics.jsonl"
-    line = len(json.dumps(replace(RECORD, round=10).to_dict())) + 1
-    monkeypatch.setattr(jsonl, "LARGEST_BYTES", 10 * line + 5)
-    for begin in (10, 40):
-        lines = JsonLinesFile(path)
-        for number in range(begin, begin + 25):
-            lines.write(replace(RECORD, round=number))
-        lines.close()
-    before = path.with_name("metrics.jsonl.1")
-    kept = [record.round for each in (before, path) for record in read_records(each)]
-    assert kept == list(range(45, 65))
-    assert sum(each.stat().st_size for each in tmp_path.iterdir()) <= 2 * jsonl.LARGEST_BYTES
-    assert before.stat().st_mode & 0o077 == 0
+    assert [r.round for r in read_history(tmp_path)] == [7, 8]
 
 
 def test_a_full_disk_is_named_by_the_metrics_file(tmp_path: Path) -> None:
-    lines = JsonLinesFile(tmp_path / "metrics.jsonl")
+    lines = JsonLinesFile(tmp_path / "metrics.jsonl", MOST)
     lines.file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
     with pytest.raises(DiskFullError, match="Free some space"):
         lines.write(RECORD)
@@ -262,7 +245,7 @@ def test_the_config_decides_what_is_opened(
     for sink in sinks:
         sink.write(RECORD)
         sink.close()
-    assert read_records(folder.metrics) == [RECORD]
+    assert read_history(tmp_path) == [RECORD]
     assert RoundRecord.from_dict(json.loads(capsys.readouterr().out)) == RECORD
 
 
@@ -316,7 +299,7 @@ from node.errors import DiskFullError
 from node.monitor.jsonl import JsonLinesFile
 from tests.node.monitor.test_monitor import rounds
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-lines = JsonLinesFile(Path(sys.argv[1]))
+lines = JsonLinesFile(Path(sys.argv[1]), 1 << 20)
 first, second, third, fourth = rounds(4)
 lines.write(first)
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -332,4 +315,4 @@ lines.write(fourth)
 """
     path = tmp_path / "metrics.jsonl"
     subprocess.run([sys.executable, "-c", script, str(path)], check=True, cwd=ROOT, timeout=60)
-    assert read_records(path) == rounds(4)
+    assert read_history(tmp_path) == rounds(4)

@@ -140,7 +140,7 @@ def test_an_update_that_made_no_step_has_no_figures() -> None:
 def test_a_figure_that_is_no_number_is_left_out_and_the_others_are_not(tmp_path: Path) -> None:
     record = Parts().record(outcome(replace(UPDATE, ratio_max=math.inf, engine_gap=math.nan)))
     path = tmp_path / "metrics.jsonl"
-    with closing(JsonLinesFile(path)) as file:
+    with closing(JsonLinesFile(path, 1 << 20)) as file:
         file.write(record)
     written = json.loads(path.read_text())
     assert written["ratio_max"] is None and written["engine_gap"] is None

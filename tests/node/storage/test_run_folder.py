@@ -129,7 +129,7 @@ def test_nothing_that_a_node_writes_is_for_other_users(tmp_path, careless):
     start_logging(folder.log, "info")
     logging.getLogger().handlers[0].close()
     logging.getLogger().handlers[:], logging.getLogger().level = handlers, level
-    JsonLinesFile(folder.metrics).close()
+    JsonLinesFile(folder.metrics, 1 << 20).close()
     folder.write_status({})
     PeerCache(folder.peer_cache).remember(["/ip4/127.0.0.1/tcp/1"])
     assert open_to_others(folder.root) == {}

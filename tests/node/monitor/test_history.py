@@ -1,0 +1,212 @@
+"""The records of a long run: bounded, and readable from the first round to the last."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.config.config import Config
+from node.errors import NodeError
+from node.monitor.history import read_history, read_records
+from node.monitor.jsonl import JsonLinesFile
+from node.monitor.record import RoundRecord
+from node.monitor.sinks import open_sinks
+from node.monitor.thinning import Line, thinned
+from node.storage.run_folder import RunFolder
+from tests.node.monitor.test_monitor import RECORD
+from tests.swarm.test_journal import killed_after
+
+ROOT = Path(__file__).parents[3]
+EVERY = 10
+"""Rounds between two evaluations, the first of which is in round 1."""
+LINE = len(json.dumps(replace(RECORD, round=10_000, reward_eval=0.5).to_dict())) + 1
+"""Bytes of a record at most."""
+
+
+def record(number: int) -> RoundRecord:
+    return replace(RECORD, round=number, reward_eval=0.5 if number % EVERY == 1 else None)
+
+
+def lines(folder: Path, most_lines: int) -> closing[JsonLinesFile]:
+    return closing(JsonLinesFile(folder / "metrics.jsonl", most_lines * LINE))
+
+
+def write(file: JsonLinesFile, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        file.write(record(number))
+
+
+def rounds(folder: Path) -> list[int]:
+    return [record.round for record in read_history(folder)]
+
+
+def size(folder: Path) -> int:
+    return sum(each.stat().st_size for each in folder.iterdir())
+
+
+def test_records_take_bounded_space_at_every_moment_and_span_the_whole_run(tmp_path: Path) -> None:
+    with lines(tmp_path, 200) as file:
+        for number in range(1, 3001):
+            file.write(record(number))
+            assert size(tmp_path) <= 200 * LINE
+    kept = rounds(tmp_path)
+    assert kept[0] == 1
+    assert kept[-25:] == list(range(2976, 3001)), "the newest stand in full"
+    gaps = [later - earlier for earlier, later in pairwise(kept)]
+    assert max(gaps) <= 1024, "no stretch of the run is gone"
+    assert (tmp_path / "metrics.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_what_stays_is_whole_and_rounds_that_were_evaluated_stay_longest(tmp_path: Path) -> None:
+    with lines(tmp_path, 200) as file:
+        write(file, range(1, 3001))
+    history = read_history(tmp_path)
+    assert history == [record(each.round) for each in history]
+    old = [each for each in history if each.round < 1500]
+    assert len(old) >= 4 and all(each.reward_eval is not None for each in old)
+
+
+def test_a_run_that_goes_on_with_less_room_is_thinned_to_it(tmp_path: Path) -> None:
+    with lines(tmp_path, 1000) as file:
+        write(file, range(1, 901))
+    with lines(tmp_path, 100) as file:
+        write(file, [901])
+    assert size(tmp_path) <= 100 * LINE
+    assert rounds(tmp_path)[0] == 1 and rounds(tmp_path)[-1] == 901
+
+
+def test_the_second_file_of_an_earlier_release_becomes_part_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with lines(tmp_path, 100) as file:
+        write(file, range(1, 41))
+    path.rename(tmp_path / "metrics.jsonl.1")
+    with lines(tmp_path, 100) as file:
+        assert rounds(tmp_path) == list(range(1, 41))
+        write(file, range(41, 50))
+    assert rounds(tmp_path) == list(range(1, 50))
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_rounds_done_again_stand_in_the_history_once_as_they_were_done_last(tmp_path: Path) -> None:
+    with lines(tmp_path, 100) as file:
+        write(file, range(1, 16))
+        for number in (11, 12):
+            file.write(replace(record(number), reward_own=0.75))
+        assert rounds(tmp_path) == list(range(1, 13))
+        assert [each.reward_own for each in read_history(tmp_path)[-3:]] == [0.25, 0.75, 0.75]
+        assert len(read_records(tmp_path)) == 17
+        write(file, range(13, 200))
+    assert read_history(tmp_path) == read_records(tmp_path), "what is thinned has lost the rest"
+
+
+def test_a_half_last_line_is_not_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_history(tmp_path) == []
+    with lines(tmp_path, 100) as file:
+        write(file, [1, 2])
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"round": 3, "poli')
+    assert rounds(tmp_path) == [1, 2]
+    for damage in (b"\0\0\0\n", b"[]\n", b'{"round": 3}\n', b"\xff\n"):
+        path.write_bytes(whole + damage)
+        with pytest.raises(NodeError, match=r"line 3 is no record.*metrics\.jsonl.*Take that line"):
+            read_history(tmp_path)
+
+
+def test_a_damaged_line_is_taken_out_when_there_is_no_room_for_all(tmp_path: Path, caplog) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with lines(tmp_path, 10) as file:
+        write(file, range(1, 9))
+        path.write_bytes(path.read_bytes().replace(b'{"round": 3', b"gone"))
+    with lines(tmp_path, 10) as file:
+        write(file, range(9, 13))
+    assert 3 not in rounds(tmp_path) and rounds(tmp_path)[-1] == 12
+    assert "damaged line" in caplog.text
+
+
+def test_a_full_disk_costs_no_line_when_older_rounds_are_to_be_thinned(tmp_path: Path) -> None:
+    script = """
+import resource, signal, sys
+from pathlib import Path
+from node.errors import NodeError
+from tests.node.monitor.test_history import LINE, lines, record, rounds, write
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+folder = Path(sys.argv[1])
+with lines(folder, 20) as file:
+    write(file, range(1, 21))
+    before = rounds(folder)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5 * LINE, most))
+    for number in range(21, 25):
+        try:
+            file.write(record(number))
+        except NodeError:
+            assert rounds(folder) == before
+            assert [each.name for each in folder.iterdir()] == ["metrics.jsonl"]
+        else:
+            raise AssertionError("there was no room")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    file.write(record(25))
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, cwd=ROOT, timeout=60)
+    assert rounds(tmp_path)[-5:] == list(range(21, 26))
+
+
+@pytest.mark.parametrize("count", [1, 39, 58, 300])
+def test_a_killed_process_loses_no_line_and_leaves_no_half_file(tmp_path: Path, count: int) -> None:
+    script = """
+        import sys
+        from pathlib import Path
+        from tests.node.monitor.test_history import lines, record
+        with lines(Path(sys.argv[1]), 40) as file:
+            for number in range(1, 10**9):
+                file.write(record(number))
+                print(number, flush=True)
+    """
+    told = [int(line) for line in killed_after(count, script, tmp_path)]
+    assert rounds(tmp_path)[0] == 1
+    assert rounds(tmp_path)[-1] in (told[-1], told[-1] + 1)
+    with lines(tmp_path, 40) as file:
+        write(file, [10**9])
+    assert rounds(tmp_path)[-1] == 10**9
+
+
+def test_the_configuration_says_how_much_room_there_is(tmp_path: Path) -> None:
+    config = Config.with_overrides({"monitor.metrics_mib": 1, "monitor.live": False})
+    large = replace(RECORD, counters={"x" * 1000: 1.0})
+    sinks = open_sinks(config, RunFolder(tmp_path))
+    for number in range(1, 1200):
+        sinks[0].write(replace(large, round=number))
+    for sink in sinks:
+        sink.close()
+    assert size(tmp_path) <= 1 << 20
+    assert 300 < len(rounds(tmp_path)) < 1100 and rounds(tmp_path)[0] == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.booleans()), min_size=1, max_size=300),
+    st.integers(0, 300),
+)
+def test_thinning_keeps_the_ends_keeps_to_its_room_and_to_what_it_kept_before(
+    found: list[tuple[int, bool]], most: int
+) -> None:
+    all_of = [Line(number, evaluated, 1) for number, evaluated in found]
+    kept = thinned(all_of, most)
+    last = [p for p, line in enumerate(all_of) if all(n > line.round for n, _ in found[p + 1 :])]
+    assert kept == sorted(kept) and set(kept) <= set(last)
+    assert len(kept) <= max(most, 24)
+    assert kept[-1] == len(found) - 1
+    again = thinned([all_of[place] for place in kept], most)
+    assert [kept[place] for place in again] == kept or len(kept) > most
+    if len(last) <= most:
+        assert kept == last
