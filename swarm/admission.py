@@ -46,6 +46,11 @@ Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
 _SEEN = "SELECT digest FROM seen WHERE author=? AND epoch=? AND number=?"
 
 
+def oldest_epoch(manifest: Manifest, now: float) -> int:
+    """Groups of epochs before it are too old to be admitted at unix time ``now`` or later."""
+    return epoch_of(now, manifest.epoch_seconds) - manifest.max_age_epochs - AHEAD_EPOCHS
+
+
 class Admission:
     """Turns frames into groups with rewards of our own, and keeps the authors' accounts.
 
@@ -237,8 +242,7 @@ class Admission:
                     findings.refused[refusals.REPLAY] += 1
                 else:
                     findings.refused[refusals.EQUIVOCATION] += 1
-            epoch = epoch_of(now, self._manifest.epoch_seconds)
-            oldest = epoch - self._manifest.max_age_epochs - AHEAD_EPOCHS
+            oldest = oldest_epoch(self._manifest, now)
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen
 

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 MEMORY = ":memory:"
 BUSY_SECONDS = 5.0
+LARGEST_LOG = 4 << 20
 # TaskIndexes of epochs further back are forgotten: more than any manifest's ``max_age_epochs``.
 KEPT_EPOCHS = 1 << 21
 # Of the last epochs drawn from none is forgotten, however far a clock runs ahead before it is put
@@ -31,6 +32,9 @@ DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
     SELECT epoch FROM draws ORDER BY epoch DESC LIMIT ?
 )
 """
+
+# What must hold beyond the loss of the file; the rest is groups and frames on their way.
+KEPT_TABLES = ("numbers", "draws", "seen", "used", "accounts", "refusals")
 
 _SEQUENCE = "last_sequence"
 _RESTORED = "restored_ms"
@@ -71,6 +75,8 @@ class Journal:
 
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA journal_mode=WAL")
+        # Else the file beside it keeps the size of the largest transaction that there ever was.
+        self._connection.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
         findings = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if findings != ("ok",):
             raise JournalCorrupt(self.path, f"quick check says {findings[0]!r}", RESTORED)
@@ -172,7 +178,10 @@ class Journal:
         return None if milliseconds is None else milliseconds / 1000
 
     def backup(self, target: Path | None = None) -> Path:
-        """Copy the journal while it is in use; the previous copy stays until this one is whole.
+        """Copy what a restored journal needs; the previous copy stays until this one is whole.
+
+        Groups and frames are not in it: a restored journal could not tell which groups were used
+        since, and the next epoch has frames of its own.
 
         Args:
             target: the copy; beside the journal when None.
@@ -187,12 +196,21 @@ class Journal:
             make_private(unfinished)
             copy = sqlite3.connect(unfinished)
             try:
-                self._connection.backup(copy)
-                copy.execute("PRAGMA journal_mode=DELETE")
+                bring_up_to_date(copy, 0)
             finally:
                 copy.close()
+            self._copy_into(unfinished)
             replace_durably(unfinished, target)
         return target
+
+    def _copy_into(self, target: Path) -> None:
+        self._connection.execute("ATTACH ? AS copy", (str(target),))
+        try:
+            with self.transaction() as connection:
+                for table in KEPT_TABLES:
+                    connection.execute(f"INSERT INTO copy.{table} SELECT * FROM main.{table}")
+        finally:
+            self._connection.execute("DETACH copy")
 
     def close(self) -> None:
         """Release the file; using the journal afterwards is an error."""

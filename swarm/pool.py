@@ -18,13 +18,26 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
 KEPT_USES = 1 << 16
-"""Uses that are remembered: several times as many as there can be before a group is too old to be
-admitted again, and few enough for the journal to stop growing within an hour of fast rounds."""
+"""Uses remembered at most, where checkpoints are far apart: several times as many as there can be
+before a group is too old to be admitted again."""
+LEAST_USES = 1 << 12
+"""Latest uses that are remembered in any case, so that one can look what updates were made of."""
+FORGOTTEN_AT_ONCE = 1 << 12
+"""Uses that one transaction forgets, so that the network's thread never waits long for it."""
 _OWN = b""
 _THIS = "author=? AND epoch=? AND number=?"
 _INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
 _USE = "INSERT INTO used (author, epoch, number, step, trained) VALUES (?, ?, ?, ?, ?)"
 _FORGET = "DELETE FROM used WHERE use<=(SELECT max(use) FROM used)-?"
+_FORGET_MOOT = """
+DELETE FROM used WHERE use IN (
+    SELECT use FROM used
+    WHERE use<=(SELECT max(use) FROM used)-? AND (author=? OR epoch<?) LIMIT ?
+) RETURNING author, epoch
+"""
+_FORGOTTEN = "forgotten_epoch"
+_READ_FORGOTTEN = "SELECT coalesce(max(value), -1) FROM numbers WHERE name=?"
+_NOTE_FORGOTTEN = "REPLACE INTO numbers VALUES (?, ?)"
 
 
 class Pool:
@@ -38,12 +51,15 @@ class Pool:
         max_groups: groups held at most.
         max_age_s: seconds after admission at which a group is no longer offered.
         clock: tells the age.
-        counters: ``pool_evicted{reason=aged|full}``, ``pool_refused{reason=used|duplicate}`` and
-            ``pool_gone`` (chosen, but evicted before it was consumed) are counted here.
+        counters: ``pool_evicted{reason=aged|full}``,
+            ``pool_refused{reason=used|duplicate|forgotten}`` and ``pool_gone`` (chosen, but evicted
+            before it was consumed) are counted here.
         max_bytes: stored bytes held at most.
         max_uses: updates that a group may be part of.
         newcomer_share, salt: see :class:`swarm.eviction.PoolLimits`.
-        kept_uses: uses remembered; of earlier ones neither the groups nor the lineage is known.
+        kept_uses: uses remembered at most; of earlier ones neither the groups nor the lineage is
+            known.
+        least_uses: the latest of them, which :meth:`forget` leaves.
     """
 
     def __init__(
@@ -59,6 +75,7 @@ class Pool:
         newcomer_share: float = 0.25,
         salt: bytes = b"",
         kept_uses: int = KEPT_USES,
+        least_uses: int = LEAST_USES,
     ) -> None:
         self._journal = journal
         self._max_age_s = max_age_s
@@ -68,18 +85,24 @@ class Pool:
         self._accounts = Accounts(journal, clock)
         self._max_uses = max_uses
         self._kept_uses = kept_uses
+        self._least_uses = least_uses
 
     def add(self, groups: Iterable[PooledGroup]) -> int:
         """Take in groups that are neither here nor used; returns how many.
 
+        Of epochs of which uses were forgotten none is taken in: it may have been among them.
         Over the limits :mod:`swarm.eviction` says whose groups leave; of one author those without
         advantage go before the others, the oldest first.
         """
+        groups = list(groups)
         rows = [_row(group) for group in groups]
         added = 0
         with self._journal.transaction() as connection:
-            for row in rows:
-                if connection.execute(f"SELECT 1 FROM used WHERE {_THIS}", row[:3]).fetchone():
+            forgotten = _forgotten(connection)
+            for row, group in zip(rows, groups, strict=True):
+                if group.group.epoch <= forgotten:
+                    self._counters.add("pool_refused", reason="forgotten")
+                elif connection.execute(f"SELECT 1 FROM used WHERE {_THIS}", row[:3]).fetchone():
                     self._counters.add("pool_refused", reason="used")
                 elif connection.execute(_INSERT, row).rowcount:
                     added += 1
@@ -169,6 +192,29 @@ class Pool:
         with self._journal.transaction() as connection:
             connection.execute("UPDATE used SET trained=0 WHERE step>?", (step,))
 
+    def forget(self, epoch: int) -> int:
+        """Forget uses that can matter no more, but for the latest; returns how many.
+
+        Own draws are never handed out again, and an external group of a forgotten epoch is never
+        taken in again, however far the clock is put back. To go back to a checkpoint takes nothing
+        of what is forgotten: an update of which nothing is known is as good as struck.
+
+        Args:
+            epoch: groups of earlier ones are too old to be admitted.
+        """
+        total, found = 0, FORGOTTEN_AT_ONCE
+        while found == FORGOTTEN_AT_ONCE:
+            with self._journal.transaction() as connection:
+                rows = connection.execute(
+                    _FORGET_MOOT, (self._least_uses, _OWN, epoch, FORGOTTEN_AT_ONCE)
+                ).fetchall()
+                latest = max((of for author, of in rows if author != _OWN), default=-1)
+                if latest > _forgotten(connection):
+                    connection.execute(_NOTE_FORGOTTEN, (_FORGOTTEN, latest))
+            found = len(rows)
+            total += found
+        return total
+
     def _oldest(self) -> float:
         return self._clock.time() - self._max_age_s
 
@@ -190,6 +236,12 @@ class Pool:
         query = "SELECT author, epoch, number, informative, received, size FROM pool"
         held = [Held(GroupKey(*row[:3]), *row[3:]) for row in connection.execute(query)]
         return over_limits(held, self._limits, self._accounts.proven())
+
+
+def _forgotten(connection: sqlite3.Connection) -> int:
+    """The last epoch of which uses of external groups were forgotten."""
+    epoch: int = connection.execute(_READ_FORGOTTEN, (_FORGOTTEN,)).fetchone()[0]
+    return epoch
 
 
 def _row(pooled: PooledGroup) -> tuple[object, ...]:

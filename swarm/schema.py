@@ -31,7 +31,7 @@ CREATE INDEX used_step ON used (step);
 """
 
 TABLES = f"""
--- journal: numbers that must never be handed out twice
+-- journal: numbers that must never be handed out twice; pool: the last forgotten epoch
 CREATE TABLE numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE draws (epoch INTEGER PRIMARY KEY, next INTEGER NOT NULL);
 

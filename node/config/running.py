@@ -83,8 +83,8 @@ class MonitorSection(Section):
     loggers: Texts = kind_key(
         LOGGERS,
         (),
-        'Where else records go: "tensorboard" writes event files into the run folder (needs the '
-        "extra: swarm-node[tensorboard]).",
+        'Where else records go: "tensorboard" writes event files into the run folder, where '
+        "nothing bounds them (needs the extra: swarm-node[tensorboard]).",
     )
     loggers_options: dict[str, Options] = key(
         {}, "Settings of those loggers that have any of their own, a table for each name."

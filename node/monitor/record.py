@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 PHASES = (
@@ -108,13 +109,13 @@ class RoundRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return asdict(self)
+        values = ((name, getattr(self, name)) for name in _names())
+        return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
         """The inverse of :meth:`to_dict`; keys of other versions are left out."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{k: v for k, v in values.items() if k in known})
+        return cls(**{name: values[name] for name in _names() if name in values})
 
     def scalars(self) -> dict[str, float]:
         """Every single figure by name, absent ones left out; phases as ``seconds_<phase>``
@@ -127,3 +128,8 @@ class RoundRecord:
         flat.update({f"seconds_{phase}": float(s) for phase, s in self.seconds.items()})
         flat.update({f"staleness_{steps}": float(n) for steps, n in self.staleness.items()})
         return flat
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    return tuple(f.name for f in fields(RoundRecord))

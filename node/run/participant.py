@@ -29,9 +29,11 @@ from node.tasks.sandbox.walls import find_walls
 from node.tasks.verifier.pool import VerifierPool
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import Manifest
+from swarm.admission import oldest_epoch
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import open_or_restore
+from swarm.pool import Pool
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +94,11 @@ class Participant(Opened):
             ]
         )
 
+    def _save(self, number: int, progress: RunState, trainer: Trainer, pool: Pool) -> None:
+        """Write a checkpoint, and beside it a copy of a journal that forgot what is out of date."""
+        pool.forget(oldest_epoch(self.membership.manifest, self._clock.time()))
+        progress.save(number, trainer)
+
     def _open(self, stack: ExitStack) -> None:
         config, clock, stage = self.config, self._clock, self._stage
         stage("opening the journal")
@@ -132,7 +139,7 @@ class Participant(Opened):
         self.recorder = Recorder(self.membership.status, experience.pool, self.counters)
         self.rounds = trainer.rounds(
             publish=self.membership.publish,
-            save=lambda number: progress.save(number, trainer),
+            save=lambda number: self._save(number, progress, trainer, experience.pool),
             rate=progress.rate,
             report=self.recorder.report,
             done=progress.round,

@@ -11,7 +11,7 @@ import pytest
 from swarm import schema
 from swarm.common import durable_file
 from swarm.common.clock import VirtualClock
-from swarm.journal import Journal, JournalError, backup_path, open_or_restore
+from swarm.journal import LARGEST_LOG, Journal, JournalError, backup_path, open_or_restore
 from swarm.schema import VERSION
 from tests.swarm.experience_parts import START
 
@@ -119,3 +119,41 @@ def test_a_backup_is_on_the_disk_before_it_takes_its_name(path, clock, monkeypat
     monkeypatch.setattr(durable_file, "fsync_path", note)
     journal.backup()
     assert flushed == [(target.name + ".tmp", False), (path.parent.name, True)]
+
+
+def test_a_backup_has_what_a_restored_journal_needs_and_nothing_else(path, clock) -> None:
+    journal = Journal(path, clock)
+    rows = {
+        "draws": "(41, 7)",
+        "seen": "(x'aa', 41, 3, x'00')",
+        "used": "(1, x'aa', 41, 3, 9, 1)",
+        "accounts": "(x'aa', 1, 2, 3, 0.5, 1.7e9, 0, 1.7e9, 0.25, 1.7e9, 2.0)",
+        "refusals": "(x'aa', 'replay', 5)",
+        "frames": "(x'bb', 0, 0, 0, x'', 0, zeroblob(1000000))",
+        "waiting": "(1, 41, zeroblob(1000000))",
+        "pool": "(x'aa', 41, 3, 0, 1, 0, 'sums', 0, x'', 0, zeroblob(1000000), 0)",
+        "begun": "(0, 41, 0, 'sums', 0, 1, 0)",
+        "written": "(0, 0, NULL, zeroblob(1000000), x'', x'')",
+    }
+    with journal.transaction() as connection:
+        for table, row in rows.items():
+            connection.execute(f"INSERT INTO {table} VALUES {row}")
+    journal.claim("swarm", b"digest!")
+    copy = Journal(journal.backup(), clock)
+    kept = {table for table in rows if copy.read(f"SELECT count(*) FROM {table}") == [(1,)]}
+    assert kept == {"draws", "seen", "used", "accounts", "refusals"}
+    for table in {"numbers", *kept}:
+        query = f"SELECT * FROM {table}"
+        assert copy.read(query) == journal.read(query), table
+    assert backup_path(path).stat().st_size < 200_000 < 4_000_000 < path.stat().st_size
+
+
+def test_the_log_beside_a_journal_shrinks_again_after_a_large_transaction(path, clock) -> None:
+    log = path.with_name(f"{path.name}-wal")
+    with closing(Journal(path, clock)) as journal:
+        with journal.transaction() as connection:
+            connection.execute("INSERT INTO waiting VALUES (1, 41, zeroblob(20000000))")
+        assert log.stat().st_size > 3 * LARGEST_LOG
+        for _ in range(3):
+            journal.next_sequence()
+        assert log.stat().st_size <= LARGEST_LOG

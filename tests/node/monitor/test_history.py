@@ -67,6 +67,19 @@ def test_records_take_bounded_space_at_every_moment_and_span_the_whole_run(tmp_p
     assert (tmp_path / "metrics.jsonl").stat().st_mode & 0o077 == 0
 
 
+def test_a_hundred_thousand_rounds_keep_to_a_mebibyte_and_are_read_from_the_first_to_the_last(
+    tmp_path: Path,
+) -> None:
+    last = 100_000
+    with closing(JsonLinesFile(tmp_path / "metrics.jsonl", 1 << 20)) as file:
+        write(file, range(1, last + 1))
+    assert size(tmp_path) <= 1 << 20
+    kept = rounds(tmp_path)
+    assert (kept[0], kept[-100:]) == (1, list(range(last - 99, last + 1)))
+    for begin in range(0, last, last // 8):
+        assert sum(begin <= number < begin + last // 8 for number in kept) >= 4
+
+
 def test_what_stays_is_whole_and_rounds_that_were_evaluated_stay_longest(tmp_path: Path) -> None:
     with lines(tmp_path, 200) as file:
         write(file, range(1, 3001))
