@@ -21,6 +21,7 @@ from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.experience import Experience
+from swarm.journal_errors import JournalError
 from swarm.publisher import Publisher
 from swarm.transport.transport import Transport
 
@@ -177,7 +178,10 @@ class Member:
             except Exception as error:
                 failures += 1
                 self._counters.add("member_failures", turn=name)
-                logger.exception("%s failed: %s (%d in a row)", name, error, failures)
+                if isinstance(error, JournalError):
+                    logger.error("the network's side cannot go on now: %s", error)
+                else:
+                    logger.exception("%s failed: %s (%d in a row)", name, error, failures)
                 if failures >= FAILURES_REPORTED:
                     self._failing[name] = error
             # A clock that was put back meanwhile shows less than nothing.

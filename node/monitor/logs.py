@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from copy import copy
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from rich.logging import RichHandler
 
+from node.errors import NodeError
 from node.monitor.printable import PrintableFormatter, printable, say
 from node.monitor.terminal import Terminal
+from swarm.common.clock import Clock, SystemClock
 from swarm.common.private_file import make_private
+from swarm.common.repeats import Repeats
+from swarm.journal_errors import JournalError
 
 STDOUT, STDERR = 1, 2
 OURS = ("node", "swarm", "protocol")
@@ -21,17 +26,28 @@ FILE_BYTES = 10_000_000
 FILES = 3
 
 
-def start_logging(path: Path, level: str, *, debug: bool = False) -> None:
+def start_logging(
+    path: Path, level: str, *, debug: bool = False, clock: Clock | None = None
+) -> None:
     """Send messages of this program at ``level`` and warnings of its libraries to ``path``.
 
-    The file is bounded: three of 10 MB at most. With ``debug`` the terminal shows everything
-    that goes to the file, with stack traces. Where standard error is that very file, each message
-    stands in it once.
+    The file is bounded: three of 10 MB at most. What repeats is told once in ten minutes
+    (:mod:`swarm.common.repeats`), and an error that names its remedy without a stack trace. With
+    ``debug`` the terminal shows everything that goes to the file, with all stack traces. Where
+    standard error is that very file, each message stands in it once.
+
+    Args:
+        clock: the system's when None.
     """
     file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
-    file.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    file.setFormatter(PrintableFormatter(line) if debug else _RemediesFormatter(line))
+    handlers = [file] if goes_to(STDERR, path) else [file, _terminal(debug)]
+    repeats = Repeats(clock or SystemClock())
+    for handler in handlers:
+        handler.addFilter(repeats)
     root = logging.getLogger()
-    root.handlers[:] = [file] if goes_to(STDERR, path) else [file, _terminal(debug)]
+    root.handlers[:] = handlers
     root.setLevel(logging.WARNING)
     for name in OURS:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else level.upper())
@@ -96,6 +112,19 @@ class _MessageOnly(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(" ".join(record.getMessage().split()))
+
+
+class _RemediesFormatter(PrintableFormatter):
+    """Puts an error that says what to do about it into the line, in place of a stack trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, NodeError | JournalError):
+            record = copy(record)
+            text = record.getMessage()
+            record.msg = text if str(error) in text else f"{text}: {error}"
+            record.args, record.exc_info, record.exc_text = (), None, None
+        return super().format(record)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -23,6 +23,10 @@ class Clock(Protocol):
         """Unix time, seconds."""
         ...
 
+    def monotonic(self) -> float:
+        """Seconds since some moment; it never goes back, whatever the wall clock does."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``; at once when not positive."""
         ...
@@ -33,6 +37,9 @@ class SystemClock:
 
     def time(self) -> float:
         return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds))
@@ -51,6 +58,9 @@ class VirtualClock:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def time(self) -> float:
+        return self._now
+
+    def monotonic(self) -> float:
         return self._now
 
     async def sleep(self, seconds: float) -> None:

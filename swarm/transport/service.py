@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from swarm.common.counters import Counters
 from swarm.transport.guests import Guests
 from swarm.transport.places import Place, Places
-from swarm.transport.transport import Handler, Limits, Refusal
+from swarm.transport.transport import Handler, Limits, Refusal, TransportError
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,10 @@ class Service:
             return await self._handler(peer, request)
         except Refusal as refusal:
             raise self._turned_away(peer, refusal.reason) from None
+        except TransportError as error:
+            # of the process that the handler is in, which has told where it comes from
+            logger.error("handler of %s failed on a request of %s: %s", self.protocol, peer, error)
+            raise self.refusal("internal") from None
         except Exception:
             logger.exception("handler of %s failed on a request of %s", self.protocol, peer)
             raise self.refusal("internal") from None

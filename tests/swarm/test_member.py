@@ -225,3 +225,24 @@ def test_status_names_peers_with_what_they_last_announced() -> None:
         assert (peer.connected, peer.policy_step, peer.groups) == (True, 3, 2)
 
     asyncio.run(scenario())
+
+
+def test_a_journal_that_fails_every_turn_is_told_in_the_same_words_and_without_a_trace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        swarm = MemorySwarm()
+        anna = await swarm.join("anna")
+        anna.outbox.take = broken
+        running = asyncio.ensure_future(anna.member.run())
+        await swarm.clock.advance(EPOCH_SECONDS)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(scenario())
+    told = [record for record in caplog.records if record.name == "swarm.member"]
+    assert len(told) >= 4
+    (words,) = {record.getMessage() for record in told}
+    assert "journal journal.db: disk full; make room" in words
+    assert not any(record.exc_info for record in told)

@@ -16,6 +16,7 @@ from typing import Any
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.common.processes import socket_at_stdin
+from swarm.common.repeats import Repeats
 from swarm.transport.apart.link import Link
 from swarm.transport.apart.thrift import be_thrifty
 from swarm.transport.hivemind.transport import HivemindTransport
@@ -154,6 +155,7 @@ async def main() -> None:
     reader, writer = await asyncio.open_unix_connection(sock=socket_at_stdin())
     child = Child(reader, writer)
     handler = LinkHandler(child.link, child.counters)
+    handler.addFilter(Repeats(SystemClock()))
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     looking = asyncio.ensure_future(child.look_again())
     thrifty = asyncio.ensure_future(be_thrifty(child.daemon, child.counters))
