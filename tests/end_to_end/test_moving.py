@@ -49,8 +49,8 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join(
 
     beside = rounds(3, f"--peers={address}")
     assert swarm_of(beside) == home
-    assert all(record["peers"] == 0 for record in beside.records())
-    assert beside.records()[-1]["strangers"] == 1
+    assert all(record.peers == 0 for record in beside.records())
+    assert beside.records()[-1].strangers == 1
     told = " ".join(beside.out)
     typed = re.search(r"To move there with this policy: swarm-node join (.*?)\. To begin", told)
     assert typed, told
@@ -59,16 +59,16 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join(
     moved = rounds(3, *shlex.split(typed[1]))
     assert swarm_of(moved) != home
     assert f"goes on from round {done}" in " ".join(moved.out)
-    assert [record["round"] for record in moved.records()] == list(
+    assert [record.round for record in moved.records()] == list(
         range(1, len(moved.records()) + 1)
     )
-    assert moved.records()[-1]["peers"] == 1
+    assert moved.records()[-1].peers == 1
     assert "moved from swarm" in moved.run.log.read_text()
 
     done = len(moved.records())
     back = rounds(1, f"--swarm={home[:8]}")
     assert swarm_of(back) == home
-    assert back.records()[-1]["round"] > done
+    assert back.records()[-1].round > done
     assert not (tmp_path / "swarm-run" / "swarms" / "move.json").exists()
 
 

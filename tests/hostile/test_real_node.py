@@ -142,10 +142,10 @@ def test_the_node_lives_and_learns_on(aftermath: Aftermath) -> None:
     state = aftermath.siege
     records = state.node.records()
     assert aftermath.rounds >= state.rounds + ROUNDS_AFTERWARDS
-    assert [r["round"] for r in records] == list(range(1, aftermath.rounds + 1))
+    assert [r.round for r in records] == list(range(1, aftermath.rounds + 1))
     failed = ("rounds_failed", "member_failures", "member_stopped", "daemon_restarts")
     assert {name: state.world.target.count(name) for name in failed} == dict.fromkeys(failed, 0)
-    figures = [r["grad_norm"] for r in records if r["groups_external"]]
+    figures = [r.grad_norm for r in records if r.groups_external]
     assert figures
     assert all(norm is not None and math.isfinite(norm) for norm in figures)
     assert aftermath.status == 0
@@ -158,7 +158,7 @@ def test_every_refusal_is_counted_under_its_reason(aftermath: Aftermath) -> None
     for reason, n in state.world.target.rows("SELECT reason, n FROM refusals"):
         charged[reason] += n
     assert set(charged) <= set(STRIKES)
-    counted = Counter(state.node.records()[-1]["refused"])
+    counted = Counter(state.node.records()[-1].refused)
     for name, n in state.world.target.counters().items():
         if found := BY_STREAM.fullmatch(name):
             counted[found[1]] += n

@@ -15,11 +15,11 @@ from swarm.pool import LEAST_USES, Pool
 from tests.swarm.admission_parts import EPOCH_SECONDS, Gate
 from tests.swarm.experience_parts import pooled, wait
 
-ROUNDS, OWN, EXTERNAL = 2_500, 32, 8
+ROUNDS, OWN, EXTERNAL = 1_250, 64, 16
 USES = ROUNDS * (OWN + EXTERNAL)
-SAVED = 50
+SAVED = 25
 """Rounds between two checkpoints, which forget what is out of date."""
-ROUNDS_AN_EPOCH = 25
+ROUNDS_AN_EPOCH = 12
 LARGEST = 4 << 20
 """Bytes of a journal with so small groups, whatever the number of rounds."""
 
@@ -27,7 +27,7 @@ LARGEST = 4 << 20
 def test_a_journal_and_its_copy_stay_small_over_a_hundred_thousand_uses(tmp_path: Path) -> None:
     gate, counters = Gate(tmp_path / "journal.sqlite"), Counters()
     clock, journal = gate.clock, gate.journal
-    pool = Pool(journal, 8, 60.0, clock, counters)
+    pool = Pool(journal, EXTERNAL, 60.0, clock, counters)
     accounts = Accounts(journal, clock)
     fresh, largest, trained = count(), 0, 0
     for step in range(1, ROUNDS + 1):
