@@ -59,9 +59,7 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join(
     moved = rounds(3, *shlex.split(typed[1]))
     assert swarm_of(moved) != home
     assert f"goes on from round {done}" in " ".join(moved.out)
-    assert [record.round for record in moved.records()] == list(
-        range(1, len(moved.records()) + 1)
-    )
+    assert [record.round for record in moved.records()] == list(range(1, len(moved.records()) + 1))
     assert moved.records()[-1].peers == 1
     assert "moved from swarm" in moved.run.log.read_text()
 
