@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from node.monitor.canvas import new_figure
+from node.monitor.curves import Curve
 from node.monitor.record import RoundRecord
 
 WINDOW = 9
@@ -15,11 +15,7 @@ WINDOW = 9
 
 def draw(records: Mapping[str, Sequence[RoundRecord]], path: Path) -> None:
     """Write a PNG with own reward (smoothed) and held-out reward of every node, by round."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)
     own, heldout = (
         {
@@ -53,10 +49,5 @@ def _panel(
 
 
 def _xy(points: list[tuple[int, float]], smooth: bool) -> tuple[Any, Any]:
-    if not points:
-        return np.array([]), np.array([])
-    x, y = np.array([p[0] for p in points]), np.array([p[1] for p in points])
-    if smooth and len(y) >= WINDOW:
-        y = np.convolve(y, np.ones(WINDOW) / WINDOW, mode="valid")
-        x = x[WINDOW // 2 : WINDOW // 2 + len(y)]
-    return x, y
+    curve = Curve.of(points).smoothed(WINDOW if smooth else 1)
+    return curve.rounds, curve.values

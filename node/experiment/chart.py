@@ -11,6 +11,7 @@ import numpy as np
 from node.experiment.measures import Recordings, Summary
 from node.experiment.recording import Recording
 from node.experiment.regime_summary import RegimeSummary
+from node.monitor.canvas import new_figure
 
 PAPER = {"8/0": 561.79, "6/2": 854.43, "4/4": 1093.31, "2/6": 945.87}
 """Cumulative rewards of arXiv 2509.08721, section 5."""
@@ -25,7 +26,7 @@ def draw(
     summaries: Sequence[Summary], recordings: Recordings, nodes: Collection[int], path: Path
 ) -> None:
     """Write the PNG of an experiment in which the rewards of these nodes are compared."""
-    figure = _figure(11, 4.4)
+    figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
     _curves(left, summaries, recordings, nodes)
     left.set_title("mean reward of own rollouts, band: standard error over seeds")
@@ -39,7 +40,7 @@ def draw_regimes(
 ) -> None:
     """Write a PNG with a panel for each regime."""
     rows = -(-len(regimes) // PANELS)
-    figure = _figure(3.4 * PANELS, 2.8 * rows)
+    figure = new_figure(3.4 * PANELS, 2.8 * rows)
     panels = figure.subplots(rows, PANELS, squeeze=False).flat
     for axes, summary, runs in zip(panels, regimes, recordings, strict=False):
         _curves(axes, summary.arms, runs, summary.judged)
@@ -48,15 +49,6 @@ def draw_regimes(
         axes.set_axis_off()
     panels[0].legend(frameon=False, fontsize="small")
     figure.savefig(path, dpi=130)
-
-
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _curves(

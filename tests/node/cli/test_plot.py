@@ -1,0 +1,180 @@
+"""``swarm-node plot`` finds runs and draws them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.monitor.jsonl import JsonLinesFile
+from node.storage.run_folder import RunFolder
+from tests.node.conftest import Terminal
+from tests.node.monitor.test_monitor import RECORD, rounds
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(folder: Path, count: int = 6, **changes: object) -> Path:
+    """A run folder of so many rounds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(JsonLinesFile(folder / "metrics.jsonl")) as file:
+        for record in rounds(count):
+            file.write(replace(record, **changes))
+    return folder
+
+
+def names(terminal: Terminal) -> list[str]:
+    """Runs in the lines of own reward, in their order."""
+    lines = terminal.out.splitlines()
+    begin = next(n for n, line in enumerate(lines) if "reward, own" in line)
+    end = next(n for n in range(begin, len(lines)) if "held-out" in lines[n])
+    block = [line.replace("reward, own", "").split() for line in lines[begin:end]]
+    return [cells[0] for cells in block if cells]
+
+
+def test_a_run_is_drawn_in_the_terminal_and_in_a_file(terminal: Terminal) -> None:
+    run(Path("mine"))
+    assert terminal("plot", "mine", "--terminal", "--out", "mine.png") == 0
+    assert Path("mine.png").read_bytes().startswith(b"\x89PNG")
+    assert "wrote mine.png" in terminal.out
+    assert "rounds 1 to 6" in terminal.out
+
+
+def test_without_a_name_it_is_the_node_that_is_here(terminal: Terminal, node: RunFolder) -> None:
+    run(node.root)
+    node.root.rename("swarm-run")
+    assert terminal("plot", "--terminal") == 0
+    assert "rounds 1 to 6" in terminal.out
+
+
+def test_a_node_is_found_by_its_config_where_it_keeps_its_run_elsewhere(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    run(Path("elsewhere"))
+    text = node.config.read_text().replace('run_dir = "."', 'run_dir = "../elsewhere"')
+    node.config.write_text(text)
+    for given in ("node", "node/node.toml"):
+        assert terminal("plot", given, "--terminal") == 0
+        assert "rounds 1 to 6" in terminal.out
+
+
+def test_a_folder_of_runs_is_all_of_them_in_the_order_of_their_numbers(terminal: Terminal) -> None:
+    for number in (10, 2, 1):
+        run(Path(f"demo/node-{number}"))
+    assert terminal("plot", "demo", "--terminal") == 0
+    assert names(terminal) == ["node-1", "node-2", "node-10"]
+
+
+def test_what_lies_beside_runs_and_is_none_is_told_and_left_out(terminal: Terminal) -> None:
+    run(Path("demo/node-1"))
+    Path("demo/seed").mkdir()
+    Path("demo/reward.png").touch()
+    given = [str(path) for path in sorted(Path("demo").iterdir())]
+    assert terminal("plot", *given, "--terminal") == 0
+    told = terminal.err.splitlines()
+    assert [line.split(". ")[0] for line in told] == [
+        "left out: not a run folder: demo/reward.png",
+        "left out: not a run folder: demo/seed",
+    ]
+
+
+def test_runs_of_the_same_name_are_told_apart_by_where_they_lie(terminal: Terminal) -> None:
+    for demo in ("monday", "tuesday"):
+        run(Path(demo, "node-1"))
+    assert terminal("plot", "monday", "tuesday", "monday/node-1", "--terminal") == 0
+    assert names(terminal) == ["monday/node-1", "tuesday/node-1"]
+
+
+def test_a_run_that_was_cut_in_two_files_and_went_back_is_read_once(terminal: Terminal) -> None:
+    run(Path("mine"), 4).joinpath("metrics.jsonl").rename("mine/metrics.jsonl.1")
+    with closing(JsonLinesFile(Path("mine/metrics.jsonl"))) as file:
+        for number in (5, 4, 5, 6):
+            file.write(replace(RECORD, round=number, reward_own=0.125))
+    with Path("mine/metrics.jsonl").open("a") as half:
+        half.write('{"round": 7, "rew')
+    assert terminal("plot", "mine", "--terminal", "--smooth", "1") == 0
+    assert "rounds 1 to 6" in terminal.out
+    line = next(line for line in terminal.out.splitlines() if "reward, own" in line)
+    assert line.split()[-3:] == ["0.250", "0.125", "0.750"]
+
+
+def test_smoothing_is_over_as_many_rounds_as_asked_for(terminal: Terminal) -> None:
+    run(Path("mine"), 40)
+    highest = []
+    for window in ("1", "80"):
+        assert terminal("plot", "mine", "--terminal", "--smooth", window) == 0
+        line = next(line for line in terminal.out.splitlines() if "reward, own" in line)
+        highest.append(line.split()[-1])
+    assert highest == ["1.000", "0.512"]
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "told"),
+    [
+        (["nowhere"], 2, "there is no run folder: nowhere. Name a run folder"),
+        (["mine", "nowhere"], 2, "there is no run folder: nowhere. Name a run folder"),
+        (["empty"], 1, "not a run folder: empty. Name a folder with a metrics.jsonl"),
+        (["file.txt"], 1, "not a run folder: file.txt. Name a folder with a metrics.jsonl"),
+        (["young"], 1, "no round is recorded yet in: young. Let its node finish a round"),
+        (["mine", "--out", "x.jpg"], 2, "--out: x.jpg. Name a file that ends in .png, .svg, .pdf."),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line_with_the_remedy(
+    terminal: Terminal, given: list[str], status: int, told: str
+) -> None:
+    run(Path("mine"))
+    run(Path("young"), 0)
+    Path("empty").mkdir()
+    Path("file.txt").touch()
+    assert terminal("plot", *given, *([] if "--out" in given else ["--terminal"])) == status
+    assert terminal.err.startswith(f"error: {told}")
+    assert len(terminal.err.splitlines()) == 1
+
+
+def test_a_node_that_never_ran_is_told_from_no_run_folder(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    assert terminal("plot", "node", "--terminal") == 1
+    assert terminal.err.startswith(f"error: no round is recorded yet in: {node.root}.")
+
+
+def test_a_pipe_without_a_file_is_asked_for_one(terminal: Terminal) -> None:
+    run(Path("mine"))
+    assert terminal("plot", "mine") == 2
+    assert "Add --out FILE.png, or --terminal" in terminal.err
+
+
+READS_ONLY = """
+import builtins, io, os, sys
+def watched(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(sys.argv[1]):
+        mode, flags = arguments[1], arguments[2]
+        assert not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT), arguments
+    if event in ("os.mkdir", "os.rename", "os.remove", "os.chmod", "os.utime"):
+        assert not str(arguments[0]).startswith(sys.argv[1]), (event, arguments)
+sys.addaudithook(watched)
+from node.cli.main import run
+sys.argv = ["swarm-node", "plot", sys.argv[1], "--out", sys.argv[2]]
+run()
+"""
+
+
+def test_a_run_folder_is_only_read(tmp_path: Path) -> None:
+    folder = run(tmp_path / "mine")
+    for path in (folder / "metrics.jsonl", folder):
+        path.chmod(path.stat().st_mode & 0o555)
+    chart = tmp_path / "chart.svg"
+    drawing = subprocess.run(
+        [sys.executable, "-c", READS_ONLY, str(folder), str(chart)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    folder.chmod(0o700)
+    assert (drawing.returncode, drawing.stderr) == (0, "")
+    assert chart.exists()
+    assert [path.name for path in folder.iterdir()] == ["metrics.jsonl"]
