@@ -140,7 +140,7 @@ class Generator:
                 self._unscored(task, found)
                 yield None
             else:
-                yield own_group(task, prompt_ids, samples, found.rewards)
+                yield own_group(task, prompt_ids, samples, found)
 
     def _unscored(self, task: OwnTask, refused: JudgeRefused) -> None:
         self._counters.add("own_groups_unscored", reason=refused.reason)

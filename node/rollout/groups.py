@@ -10,13 +10,19 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.policy.policy import Policy
 from node.rollout.own_task import OwnTask
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
+from swarm.judge import Verdict
 from swarm.pooled_group import PooledGroup
 
 
 @dataclass(frozen=True, slots=True)
 class OwnGroup:
-    """A group this node wrote, as it is shared and as it is trained on."""
+    """A group this node wrote, as it is shared and as it is trained on.
 
+    Attributes:
+        prompt: the question, before any chat template.
+    """
+
+    prompt: str
     group: Group
     training: TrainingGroup
 
@@ -37,9 +43,10 @@ class OwnGroup:
 
 
 def own_group(
-    task: OwnTask, prompt_ids: Sequence[int], samples: Sequence[Sample], rewards: Sequence[float]
+    task: OwnTask, prompt_ids: Sequence[int], samples: Sequence[Sample], verdict: Verdict
 ) -> OwnGroup:
-    """Join samples and rewards of one task."""
+    """Join the samples of one task and what was found of them."""
+    rewards = verdict.rewards
     completions = tuple(
         Completion(
             segments=(Segment(Writer.POLICY, s.text, s.tokens),),
@@ -55,7 +62,7 @@ def own_group(
         own=True,
     )
     group = Group(task.ref.env, task.ref.level, task.epoch, task.index, completions)
-    return OwnGroup(group, training)
+    return OwnGroup(verdict.prompt, group, training)
 
 
 def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:

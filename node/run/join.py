@@ -56,7 +56,8 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
             tell(note)
         status.run(node.membership)
         stack.callback(node.recorder.close)
-        for sink in (*open_sinks(config, folder, json=options.json), status):
+        sinks = open_sinks(config, folder, node.recorder.rollouts, json=options.json)
+        for sink in (*sinks, status):
             node.recorder.add(sink)
         node.rounds.run(config.schedule.rounds, stop)
     done = f"{node.rounds.round} rounds are done; the same command goes on from there"

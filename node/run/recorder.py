@@ -12,8 +12,10 @@ import psutil
 from node.learner.update_stats import UpdateStats
 from node.monitor.fenced import Fenced
 from node.monitor.record import RoundRecord
+from node.monitor.rollouts import LastRollouts
 from node.monitor.sink import Sink
 from node.run.outcome import Outcome
+from node.run.shown_rollouts import shown_rollouts
 from protocol.rollout import Finish
 from swarm.common.counters import Counters
 from swarm.member import MemberStatus
@@ -137,9 +139,14 @@ def _mean(values: list[float]) -> float | None:
 
 
 class Recorder:
-    """Makes a record of every round and hands it to all sinks."""
+    """Makes a record of every round and hands it to all sinks.
+
+    Attributes:
+        rollouts: some of each round, which are here when sinks get its record.
+    """
 
     def __init__(self, status: Callable[[], MemberStatus], pool: Pool, counters: Counters) -> None:
+        self.rollouts = LastRollouts()
         self._sinks: list[Sink] = []
         self._memory = 0.0
         self._memory_read = float("-inf")
@@ -161,5 +168,6 @@ class Recorder:
         if time.monotonic() - self._memory_read > MEMORY_SECONDS:
             self._memory, self._memory_read = resident_mb(), time.monotonic()
         record = record_of(outcome, self._status(), self._pool, self._counters, self._memory)
+        self.rollouts.add(shown_rollouts(outcome))
         for sink in self._sinks:
             sink.write(record)

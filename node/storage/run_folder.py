@@ -64,6 +64,11 @@ class RunFolder:
         return self.root / "metrics.jsonl"
 
     @property
+    def rollouts(self) -> Path:
+        """The last rollouts, to be looked at."""
+        return self.root / "rollouts.jsonl"
+
+    @property
     def log(self) -> Path:
         return self.root / "node.log"
 
@@ -137,8 +142,9 @@ class RunFolder:
         return sum(map(_size, found))
 
     def _files(self) -> list[Path]:
-        own = {self.config, self.metrics, self.status, self.manifest, self.peer_cache, self.journal}
-        return [path for name in own | {self.log, self.lock_file} for path in _kin(name)]
+        own = {self.config, self.metrics, self.rollouts, self.status, self.manifest}
+        own |= {self.peer_cache, self.journal, self.log, self.lock_file}
+        return [path for name in own for path in _kin(name)]
 
     def _trees(self) -> tuple[Path, ...]:
         return self.checkpoints, self.tensorboard, self.swarms

@@ -14,6 +14,8 @@ LINES = 8
 """Of messages that differ in what they name only, in one period."""
 MAX_KINDS = 1024
 _TOLD = "repeats_told"
+UNREPEATED = {_TOLD: True}
+"""What a message has as ``extra`` that is always told, such as a round's."""
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from node.monitor.loggers.tensorboard import TensorBoard
 from node.monitor.logs import start_logging
 from node.monitor.prometheus import Prometheus
 from node.monitor.record import RoundRecord
+from node.monitor.rollouts import LastRollouts
 from node.monitor.sinks import open_sinks
 from node.monitor.sparkline import BARS, sparkline
 from node.monitor.words import one_line
@@ -121,7 +122,7 @@ def test_a_sparkline_rises_with_its_values_and_keeps_to_its_width() -> None:
 
 def test_the_panel_shows_the_figures_and_keeps_the_last_evaluation() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
-    panel = LivePanel("bench", 20, console)
+    panel = LivePanel("bench", 20, LastRollouts(), console)
     panel.write(replace(RECORD, reward_eval=0.125))
     panel.write(replace(RECORD, round=8))
     panel.close()
@@ -169,7 +170,7 @@ def test_a_line_shows_a_dash_for_what_was_not_measured() -> None:
 
 def test_where_there_is_no_terminal_each_round_is_one_line() -> None:
     console = Console(file=io.StringIO(), width=20)
-    lines = PlainLines(console)
+    lines = PlainLines(0, console)
     for record in rounds(3):
         lines.write(record)
     shown = console.file.getvalue().splitlines()
@@ -241,7 +242,7 @@ def test_the_config_decides_what_is_opened(
 ) -> None:
     folder = RunFolder(tmp_path)
     config = Config.with_overrides({"monitor.prometheus_port": free_port()})
-    sinks = open_sinks(config, folder, json=True)
+    sinks = open_sinks(config, folder, LastRollouts(), json=True)
     for sink in sinks:
         sink.write(RECORD)
         sink.close()
@@ -259,7 +260,7 @@ def test_when_one_sink_cannot_open_the_others_are_released(
         {"monitor.prometheus_port": port, "monitor.loggers": ["tensorboard"], "monitor.live": False}
     )
     with pytest.raises(NodeError, match="tensorboard"):
-        open_sinks(config, RunFolder(tmp_path))
+        open_sinks(config, RunFolder(tmp_path), LastRollouts())
     Prometheus(port).close()
 
 

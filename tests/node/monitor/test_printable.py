@@ -17,6 +17,7 @@ from rich.text import Text
 from node.monitor.live import LivePanel
 from node.monitor.logs import start_logging
 from node.monitor.printable import MOST, guard_terminal, printable, say
+from node.monitor.rollouts import LastRollouts
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD
 
@@ -129,7 +130,7 @@ def test_a_table_shows_names_with_escapes_and_markup_as_they_are():
 def test_a_live_panel_takes_any_title():
     terminal = Terminal()
     terminal.file = io.StringIO()
-    panel = LivePanel("[/]" + ACTS, 3, terminal)
+    panel = LivePanel("[/]" + ACTS, 3, LastRollouts(), terminal)
     panel.write(RECORD)
     panel.close()
     shown = terminal.file.getvalue()

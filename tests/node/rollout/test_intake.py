@@ -10,6 +10,7 @@ from node.rollout.own_task import OwnTask
 from protocol.batch import encode_group
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
 from swarm.common.counters import Counters
+from swarm.judge import Verdict
 from swarm.pooled_group import PooledGroup
 from swarm.task_ref import TaskRef
 from tests.support import random_policy
@@ -144,7 +145,8 @@ def wrote(length: int, *, level: int = 0, times: int = 1) -> list[OwnGroup]:
     """Own groups of completions of one length."""
     tokens = Tokens((1,) * length, (-0.5,) * length, (0,) * length)
     sample, task = Sample(tokens, Finish.STOP, "x" * length), TaskRef("sums", level, 1)
-    return [own_group(OwnTask(task, 7, n), [1], [sample] * 8, (1.0,) * 8) for n in range(times)]
+    verdict = Verdict("?", (1.0,) * 8)
+    return [own_group(OwnTask(task, 7, n), [1], [sample] * 8, verdict) for n in range(times)]
 
 
 def test_a_right_answer_far_longer_than_own_ones_of_its_task_is_refused():

@@ -24,6 +24,7 @@ from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
+from swarm.judge import Verdict
 from swarm.member import MemberStatus, PeerInfo
 from swarm.pool import Pool
 from swarm.task_ref import TaskRef
@@ -60,7 +61,8 @@ def own(index: int, lengths: tuple[int, ...], rewards: tuple[float, ...]) -> Own
         )
         for n in lengths
     ]
-    return own_group(OwnTask(TaskRef("sums", 0, 1), 7, index), [1, 2], samples, rewards)
+    task = OwnTask(TaskRef("sums", 0, 1), 7, index)
+    return own_group(task, [1, 2], samples, Verdict(f"question {index}", rewards))
 
 
 def outcome(update: UpdateStats = UPDATE, **changes: object) -> Outcome:

@@ -1,0 +1,136 @@
+"""Keys are read without Enter, and the terminal is everybody's again afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+
+import pytest
+
+from node.monitor.keys import Keys
+from tests.node.monitor.job_control import ROOT, TerminalJob
+
+PROGRAM = """
+import os, signal, threading, time
+from node.monitor.keys import LOOK_SECONDS, Keys
+ended = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: ended.set())
+def tell(line):
+    os.write(1, (line + os.linesep).encode())  # whole, as several threads do
+def cursor(shown):
+    tell(f"cursor {shown}")
+    time.sleep(2 * LOOK_SECONDS)  # whoever still looks at the terminal does so now
+keys = Keys(lambda key: tell(f"key {key!a}"), cursor)
+keys.start()
+tell(f"reads {keys.reads}")
+while not ended.wait(3 * LOOK_SECONDS):
+    tell("alive")
+keys.close()
+keys.close()
+"""
+LOCAL_MODES = 3
+
+
+@pytest.fixture
+def job() -> Iterator[TerminalJob]:
+    with TerminalJob("-c", PROGRAM) as running:
+        running.until("reads True")
+        yield running
+
+
+def by_key(job: TerminalJob) -> bool:
+    """Whether the terminal hands on single keys, and echoes none."""
+    return not job.modes()[LOCAL_MODES] & (termios.ICANON | termios.ECHO)
+
+
+def test_a_key_is_told_at_once_and_the_terminal_comes_back(job: TerminalJob) -> None:
+    job.press(b"r")
+    job.until("key 'r'")
+    assert by_key(job)
+    os.kill(job.pid, signal.SIGTERM)
+    assert job.order("wait") == "exited 0"
+    assert job.modes() == job.before
+
+
+def test_a_key_that_sends_several_characters_is_none_of_them(job: TerminalJob) -> None:
+    job.press(b"x")
+    job.until("key 'x'")
+    job.press(b"\x1bOr")
+    assert "key" not in job.until("alive") + job.until("alive")
+    job.press(b"x")
+    job.until("key 'x'")
+
+
+def test_a_stopped_program_leaves_the_terminal_as_it_was_and_goes_on_with_keys(
+    job: TerminalJob,
+) -> None:
+    job.until("alive")
+    job.press(b"\x1a")
+    assert job.order("wait") == "stopped"
+    job.until("cursor True")
+    assert job.modes() == job.before
+    job.order("front")
+    os.kill(job.pid, signal.SIGCONT)
+    job.until("cursor False")
+    job.press(b"r")
+    job.until("key 'r'")
+    assert by_key(job)
+    job.press(b"\x1a")
+    assert job.order("wait") == "stopped", "the second time as well"
+    assert job.modes() == job.before
+
+
+def test_in_the_background_nothing_is_read_and_nothing_stops_the_program(job: TerminalJob) -> None:
+    job.until("alive")
+    job.press(b"\x1a")
+    assert job.order("wait") == "stopped"
+    job.order("back")
+    os.kill(job.pid, signal.SIGCONT)
+    job.press(b"r")
+    for _ in range(3):
+        job.until("alive")
+    assert job.modes() == job.before
+    job.order("front")
+    job.until("key 'r'")
+
+
+def test_a_program_that_is_ended_by_a_key_leaves_the_terminal_as_it_was(job: TerminalJob) -> None:
+    job.until("alive")
+    job.press(b"\x1c")
+    assert job.order("wait") == f"killed {signal.SIGQUIT.value}"
+    assert job.modes() == job.before
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    ignoring = f"import signal; signal.signal(signal.SIGTSTP, signal.SIG_IGN)\n{PROGRAM}"
+    with TerminalJob("-c", ignoring) as job:
+        job.until("reads True")
+        job.press(b"\x1a")
+        job.press(b"r")
+        job.until("key 'r'")
+
+
+def test_without_a_terminal_nothing_is_read_or_changed() -> None:
+    before = signal.getsignal(signal.SIGTSTP)
+    keys = Keys(lambda key: None, lambda shown: None)
+    keys.start()
+    assert not keys.reads
+    assert signal.getsignal(signal.SIGTSTP) is before
+    keys.close()
+
+
+def test_a_closed_standard_input_is_no_terminal() -> None:
+    program = PROGRAM.replace("while not", "ended.set()\nwhile not")
+    told = subprocess.run(
+        f'exec "{sys.executable}" -c "$PROGRAM" <&-',
+        shell=True,
+        env={**os.environ, "PROGRAM": program},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert (told.stdout, told.stderr) == ("reads False\n", "")
