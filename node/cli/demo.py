@@ -25,7 +25,9 @@ def command(
             show_default=False,
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each node.")] = 150,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=0, help="Rounds of each node; 0: until Ctrl-C.")
+    ] = 150,
     mix: Annotated[
         str,
         typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update."),
@@ -46,7 +48,10 @@ def command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Start a seed and several nodes with tiny models, show them live, and sum up."""
+    """Start a seed and several nodes with tiny models, show them live, and sum up.
+
+    It says how to join from another terminal; --rounds 0 leaves all the time for that.
+    """
     from node.config.kinds import ENGINES
     from node.demo.run import DemoSettings, run, table
     from node.monitor.terminal import Terminal

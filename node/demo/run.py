@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 
 from node.config.config import Config, write_config
 from node.config.kinds import ENGINES
 from node.demo.chart import draw
 from node.demo.processes import NodeProcess, stop_all
 from node.demo.summary import SwarmSummary, summarise_node, summarise_swarm, table
+from node.demo.tail import RecordTail
 from node.demo.view import SwarmView
 from node.engines.kind import EngineKind
 from node.errors import NodeError
 from node.monitor.history import read_history
-from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
 from node.storage.atomic_files import PRIVATE_FOLDER, write_new
 from protocol.identity import Identity
@@ -36,12 +35,16 @@ EPOCH_SECONDS = 2.0
 START_SECONDS = 90.0
 REFRESH_SECONDS = 0.5
 SLOW_START_SECONDS = 10.0
+EVALUATIONS = 15
+"""Of each node."""
+UNLIMITED = 150
+"""Rounds in which there are as many, where there is no last one."""
 MODELS = ("tiny", "tiny-wide")
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What ``swarm-node demo`` takes."""
+    """What ``swarm-node demo`` takes; 0 rounds: until Ctrl-C."""
 
     nodes: int = 4
     rounds: int = 150
@@ -52,7 +55,7 @@ class DemoSettings:
 
 
 def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
-    """Run the swarm to its last round and sum it up; Ctrl-C sums up what there is.
+    """Run the swarm to its last round, or until Ctrl-C, and sum it up.
 
     Args:
         folder: new folder for everything the processes write, the chart included.
@@ -70,16 +73,25 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
     started = time.monotonic()
     folder.mkdir(parents=True)
     threads = max(1, (os.cpu_count() or 1) // settings.nodes)
+    console.print(opening(settings, folder), soft_wrap=True, highlight=False)
     with swarm_of(settings, folder, threads) as (address, nodes):
-        console.print("join from another terminal with:")
+        console.print("as long as this runs, join from another terminal with:")
         console.print(f"  swarm-node join --peers {address}", soft_wrap=True, highlight=False)
-        view = SwarmView(settings.rounds, settings.nodes)
+        view = SwarmView(settings.rounds, settings.nodes, console)
         try:
-            watch(nodes, view, console)
+            watch(nodes, view)
         except KeyboardInterrupt:
             console.print("stopping")
         stop_all(list(nodes.values()))
     return summarise(folder, nodes, time.monotonic() - started)
+
+
+def opening(settings: DemoSettings, folder: Path) -> str:
+    """What is about to run, and until when."""
+    until = "until Ctrl-C"
+    if settings.rounds:
+        until = f"to round {settings.rounds}; with --rounds 0 it goes on until Ctrl-C"
+    return f"a swarm of {settings.nodes} and a seed in {folder}, {until}"
 
 
 @contextmanager
@@ -148,20 +160,19 @@ def node_overrides(
         # Small pieces keep a node's memory small; the gradient is the same.
         "learner.micro_batch_tokens": 1024,
         "schedule.rounds": settings.rounds,
-        "schedule.eval_every": max(1, settings.rounds // 15),
+        "schedule.eval_every": max(1, (settings.rounds or UNLIMITED) // EVALUATIONS),
         "schedule.eval_tasks": 128,
         "schedule.checkpoint_every": 50,
         "monitor.live": False,
     }
 
 
-def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> None:
+def watch(nodes: dict[str, NodeProcess], view: SwarmView) -> None:
     """Show the nodes until all have ended; fail with the first that fails."""
-    records: dict[str, Sequence[RoundRecord]] = {}
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
+    tails = {name: RecordTail(node.folder / "metrics.jsonl") for name, node in nodes.items()}
+    with view.shown() as show:
         while any(node.exit_code is None for node in nodes.values()):
-            records = {name: read_history(node.folder) for name, node in nodes.items()}
-            live.update(view.render(records))
+            show({name: tail.look() for name, tail in tails.items()})
             for name, node in nodes.items():
                 if node.exit_code not in (None, 0):
                     raise NodeError(

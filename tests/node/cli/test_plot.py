@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from node.monitor.jsonl import JsonLinesFile
+from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
 from tests.node.monitor.test_monitor import RECORD, rounds
@@ -21,10 +22,12 @@ ROOT = Path(__file__).resolve().parents[3]
 def run(folder: Path, count: int = 6, **changes: object) -> Path:
     """A run folder of so many rounds."""
     folder.mkdir(parents=True, exist_ok=True)
-    with closing(JsonLinesFile(folder / "metrics.jsonl")) as file:
-        for record in rounds(count):
-            file.write(replace(record, **changes))
+    write(folder / "metrics.jsonl", [replace(record, **changes) for record in rounds(count)])
     return folder
+
+
+def write(path: Path, records: Sequence[RoundRecord]) -> None:
+    path.write_text("".join(json.dumps(record.to_dict()) + "\n" for record in records))
 
 
 def names(terminal: Terminal) -> list[str]:
@@ -91,9 +94,8 @@ def test_runs_of_the_same_name_are_told_apart_by_where_they_lie(terminal: Termin
 
 def test_a_run_that_was_cut_in_two_files_and_went_back_is_read_once(terminal: Terminal) -> None:
     run(Path("mine"), 4).joinpath("metrics.jsonl").rename("mine/metrics.jsonl.1")
-    with closing(JsonLinesFile(Path("mine/metrics.jsonl"))) as file:
-        for number in (5, 4, 5, 6):
-            file.write(replace(RECORD, round=number, reward_own=0.125))
+    again = [replace(RECORD, round=number, reward_own=0.125) for number in (5, 4, 5, 6)]
+    write(Path("mine/metrics.jsonl"), again)
     with Path("mine/metrics.jsonl").open("a") as half:
         half.write('{"round": 7, "rew')
     assert terminal("plot", "mine", "--terminal", "--smooth", "1") == 0
