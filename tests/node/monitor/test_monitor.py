@@ -24,7 +24,7 @@ from node.monitor.prometheus import Prometheus
 from node.monitor.record import RoundRecord
 from node.monitor.rollouts import LastRollouts
 from node.monitor.sinks import open_sinks
-from node.monitor.sparkline import BARS, sparkline
+from node.monitor.sparkline import BARS, PLAIN_BARS, sparkline
 from node.monitor.words import one_line
 from node.storage.run_folder import RunFolder
 
@@ -156,7 +156,7 @@ def test_the_panel_shows_the_figures_and_keeps_the_last_evaluation() -> None:
 )
 def test_the_panel_shows_a_dash_for_what_was_not_measured(record, expected) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
-    panel = LivePanel("bench", 20, console)
+    panel = LivePanel("bench", 20, LastRollouts(), console)
     panel.write(record)
     panel.close()
     assert [text for text in expected if text not in console.file.getvalue()] == []
@@ -166,6 +166,17 @@ def test_a_line_shows_a_dash_for_what_was_not_measured() -> None:
     line = one_line(UNMEASURED)
     assert line.startswith("round 7 | reward – | external – (3 of 4) | informative – | – tokens/s")
     assert "informative 75% | 1234 tokens/s" in one_line(RECORD)
+
+
+def test_the_panel_has_plain_bars_where_the_encoding_lacks_the_others() -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="backslashreplace")
+    console = Console(file=file, force_terminal=True, width=100, height=40)
+    panel = LivePanel("bench", 0, LastRollouts(), console)
+    for record in rounds(8):
+        panel.write(replace(record, reward_own=(record.round - 1) / 7))
+    panel.close()
+    file.seek(0)
+    assert PLAIN_BARS in file.read()
 
 
 def test_where_there_is_no_terminal_each_round_is_one_line() -> None:
