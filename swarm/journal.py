@@ -208,7 +208,11 @@ class Journal:
         try:
             with self.transaction() as connection:
                 for table in KEPT_TABLES:
-                    connection.execute(f"INSERT INTO copy.{table} SELECT * FROM main.{table}")
+                    # In a journal of an earlier layout they may stand in another order.
+                    found = connection.execute(f"PRAGMA main.table_info({table})")
+                    columns = ", ".join(name for _, name, *_ in found)
+                    copied = f"SELECT {columns} FROM main.{table}"
+                    connection.execute(f"INSERT INTO copy.{table} ({columns}) {copied}")
         finally:
             self._connection.execute("DETACH copy")
 
@@ -220,10 +224,8 @@ class Journal:
     def _forget_recent(self) -> None:
         """Drop what this copy may wrongly believe to be unused, at the price of losing it."""
         with self.transaction(durable=True) as connection:
-            connection.execute("DELETE FROM pool")
-            connection.execute("DELETE FROM waiting")
-            connection.execute("DELETE FROM begun")
-            connection.execute("DELETE FROM written")
+            for table in ("pool", "waiting", "begun", "written"):
+                connection.execute(f"DELETE FROM {table}")
             _set_number(connection, _VOID, _UNDECIDED)
             _set_number(connection, _RESTORED, int(self._clock.time() * 1000))
 
