@@ -20,6 +20,7 @@ from node.errors import NodeError
 from node.monitor.history import read_history, read_records
 from node.monitor.jsonl import JsonLinesFile
 from node.monitor.record import RoundRecord
+from node.monitor.rollouts import LastRollouts
 from node.monitor.sinks import open_sinks
 from node.monitor.thinning import Line, thinned
 from node.storage.run_folder import RunFolder
@@ -197,7 +198,7 @@ def test_a_killed_process_loses_no_line_and_leaves_no_half_file(tmp_path: Path, 
 def test_the_configuration_says_how_much_room_there_is(tmp_path: Path) -> None:
     config = Config.with_overrides({"monitor.metrics_mib": 1, "monitor.live": False})
     large = replace(RECORD, counters={"x" * 1000: 1.0})
-    sinks = open_sinks(config, RunFolder(tmp_path))
+    sinks = open_sinks(config, RunFolder(tmp_path), LastRollouts())
     for number in range(1, 1200):
         sinks[0].write(replace(large, round=number))
     for sink in sinks:

@@ -118,6 +118,7 @@ from pathlib import Path
 from node.config.config import Config
 from node.monitor import logs
 from node.monitor.printable import say
+from node.monitor.rollouts import LastRollouts
 from node.monitor.sinks import open_sinks
 from node.storage.run_folder import RunFolder
 from tests.node.monitor.test_monitor import RECORD
@@ -126,11 +127,11 @@ logs.FILE_BYTES = 300
 folder = RunFolder(Path(sys.argv[1]))
 logs.start_logging(folder.log, "info")
 for number in range(3):
-    logging.getLogger("node").warning("a warning of %d", number)
+    logging.getLogger("node").warning("%s", f"a warning of {number}")
     say(f"said {number}")
     say(f"complained {number}", err=True)
-    logging.getLogger("node").info("x" * 250)
-(_, view) = open_sinks(Config(), folder)
+    logging.getLogger("node").info("%s", f"{number}" + "x" * 250)
+*_, view = open_sinks(Config(), folder, LastRollouts())
 view.write(RECORD)
 """
 
