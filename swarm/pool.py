@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from swarm.accounts import Accounts
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
+from swarm.common.words import counted
 from swarm.eviction import Held, PoolLimits, over_limits
 from swarm.journal import Journal
 from swarm.packing import pack_pooled, pack_rewards, unpack_pooled, unpack_rewards
@@ -225,7 +226,7 @@ class Pool:
         for reason, count in (("aged", aged), ("full", len(surplus))):
             if count:
                 self._counters.add("pool_evicted", count, reason=reason)
-                log.info("pool: %d groups evicted (%s)", count, reason)
+                log.info("pool: %s evicted (%s)", counted(count, "group"), reason)
         return aged + len(surplus)
 
     def _surplus(self, connection: sqlite3.Connection) -> list[GroupKey]:

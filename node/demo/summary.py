@@ -12,6 +12,7 @@ from rich.table import Table
 
 from node.monitor.record import RoundRecord
 from node.monitor.words import number
+from swarm.common.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def summarise_swarm(
 
 def table(summary: SwarmSummary) -> Table:
     """The summary as people read it, within 80 columns."""
-    title = f"swarm {summary.swarm_id[:12]}: {_rounds(summary)} rounds in {summary.wall_s:.0f} s"
+    title = f"swarm {summary.swarm_id[:12]}: {_rounds(summary)} in {summary.wall_s:.0f} s"
     out = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     out.add_column("node")
     out.add_column("model")
@@ -127,7 +128,7 @@ def table(summary: SwarmSummary) -> Table:
 
 def _rounds(summary: SwarmSummary) -> str:
     done = sorted({node.rounds for node in summary.nodes})
-    return str(done[0]) if len(done) == 1 else f"{done[0]} to {done[-1]}"
+    return counted(done[0], "round") if len(done) == 1 else f"{done[0]} to {done[-1]} rounds"
 
 
 def _change(first: float | None, last: float | None) -> str:

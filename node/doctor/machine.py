@@ -18,6 +18,7 @@ from node.doctor.tasks import check_pinned, check_walls
 from node.errors import ConfigError, NodeError
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, KeyFileError
+from swarm.common.words import counted
 
 DISTRIBUTION = "swarm-node"
 LITTLE_DISK = 2 << 30
@@ -77,7 +78,7 @@ def check_device(device: str) -> Finding:
     if index < count:
         return ok("device", f"{device} of {names}")
     remedy = 'Set policy.device = "auto", or install a GPU driver and a CUDA build of torch.'
-    return fail("device", f"{device}, but torch sees {count} GPUs", remedy)
+    return fail("device", f"{device}, but torch sees {counted(count, 'GPU')}", remedy)
 
 
 def check_engine(name: str) -> Finding:

@@ -17,6 +17,7 @@ from node.engines.process.starter import Starter
 from node.errors import ConfigError
 from node.policy.policy import Policy
 from swarm.common.counters import Counters
+from swarm.common.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,8 @@ def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
         raise ConfigError(
             "engine.data_parallel",
             count,
-            f"With engine.tensor_parallel = {width} it takes {count * width} GPUs, and there are "
-            f"{len(seen)}.",
+            f"With engine.tensor_parallel = {width} it takes "
+            f"{counted(count * width, 'GPU')}, and there are {len(seen)}.",
         )
     starts = range(0, count * width, width)
     return [{"CUDA_VISIBLE_DEVICES": ",".join(seen[n : n + width])} for n in starts]

@@ -20,8 +20,9 @@ from node.experiment.regimes import UNHARMED, Regime
 from node.experiment.run import Plan, done, read
 from node.experiment.settings import Settings
 from node.experiment.statistics import Estimate
-from node.experiment.tables import markdown_rows, show
+from node.experiment.tables import extent, markdown_rows, show
 from node.storage.atomic_files import write_atomic
+from swarm.common.words import counted
 
 ALONE = replace(mix("8/0"), name="alone", reference="alone")
 HONEST = replace(AUTO, name="honest", reference="alone")
@@ -120,9 +121,9 @@ def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
         [
             "# What hostile peers do",
             "",
-            f"{settings.nodes} honest nodes, {settings.rounds} rounds, {seeds} seeds, tasks of the "
-            f"catalogue `{settings.catalogue}`. Means over seeds ± standard error of ratios paired "
-            "by seed; the lowest seed in brackets. Missed margins are marked"
+            f"{extent(settings, 'honest node')}, {counted(seeds, 'seed')}, tasks of the catalogue "
+            f"`{settings.catalogue}`. Means over seeds ± standard error of ratios paired by seed; "
+            "the lowest seed in brackets. Missed margins are marked"
             f"{MISSED}. A trigger is what right answers of hostile nodes begin with: how often the "
             "honest policies write it, and by how many nats a token they came to prefer it.",
             "",
@@ -136,7 +137,7 @@ def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
 
 def table(settings: Settings, harms: Sequence[Harm]) -> Table:
     """The columns that matter most, as many as fit into a terminal."""
-    out = Table(title=f"{settings.nodes} honest nodes, {settings.rounds} rounds")
+    out = Table(title=extent(settings, "honest node"))
     names = header(harms)
     places = [names.index(name) for name in (*NARROW, names[-1])]
     for place in places:

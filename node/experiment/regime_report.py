@@ -15,8 +15,9 @@ from node.experiment.arms import AUTO
 from node.experiment.measures import Summary
 from node.experiment.regime_summary import FLOOR, RegimeSummary, RegimeVerdict, summarise_regime
 from node.experiment.run import Plan, done, read
-from node.experiment.tables import markdown_rows, show
+from node.experiment.tables import extent, markdown_rows, show
 from node.storage.atomic_files import write_atomic
+from swarm.common.words import counted
 
 HURTS = " !"
 
@@ -45,8 +46,8 @@ def markdown(plan: Plan, summaries: Sequence[RegimeSummary]) -> str:
     lines = [
         "# Where sharing helps and where it hurts",
         "",
-        f"{settings.nodes} nodes, {settings.rounds} rounds, {len(plan.seeds)} seeds, tasks of the "
-        f"catalogue `{settings.catalogue}`. Means over seeds ± standard error. Factors of "
+        f"{extent(settings)}, {counted(len(plan.seeds), 'seed')}, tasks of the catalogue "
+        f"`{settings.catalogue}`. Means over seeds ± standard error. Factors of "
         "cumulative reward are against 8/0, seed by seed. The last column is the ratio of auto to "
         "the fixed mix, 8/0 among them, with the highest mean, seed by seed; a mean below "
         f"{FLOOR} is marked{HURTS}.",
@@ -62,7 +63,7 @@ def markdown(plan: Plan, summaries: Sequence[RegimeSummary]) -> str:
 def table(plan: Plan, summaries: Sequence[RegimeSummary]) -> Table:
     """The summary for the terminal."""
     names = [arm.name for arm in plan.arms]
-    out = Table(title=f"{plan.settings.nodes} nodes, {plan.settings.rounds} rounds")
+    out = Table(title=extent(plan.settings))
     for name in summary_header(names):
         out.add_column(name, justify="left" if name == "regime" else "right")
     for summary in summaries:

@@ -11,6 +11,7 @@ from rich.table import Table
 from node.experiment.measures import Summary
 from node.experiment.settings import Settings
 from node.experiment.statistics import Estimate
+from swarm.common.words import counted
 
 COLUMNS = (
     "arm",
@@ -31,18 +32,22 @@ NARROW = ("arm", "cumulative reward", "factor", "gain (95 %)", "factor at equal 
 """What fits into a terminal."""
 
 
+def extent(settings: Settings, node: str = "node") -> str:
+    """``8 nodes, 300 rounds``."""
+    return f"{counted(settings.nodes, node)}, {counted(settings.rounds, 'round')}"
+
+
 def markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
     """Conditions, table and how to read it."""
     lines = markdown_rows(COLUMNS, list(map(_cells, summaries)))
     base = f"the model `{settings.model}`" if settings.model else "a base policy for each seed"
     if settings.bury:
-        base += f", buried under {settings.bury} steps of noise"
+        base += f", buried under {counted(settings.bury, 'step')} of noise"
     return "\n".join(
         [
             "# Sharing experience",
             "",
-            f"{settings.nodes} nodes, {settings.rounds} rounds, {base}, tasks of the catalogue "
-            f"`{settings.catalogue}`.",
+            f"{extent(settings)}, {base}, tasks of the catalogue `{settings.catalogue}`.",
             "",
             *lines,
             "",
@@ -66,7 +71,7 @@ def results(settings: Settings, summaries: Sequence[Summary]) -> str:
 
 def table(settings: Settings, summaries: Sequence[Summary]) -> Table:
     """The columns that matter most."""
-    out = Table(title=f"{settings.nodes} nodes, {settings.rounds} rounds")
+    out = Table(title=extent(settings))
     for name in NARROW:
         out.add_column(name, justify="left" if name == "arm" else "right")
     places = [COLUMNS.index(name) for name in NARROW]

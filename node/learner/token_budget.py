@@ -9,6 +9,7 @@ import torch
 
 from node.errors import NodeError
 from node.learner.batches import MicroBatch
+from swarm.common.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class TokenBudget:
         if completions == 1:
             raise NodeError(
                 "memory runs out with a single completion in a micro-batch",
-                f"{length} tokens, prompt included",
+                f"{counted(length, 'token')}, prompt included",
                 "learner.micro_batch_tokens cannot lower that: lower learner.max_completion_tokens "
                 "and engine.max_new_tokens, or set learner.gradient_checkpointing = true.",
             )

@@ -23,14 +23,15 @@ from node.monitor.words import (
     externals,
     number,
     one_line,
-    peers,
     percent,
     refusals,
     share,
     size,
     split,
+    strangers,
 )
 from swarm.common.repeats import UNREPEATED
+from swarm.common.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -127,8 +128,8 @@ class LivePanel:
             "tokens": f"{number(record.tokens_per_s, ',.0f')} a second, "
             f"{number(record.mean_length, '.1f')} a completion, {percent(record.truncated)} cut",
             "time": f"{total:.2f} s: {split(record.seconds)}",
-            "network": f"{peers(record)} peers, in {size(record.bytes_in)}, "
-            f"out {size(record.bytes_out)}",
+            "network": f"{counted(record.peers, 'peer')}{strangers(record)}, "
+            f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",
             "refused": refusals(record.refused),
             "memory": f"{record.rss_mb:,.0f} MB",
         }

@@ -70,7 +70,12 @@ def externals(record: RoundRecord) -> str:
 
 def peers(record: RoundRecord) -> str:
     """How many there are, and how many of those connected are none."""
-    return f"{record.peers}" + f" ({record.strangers} in another swarm)" * bool(record.strangers)
+    return f"{record.peers}{strangers(record)}"
+
+
+def strangers(record: RoundRecord) -> str:
+    """In brackets, how many of those connected are no peers; nothing where all are."""
+    return f" ({record.strangers} in another swarm)" if record.strangers else ""
 
 
 def refusals(refused: Mapping[str, int]) -> str:

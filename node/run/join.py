@@ -20,6 +20,7 @@ from node.run.participant import Participant
 from node.run.run_options import RunOptions
 from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
+from swarm.common.words import counted
 
 
 def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
@@ -60,8 +61,9 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
         for sink in (*sinks, status):
             node.recorder.add(sink)
         node.rounds.run(config.schedule.rounds, stop)
-    done = f"{node.rounds.round} rounds are done; the same command goes on from there"
-    tell(done)
+    count = node.rounds.round
+    are = "is" if count == 1 else "are"
+    tell(f"{counted(count, 'round')} {are} done; the same command goes on from there")
 
 
 def help_learn(launch: Launch) -> None:

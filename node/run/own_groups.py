@@ -23,6 +23,7 @@ from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.rollout import Group
 from swarm.common.counters import Counters
+from swarm.common.words import counted
 from swarm.journal import Journal
 from swarm.origin import Origin
 
@@ -78,7 +79,8 @@ class OwnGroups:
             return self._generator
         unfinished = UnfinishedGroups(self._journal)
         if lost := unfinished.rewind(done, policy.version):
-            log.info("%d tokens of policies after the last checkpoint are written anew", lost)
+            tokens = counted(lost, "token")
+            log.info("%s of policies after the last checkpoint will be written anew", tokens)
         self._overlapping = OverlappingGenerator(
             self._generator,
             policy=policy,

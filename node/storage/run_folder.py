@@ -23,6 +23,7 @@ from node.storage.atomic_files import (
     write_error,
 )
 from swarm.common.private_file import make_private
+from swarm.common.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,9 @@ class RunFolder:
         try:
             found = self._files() + [path for tree in trees for path in (tree, *tree.rglob("*"))]
             if count := sum(map(tighten, found)):
-                log.info("%d files in %s were open to other users", count, self.root)
+                log.info(
+                    "%s in %s: open to other users until now", counted(count, "file"), self.root
+                )
         except OSError as error:
             raise write_error(self.root, error) from error
 

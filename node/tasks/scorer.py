@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from swarm.common.words import counted
 from swarm.judge import UNAVAILABLE, Asked, Judged, JudgeRefused, Verdict, one_outcome
 from swarm.task_ref import TaskRef
 
@@ -67,4 +68,6 @@ def buildable(
 
 def nothing_built(count: int) -> JudgeRefused:
     """What to raise where none of so many tasks could be built."""
-    return JudgeRefused(UNAVAILABLE, f"none of {count} tasks can be built; the log says why")
+    return JudgeRefused(
+        UNAVAILABLE, f"none of {counted(count, 'task')} can be built; the log says why"
+    )

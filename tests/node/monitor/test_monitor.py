@@ -179,6 +179,15 @@ def test_the_panel_has_plain_bars_where_the_encoding_lacks_the_others() -> None:
     assert PLAIN_BARS in file.read()
 
 
+@pytest.mark.parametrize(("peers", "told"), [(1, "1 peer, in"), (3, "3 peers, in")])
+def test_the_panel_tells_one_peer_from_several(peers: int, told: str) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
+    panel = LivePanel("bench", 20, LastRollouts(), console)
+    panel.write(replace(RECORD, peers=peers))
+    panel.close()
+    assert told in console.file.getvalue()
+
+
 def test_where_there_is_no_terminal_each_round_is_one_line() -> None:
     console = Console(file=io.StringIO(), width=20)
     lines = PlainLines(0, console)
