@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+MOST = 200
+"""Characters of a config value that an error shows."""
+
 
 class NodeError(Exception):
     """Something this node cannot go on with.
@@ -33,8 +36,16 @@ class ConfigError(NodeError):
     exit_code = 2
 
     def __init__(self, key: str, value: object, remedy: str) -> None:
-        super().__init__(key, repr(value), remedy)
+        super().__init__(key, _as_written(value), remedy)
         self.key = key
+
+
+def _as_written(value: object) -> str | None:
+    """A value as a TOML file has it, and of a long one its beginning."""
+    if value is None:
+        return None
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= MOST else f"{text[:MOST]}…"
 
 
 class UsageError(NodeError):

@@ -91,9 +91,9 @@ def overrides_of(
 ) -> dict[str, Any]:
     """Config keys that the options of a command line set."""
     overrides = parse_assignments(assignments or ())
-    if peers:
+    if peers is not None:
         overrides["network.peers"] = list(peers)
-    if mix:
+    if mix is not None:
         overrides["mixture.local"], overrides["mixture.external"] = parse_mix(mix)
     if rounds is not None:
         overrides["schedule.rounds"] = rounds

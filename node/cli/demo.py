@@ -40,7 +40,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seeds the nodes.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**62, help="Seeds the nodes.")] = 0,
     engine: Annotated[
         str,
         typer.Option("--engine", metavar="KIND", help="What samples: transformers, vllm, …"),

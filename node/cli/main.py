@@ -1,171 +1,50 @@
-"""The program ``swarm-node``: its commands, and the one place where errors become exit codes.
+"""Where ``swarm-node`` starts: an interrupt ends it quietly from here on.
 
-Commands import torch and the network in their bodies, so that ``--help`` answers at once.
+Nothing is imported above, as most of a start is imports, and Ctrl-C may come within them.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import atexit
+import signal
 import sys
-import traceback
-from collections.abc import Callable
-from typing import Annotated
+from types import FrameType
 
-import typer
-from typer.core import TyperCommand
-
-from node.cli import (
-    checkpoints,
-    demo,
-    doctor,
-    evaluate,
-    experiment,
-    export,
-    found,
-    identity,
-    init,
-    join,
-    logs,
-    peers,
-    plot,
-    rollback,
-    rollouts,
-    runs,
-    seed,
-    status,
-    stop,
-)
-from node.cli.peers_option import SpreadPeers
-from node.errors import NodeError
-from node.monitor.lasting_output import last
-from node.monitor.printable import guard_terminal, printable_lines, say
-
-app = typer.Typer(
-    name="swarm-node",
-    help="Train a language model on this machine together with others, peer to peer.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-
-GROUP = "swarm_node.commands"
-"""Entry points by which a package adds commands."""
-PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
-COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
-    ("demo", demo.command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
-    ("init", init.command, TyperCommand, "init my-node"),
-    ("join", join.command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
-    ("seed", seed.command, SpreadPeers, "seed --config public/node.toml"),
-    ("found", found.command, TyperCommand, "found --name sums --catalogue tiny"),
-    ("status", status.command, TyperCommand, "status --json"),
-    ("runs", runs.command, TyperCommand, "runs ~ --depth 3"),
-    ("logs", logs.command, TyperCommand, "logs -f -n 50 --config my-node"),
-    ("stop", stop.command, TyperCommand, "stop --config my-node"),
-    ("peers", peers.command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),
-    ("plot", plot.command, TyperCommand, "plot demo-run/20260101-120000 --out swarm.png"),
-    ("rollouts", rollouts.command, TyperCommand, "rollouts -n 8"),
-    ("doctor", doctor.command, SpreadPeers, f"doctor --peers {PEER}"),
-    ("eval", evaluate.command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
-    ("checkpoints", checkpoints.command, TyperCommand, "checkpoints --config my-node"),
-    ("rollback", rollback.command, TyperCommand, "rollback --to best"),
-    ("export", export.command, TyperCommand, "export --out my-model"),
-)
-"""Name, function, kind and example of each command."""
-
-for _name, _function, _kind, _example in COMMANDS:
-    app.command(_name, cls=_kind, epilog=f"Example: swarm-node {_example}")(_function)
-app.add_typer(identity.app, name="identity")
-app.add_typer(experiment.app, name="experiment")
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        try:
-            typer.echo(importlib.metadata.version("swarm-node"))
-        except importlib.metadata.PackageNotFoundError:
-            typer.echo("a source tree that is not installed")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Train a language model on this machine together with others, peer to peer."""
-
-
-def add_commands() -> None:
-    """Take in what installed packages name in the entry points ``swarm_node.commands``.
-
-    Each is a function that typer can read, or a :class:`typer.Typer` of several.
-    """
-    taken = {name for name, *_ in COMMANDS} | {"identity", "experiment"}
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        if entry.name in taken:
-            say(f"warning: {entry.value} is left out: there is a command {entry.name}", err=True)
-            continue
-        try:
-            found = entry.load()
-        except Exception as error:  # noqa: BLE001 - a package's fault takes no other command away
-            say(
-                f"warning: command {entry.name}: {entry.value} cannot be imported: {error}",
-                err=True,
-            )
-            continue
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=entry.name)
-        else:
-            app.command(entry.name)(found)
+INTERRUPTED = 130
+"""Exit status of what Ctrl-C has ended, by the convention of shells."""
 
 
 def run() -> None:
-    """Run one command; exit with 0, 1 (it failed) or 2 (what was asked for makes no sense)."""
-    last()
-    guard_terminal()
-    add_commands()
+    """Run one command and exit: with 0, 1 (it failed), 2 (what was asked for makes no sense) or
+    130 (it was interrupted)."""
+    # what Python does behind that would be interrupted with a trace
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    interrupt = Interrupt()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
-        app(prog_name="swarm-node")
-    except Exception as error:  # noqa: BLE001 - the last line of defence, and it is loud
-        if "--debug" in sys.argv:
-            sys.stderr.write(printable_lines(traceback.format_exc()))
-        say(f"error: {explain(error)}", err=True)
-        sys.exit(error.exit_code if isinstance(error, NodeError) else 1)
+        from node.cli.program import main
+
+        status = main(lambda: interrupt.came)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except Exception:
+        if not interrupt.came:
+            raise
+        status = INTERRUPTED
+    sys.exit(status)
 
 
-def explain(error: Exception) -> str:
-    """What to show of an error, in one line."""
-    text = " ".join(str(error).split())
-    if isinstance(error, OSError) and error.filename is not None:
-        return (
-            f"cannot use {error.filename} ({error.strerror}). "
-            "Look at the disk, and at the owner and permissions of that file."
-        )
-    if isinstance(error, _expected()):
-        return text
-    return f"unexpected {type(error).__name__}: {text}. Add --debug to see where it comes from."
+class Interrupt:
+    """Ctrl-C as Python handles it, and whether it came: libraries make other errors of it."""
 
+    def __init__(self) -> None:
+        self.came = False
 
-def _expected() -> tuple[type[Exception], ...]:
-    """Errors whose message already says what to do."""
-    from node.tasks.errors import CatalogueError
-    from protocol.errors import ProtocolError
-    from protocol.identity import KeyFileError
-    from swarm.journal_errors import JournalError
-    from swarm.judge import JudgeRefused
-    from swarm.transport.transport import TransportError
-
-    return (
-        NodeError,
-        CatalogueError,
-        JournalError,
-        JudgeRefused,
-        KeyFileError,
-        ProtocolError,
-        TransportError,
-    )
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal."""
+        self.came = True
+        signal.default_int_handler(number, frame)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,12 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
     Of the overrides only the peers are written to a config that is made here: they are the way
     back, while the others are for this run.
     """
+    from node.config.config import Config
     from node.run.new_node import open_identity, prepare
 
     path = find_config(given)
     if path is None:
+        Config.with_overrides(overrides)  # a wrong one makes no node
         peers = {key: value for key, value in overrides.items() if key == "network.peers"}
         folder, identity = prepare(NEW_FOLDER, peers)
         path = folder.config

@@ -5,6 +5,7 @@ The keys are in :mod:`node.config.sections` and :mod:`node.config.learning`.
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from node.config.validation_errors import explain
 from node.errors import ConfigError, NodeError
 from node.storage.atomic_files import write_atomic
 from node.storage.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
 
 
 class Config(Section):
@@ -85,8 +88,12 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
             path,
             "Write one with: swarm-node init, or name yours with --config.",
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), str(error), "Correct that line; the file is TOML.") from error
+    except UnicodeDecodeError as error:
+        remedy = "Save it as UTF-8; the file is TOML."
+        raise ConfigError(f"{path} (no UTF-8 at byte {error.start})", None, remedy) from error
+    except tomllib.TOMLDecodeError as error:
+        remedy = "Correct that line; the file is TOML."
+        raise ConfigError(f"{path} ({error})", None, remedy) from error
     return build(table, overrides, base=path.absolute().parent)
 
 
@@ -104,10 +111,13 @@ def build(
     values: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in table.items()}
     for key, value in (overrides or {}).items():
         _put(values, key, value)
+    values, warnings = present(values)
     try:
-        config = Config.model_validate(present(values))
+        config = Config.model_validate(values)
     except ValidationError as error:
-        raise explain(Config, error) from None
+        raise explain(Config, error, warnings) from None
+    for warning in warnings:
+        log.warning("%s", warning)
     return config if base is None else _with_paths(config, base)
 
 

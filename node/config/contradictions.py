@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING
 
+from node.config.addresses import check_addresses
 from node.config.kinds import ENGINES, REGISTRIES
 from node.errors import ConfigError
-from protocol.errors import BadKey
-from protocol.identity import author_of
 
 if TYPE_CHECKING:
     from node.config.config import Config
@@ -102,30 +100,4 @@ def _check_network(config: Config) -> None:
             "network.relay", True, "Name the peers that relay in network.peers or --peers."
         )
     for key in ("listen", "announce", "peers"):
-        _check_addresses(f"network.{key}", getattr(network, key), key == "peers")
-
-
-_ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/\s]+/tcp/(\d{1,5})(/[^/\s]+)*")
-_HIGHEST_PORT = 65535
-
-
-def _check_addresses(key: str, addresses: tuple[str, ...], dialled: bool) -> None:
-    for address in addresses:
-        parsed = _ADDRESS.fullmatch(address)
-        if not parsed or int(parsed[2]) > _HIGHEST_PORT:
-            raise ConfigError(key, address, "Write a multiaddress such as /ip4/10.0.0.5/tcp/31337.")
-        if dialled and not _is_peer(address):
-            raise ConfigError(
-                key,
-                address,
-                "End it with /p2p/ and the peer's id; the peer's start message shows it whole.",
-            )
-
-
-def _is_peer(address: str) -> bool:
-    _, named, peer = address.rpartition("/p2p/")
-    try:
-        author_of(peer)
-    except BadKey:
-        return False
-    return bool(named)
+        check_addresses(f"network.{key}", getattr(network, key))

@@ -20,7 +20,8 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
     assignments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not equals or "." not in key:
+        tables = key.strip().split(".")
+        if not equals or len(tables) < 2 or not all(tables):
             raise ConfigError("--set", pair, "Write section.key=value, as in learner.lr=1e-5.")
         value = _value(text.strip())
         textual = not isinstance(value, str) and _takes_text(key.strip())

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from node.config.base import Section
+from node.config.validation_errors import wording
 from node.errors import ConfigError
 
 
@@ -109,11 +110,10 @@ class Registry:
             return kind.model_validate(dict(given))
         except ValidationError as error:
             detail = error.errors()[0]
-            message = detail["msg"].replace("Input should", "It should")
             raise ConfigError(
                 ".".join([where, *map(str, detail["loc"])]),
                 detail["input"],
-                f"{message}. {name!r} has {', '.join(kind.model_fields)}.",
+                f"{wording(detail)}. {name!r} has {', '.join(kind.model_fields)}.",
             ) from None
 
     def _installed(self) -> dict[str, EntryPoint]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from node.errors import ConfigError
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +44,15 @@ RENAMED: Mapping[str, Renamed] = {
 """Read for one release, with a warning."""
 
 
-def present(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values``, tables within tables, with old keys under their present names.
+def present(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """``values``, tables within tables, with old keys under their present names, and a warning for
+    each of these.
 
     Raises:
         ConfigError: a key stands there under both names.
     """
     told: dict[str, Any] = dict(values)
+    warnings: list[str] = []
     for old, new in RENAMED.items():
         value = _get(told, old)
         if value is None:
@@ -61,13 +60,13 @@ def present(values: Mapping[str, Any]) -> dict[str, Any]:
         table, name = old.split(".")
         told[table] = {key: kept for key, kept in told[table].items() if key != name}
         if new.where and _get(told, new.where[0]) != new.where[1]:
-            log.warning("%s = %r has no effect any more: take it out", old, value)
+            warnings.append(f"{old} = {value!r} has no effect any more: take it out")
             continue
         if _get(told, new.key) is not None:
             raise ConfigError(old, value, f"It is {new.key} now, which is set too: take this out.")
         _set(told, new.key.split("."), new.of(value))
-        log.warning("%s is %s = %r now: write that instead", old, new.key, new.of(value))
-    return told
+        warnings.append(f"{old} is {new.key} = {new.of(value)!r} now: write that instead")
+    return told, warnings
 
 
 def _get(values: Any, key: str) -> Any:

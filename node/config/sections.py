@@ -27,7 +27,8 @@ class NodeSection(Section):
 
     name: str = key(
         "node",
-        "What people see this node called. Peers are told by key, so it need not be unique.",
+        "What people see this node called, in 1 to 40 letters, digits, blanks, dots, hyphens and "
+        "underscores. Peers are told by key, so it need not be unique.",
         pattern=r"^[\w .-]{1,40}$",
     )
     run_dir: str = key(

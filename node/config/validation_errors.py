@@ -3,34 +3,77 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
+from node.config.toml import toml_value
 from node.errors import ConfigError
+from swarm.common.words import counted
+
+_TYPES = {
+    "bool": "true or false",
+    "dict": "a table",
+    "float": "a number",
+    "int": "an integer",
+    "list": "a list",
+    "model": "a table",
+    "string": "text",
+    "tuple": "a list",
+}
+_WORDS = {
+    "int_from_float": "It should be an integer",
+    "string_pattern_mismatch": "It is not written as it should be",
+    "string_too_short": "It should not be empty",
+}
 
 
-def explain(root: type[BaseModel], error: ValidationError) -> ConfigError:
-    """The first thing wrong, and how many more there are."""
+def explain(
+    root: type[BaseModel], error: ValidationError, notes: Sequence[str] = ()
+) -> ConfigError:
+    """The first thing wrong, how many more there are, and what else is to be said of the values."""
     details = error.errors()
     detail = details[0]
     location = [str(part) for part in detail["loc"]]
-    more = f" ({len(details) - 1} more to correct after this one.)" if len(details) > 1 else ""
+    value = detail["input"]
+    if len(details) > 1:
+        notes = [f"{len(details) - 1} more to correct after this one", *notes]
+    more = "".join(f" ({note}.)" for note in notes)
     if detail["type"] == "extra_forbidden":
-        remedy = _known(root, location)
+        remedy = _known(root, location, value)
+        value = None if isinstance(value, Mapping) else value
     else:
-        message = detail["msg"].replace("Input should", "It should").rstrip(".")
-        remedy = f"{message}. {_documented(root, location)}"
-    return ConfigError(".".join(location), detail["input"], remedy + more)
+        remedy = f"{wording(detail)}. {_documented(root, location)}"
+    return ConfigError(".".join(location), value, remedy + more)
 
 
-def _known(root: type[BaseModel], location: Sequence[str]) -> str:
+def wording(detail: ErrorDetails) -> str:
+    """What one value should be, in the words of a TOML file instead of Python's; without an end."""
+    kind, _, reason = detail["type"].rpartition("_")
+    if reason in ("type", "parsing") and kind in _TYPES:
+        return f"It should be {_TYPES[kind]}"
+    if detail["type"] in _WORDS:
+        return _WORDS[detail["type"]]
+    if detail["type"] == "too_short":
+        return f"It should have at least {counted(detail['ctx']['min_length'], 'item')}"
+    if detail["type"] == "too_long":
+        return f"It should have at most {counted(detail['ctx']['max_length'], 'item')}"
+    return detail["msg"].replace("Input should", "It should").rstrip(".")
+
+
+def _known(root: type[BaseModel], location: Sequence[str], value: Any) -> str:
     *tables, last = location
     known = list(_section(root, tables).model_fields)
-    close = difflib.get_close_matches(last, known, n=1)
-    if close:
-        return f"Unknown key: did you mean {'.'.join([*tables, close[0]])}?"
-    return f"Unknown key: take it out, or use one of {', '.join(known)}."
+    what = "table" if not tables and isinstance(value, Mapping) else "key"
+    elsewhere = [f"{name}.{last}" for name in root.model_fields if last in _keys(root, name)]
+    close = [
+        ".".join([*tables, key]) for key in difflib.get_close_matches(last, known, n=1, cutoff=0.7)
+    ]
+    if meant := (close or elsewhere):
+        return f"Unknown {what}: did you mean {meant[0]}?"
+    return f"Unknown {what}: take it out, or use one of {', '.join(known)}."
 
 
 def _documented(root: type[BaseModel], location: Sequence[str]) -> str:
@@ -38,7 +81,11 @@ def _documented(root: type[BaseModel], location: Sequence[str]) -> str:
     if len(location) < 2:
         return f"Write it as a table: [{location[0]}]."
     field = _section(root, location[:1]).model_fields[location[1]]
-    return f"{field.description} (Default: {field.default!r}.)"
+    return f"{field.description} (Default: {toml_value(field.default)}.)"
+
+
+def _keys(root: type[BaseModel], table: str) -> Mapping[str, Any]:
+    return _section(root, [table]).model_fields
 
 
 def _section(root: type[BaseModel], tables: Sequence[str]) -> type[BaseModel]:

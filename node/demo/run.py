@@ -30,6 +30,7 @@ from node.network.founding import found_swarm
 from node.storage.atomic_files import PRIVATE_FOLDER, write_new
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
+from swarm.common.words import counted
 
 EPOCH_SECONDS = 2.0
 START_SECONDS = 90.0
@@ -63,16 +64,19 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
 
     Raises:
         NodeError: a process did not come up or failed on its way.
-        ConfigError: the engine's library is not installed.
+        ConfigError: a setting is out of its range, or the engine's library is not installed.
     """
+    threads = max(1, (os.cpu_count() or 1) // settings.nodes)
+    for number in range(settings.nodes):
+        loopback(node_overrides(settings, number, threads))
     kind: EngineKind = ENGINES.load(settings.engine)()
     kind.check()
     if kind.start_seconds > SLOW_START_SECONDS:
         wait = f"{kind.start_seconds:.0f} seconds to start"
-        console.print(f"{settings.nodes} nodes, each with an engine that takes about {wait}")
+        count = counted(settings.nodes, "node")
+        console.print(f"{count}, each with an engine that takes about {wait}")
     started = time.monotonic()
     folder.mkdir(parents=True)
-    threads = max(1, (os.cpu_count() or 1) // settings.nodes)
     console.print(opening(settings, folder), soft_wrap=True, highlight=False)
     with swarm_of(settings, folder, threads) as (address, nodes):
         console.print("as long as this runs, join from another terminal with:")
@@ -108,9 +112,9 @@ def swarm_of(
         nodes: dict[str, NodeProcess] = {}
         for number in range(settings.nodes):
             name = f"node-{number + 1}"
-            nodes[name] = start_node(
-                folder / name, name, node_overrides(settings, number, address, threads), environment
-            )
+            overrides = node_overrides(settings, number, threads)
+            overrides["network.peers"] = [address]
+            nodes[name] = start_node(folder / name, name, overrides, environment)
             processes.append(nodes[name])
         yield address, nodes
     finally:
@@ -144,14 +148,11 @@ def loopback(overrides: dict[str, Any]) -> Config:
     return Config.with_overrides({"network.listen": ["/ip4/127.0.0.1/tcp/0"], **overrides})
 
 
-def node_overrides(
-    settings: DemoSettings, number: int, address: str, threads: int
-) -> dict[str, Any]:
+def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[str, Any]:
     """Configuration of the demo's node ``number``: half the nodes have another model."""
     return {
         "node.seed": settings.seed + number,
         "node.threads": threads,
-        "network.peers": [address],
         "policy.model": MODELS[number % len(MODELS)],
         "mixture.local": settings.local,
         "mixture.external": settings.external,

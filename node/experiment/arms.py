@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from node.config.config import Config
 from node.config.kinds import SELECTIONS
 from node.config.overrides import parse_mix
 from node.config.sections import MixtureSection
@@ -73,12 +74,14 @@ def mix(text: str) -> Arm:
 
     Raises:
         UsageError: it is no mix, or one without groups.
+        ConfigError: it has more groups than an update takes.
     """
     if text == AUTO.name:
         return AUTO
     local, external = parse_mix(text)
     if local + external == 0:
         raise UsageError("--mix", text, "An update needs groups: raise either number.")
+    Config.with_overrides({"mixture.local": local, "mixture.external": external})
     return Arm(f"{local}/{external}", local, external)
 
 

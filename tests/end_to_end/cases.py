@@ -91,7 +91,7 @@ CASES = (
         ("learner.lrr", "did you mean learner.lr?"),
         ("--set=learner.lrr=1",),
     ),
-    Case("a wrong type", 2, ("learner.lr: 'fast'", "valid number"), ("--set=learner.lr=fast",)),
+    Case("a wrong type", 2, ("learner.lr: 'fast'", "a number"), ("--set=learner.lr=fast",)),
     Case("a contradiction", 2, ("mixture.local", "raise either"), ("--mix=0/0",)),
     Case("not TOML", 2, ("node.toml", "line"), change=append("node.toml", "\nlr = = 1\n")),
     Case(

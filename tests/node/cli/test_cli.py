@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.cli.main import COMMANDS
+from node.cli.program import COMMANDS
 from node.config.config import Config
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity

@@ -114,6 +114,10 @@ def test_a_senseless_command_line_exits_with_2_and_the_remedy(
     assert not started
 
 
-def test_a_wrong_option_leaves_no_half_made_node_behind(terminal: Terminal, started: list) -> None:
-    assert terminal("join", "--peers", "nonsense") == 2
+@pytest.mark.parametrize("option", ["--peers=nonsense", "--set=learner.lr=-1", "--mix=0/0"])
+def test_a_wrong_option_leaves_no_half_made_node_behind(
+    terminal: Terminal, started: list, option: str
+) -> None:
+    assert terminal("join", option) == 2
+    assert (terminal.out, len(terminal.err.splitlines())) == ("", 1)
     assert not Path("swarm-run").exists()

@@ -1,0 +1,39 @@
+"""Whoever makes a mistake is told in one line what is wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import forked
+import places
+import pytest
+from mistakes import Mistake, mistakes
+
+pytestmark = pytest.mark.processes
+
+MISTAKES = tuple(mistakes())
+
+
+def assert_told(mistake: Mistake, ended: forked.Ended) -> None:
+    """One line with the key, the value behind it, and behind both a sentence with the remedy."""
+    assert "Traceback" not in ended.out + ended.err
+    assert ended.out == ""
+    (line,) = ended.err.splitlines()
+    key, value = map(re.escape, mistake.named)
+    remedy = re.escape(mistake.remedy)
+    assert re.fullmatch(rf"error: .*{key}.*{value}.*\. .*{remedy}.*", line), line
+    assert line.endswith((".", "?", ".)")), line
+    assert not line.startswith("error: unexpected")
+    assert len(line) < 600, line
+    assert ended.status == mistake.status
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.title)
+def test_a_mistake_is_told_in_one_line_with_its_remedy(mistake: Mistake, tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    getattr(places, mistake.place)(folder)
+    if mistake.file is not None:
+        (folder / "node" / "node.toml").write_text(mistake.file)
+    assert_told(mistake, forked.run(mistake.command, folder))
