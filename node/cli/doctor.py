@@ -30,7 +30,7 @@ def command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Check packages, device, disk, key, clock, ports and peers. Exit 1 when something fails."""
+    """Check packages, device, disk, memory, key, clock, ports and peers. Exit 1 on a failure."""
     from node.doctor.machine import check_machine
     from node.doctor.network import check_network
     from node.monitor.terminal import Terminal

@@ -39,9 +39,11 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
     Of the overrides only the peers are written to a config that is made here: they are the way
     back, while the others are for this run.
     """
+    from node.concurrency.semaphores import check_semaphores
     from node.config.config import Config
     from node.run.new_node import open_identity, prepare
 
+    check_semaphores()
     path = find_config(given)
     if path is None:
         Config.with_overrides(overrides)  # a wrong one makes no node

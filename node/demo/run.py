@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from node.concurrency.semaphores import check_semaphores
 from node.config.config import Config, write_config
 from node.config.kinds import ENGINES
 from node.demo.chart import draw
@@ -63,12 +64,14 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
         console: shows the swarm while it runs.
 
     Raises:
-        NodeError: a process did not come up or failed on its way.
+        NodeError: this machine lacks what a node needs, or a process did not come up or failed on
+            its way.
         ConfigError: a setting is out of its range, or the engine's library is not installed.
     """
     threads = max(1, (os.cpu_count() or 1) // settings.nodes)
     for number in range(settings.nodes):
         loopback(node_overrides(settings, number, threads))
+    check_semaphores()
     kind: EngineKind = ENGINES.load(settings.engine)()
     kind.check()
     if kind.start_seconds > SLOW_START_SECONDS:

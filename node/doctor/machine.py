@@ -11,6 +11,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from node.concurrency.semaphores import check_semaphores
 from node.config.config import Config
 from node.config.kinds import ENGINES
 from node.doctor.finding import Finding, fail, ok, warn
@@ -114,6 +115,15 @@ def check_disk(folder: RunFolder) -> Finding:
     return warn("disk", found, remedy) if free < LITTLE_DISK else ok("disk", found)
 
 
+def check_shared_memory() -> Finding:
+    """Whether it has room for the semaphores of the network's library."""
+    try:
+        check_semaphores()
+    except NodeError as error:
+        return fail("memory", f"{error.what}: {error.value}", error.remedy)
+    return ok("memory", "shared memory takes semaphores")
+
+
 def check_clock() -> Finding:
     """Whether the clock shows a sane date and runs evenly; peers compare theirs when dialled."""
     steady, wall = time.monotonic(), time.time()
@@ -136,6 +146,7 @@ def check_machine(config: Config, folder: RunFolder) -> list[Finding]:
         check_device(config.policy.device),
         check_engine(config.engine.kind),
         check_disk(folder),
+        check_shared_memory(),
         check_key(folder),
         check_clock(),
         check_walls(),

@@ -42,7 +42,8 @@ _OUR_LINE = re.compile(r"[\d-]{10} [\d:,]{12} (INFO|WARNING|ERROR) (node|swarm|p
 class Command:
     """One ``swarm-node`` process that works in ``folder``, in or below which its node is.
 
-    ``under`` is what Python runs to start it, as ``-m torch.distributed.run``.
+    ``under`` is what Python runs to start it, as ``-m torch.distributed.run``, and ``beneath`` a
+    command that runs Python.
     """
 
     def __init__(
@@ -51,13 +52,14 @@ class Command:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         under: Sequence[str] = (),
+        beneath: Sequence[str] = (),
     ) -> None:
         self.left: list[str] = []
         self.run = RunFolder(folder / "swarm-run")
         # not in the folder, whose disk may be full
         self._streams = [tempfile.NamedTemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, *under, "-m", "node.cli.main", *arguments],
+            [*beneath, sys.executable, *under, "-m", "node.cli.main", *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._streams[0],

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
+from multiprocessing import synchronize
 from pathlib import Path
 from types import ModuleType
 
@@ -121,3 +124,16 @@ def test_a_wrong_option_leaves_no_half_made_node_behind(
     assert terminal("join", option) == 2
     assert (terminal.out, len(terminal.err.splitlines())) == ("", 1)
     assert not Path("swarm-run").exists()
+
+
+def test_where_shared_memory_is_full_nothing_is_made_and_the_line_names_it(
+    terminal: Terminal, started: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(synchronize, "Semaphore", full)
+    assert terminal("join") == 1
+    assert "/dev/shm (No space left on device). Free some space there" in terminal.err
+    assert len(terminal.err.splitlines()) == 1
+    assert not started and not Path("swarm-run").exists()

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import importlib.util
 import itertools
 import json
+import os
 import shutil
 import socket
 import sys
 import time
 from collections import namedtuple
 from importlib.machinery import ModuleSpec
+from multiprocessing import synchronize
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,7 @@ from node.doctor.machine import (
     check_engine,
     check_key,
     check_packages,
+    check_shared_memory,
 )
 from node.doctor.network import check_network, check_ports
 from node.network.founding import found_swarm
@@ -84,6 +88,17 @@ def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch: pytest.Monkey
     finding = check_engine("vllm")
     assert finding.level == "fail"
     assert "make vllm" in finding.remedy
+
+
+def test_shared_memory_without_room_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_shared_memory().level == "ok"
+
+    def full(*args: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(synchronize, "Semaphore", full)
+    finding = check_shared_memory()
+    assert finding.level == "fail" and "/dev/shm" in finding.found
 
 
 def test_a_key_that_others_can_read_is_a_failure(folder: RunFolder) -> None:
