@@ -96,7 +96,10 @@ class Identity:
         except FileNotFoundError as error:
             raise KeyFileError(f"no key file at {path}: create one, or correct the path") from error
         except OSError as error:
-            raise KeyFileError(f"cannot read key file {path}: {error.strerror}") from error
+            raise KeyFileError(
+                f"cannot read key file {path} ({error.strerror}): look at its owner and "
+                "permissions, or correct the path"
+            ) from error
         if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise KeyFileError(
                 f"key file {path} is open to other users (mode {mode & 0o777:04o}): "

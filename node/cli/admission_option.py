@@ -33,9 +33,12 @@ def parse_admission(text: str) -> AdmissionRule:
 
 def _authors(path: Path) -> tuple[bytes, ...]:
     try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
-    except OSError as error:
+        lines = [
+            line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()
+        ]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
         raise UsageError(
-            f"cannot read the allow list ({error.strerror})", path, "Write one peer id a line."
+            f"cannot read the allow list ({reason})", path, "Write one peer id a line."
         ) from error
     return tuple(sorted({author_of(line) for line in lines if line}))

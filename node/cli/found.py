@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.errors import UsageError
 from node.monitor.printable import say
 
 
@@ -44,18 +45,28 @@ def command(
     from node.cli.admission_option import parse_admission
     from node.network.founding import found_swarm
     from node.storage.atomic_files import write_new
+    from node.tasks.errors import CatalogueError
+    from protocol.errors import BadSchema
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
 
     node = open_node(config)
-    manifest = found_swarm(
-        Identity.load(node.folder.identity),
-        name=name,
-        catalogue=catalogue,
-        epoch_seconds=epoch_seconds,
-        shards=shards,
-        admission=parse_admission(admission),
-    )
+    try:
+        manifest = found_swarm(
+            Identity.load(node.folder.identity),
+            name=name,
+            catalogue=catalogue,
+            epoch_seconds=epoch_seconds,
+            shards=shards,
+            admission=parse_admission(admission),
+        )
+    except CatalogueError as error:
+        remedy = "Correct it, or name tiny, reasoning-gym or another file."
+        raise UsageError("--catalogue", f"{catalogue} ({error})", remedy) from error
+    except BadSchema as error:
+        field, _, wrong = str(error).partition(": ")
+        remedy = "See what it takes with: swarm-node found --help."
+        raise UsageError(f"--{field.replace('_', '-')}", wrong, remedy) from error
     path = out or node.folder.manifest
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()

@@ -164,7 +164,7 @@ def explain(error: Exception) -> str:
             "Look at the disk, and at the owner and permissions of that file."
         )
     if isinstance(error, _expected()):
-        return text
+        return text if text.endswith((".", "?", ")")) else f"{text}."
     return f"unexpected {type(error).__name__}: {text}. Add --debug to see where it comes from."
 
 

@@ -9,7 +9,7 @@ from node.errors import ConfigError
 from protocol.errors import BadKey
 from protocol.identity import author_of
 
-_ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/\s]+)/tcp/(\d{1,5})(/[^/\s]+)*")
+_ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/\s,]+)/tcp/(\d{1,5})(/[^/\s,]+)*")
 _IP = {"ip4": IPv4Address, "ip6": IPv6Address}
 _HIGHEST_PORT = 65535
 _PLAIN = "/ip4/10.0.0.5/tcp/31337"

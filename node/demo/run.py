@@ -28,7 +28,7 @@ from node.engines.kind import EngineKind
 from node.errors import NodeError
 from node.monitor.history import read_history
 from node.network.founding import found_swarm
-from node.storage.atomic_files import PRIVATE_FOLDER, write_new
+from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from swarm.common.words import counted
@@ -79,7 +79,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
         count = counted(settings.nodes, "node")
         console.print(f"{count}, each with an engine that takes about {wait}")
     started = time.monotonic()
-    folder.mkdir(parents=True)
+    make_folder(folder, "--run-dir", fresh=True)
     console.print(opening(settings, folder), soft_wrap=True, highlight=False)
     with swarm_of(settings, folder, threads) as (address, nodes):
         console.print("as long as this runs, join from another terminal with:")

@@ -11,7 +11,7 @@ from node.errors import NodeError
 from node.experiment.bases import Base
 from node.experiment.recording import Recording
 from node.experiment.settings import Configuration, Settings
-from node.storage.atomic_files import write_atomic
+from node.storage.atomic_files import make_folder, write_atomic
 
 MODEL = "model.safetensors"
 
@@ -64,9 +64,9 @@ class ExperimentFolder:
         """Make the folder, or go on in it.
 
         Raises:
-            NodeError: the runs in it were made under other conditions.
+            NodeError: it cannot be made, or the runs in it were made under other conditions.
         """
-        (self.root / "runs").mkdir(parents=True, exist_ok=True)
+        make_folder(self.root / "runs", "--run-dir")
         wanted = asdict(settings)
         if not self.settings.exists():
             write_atomic(self.settings, json.dumps(wanted).encode())

@@ -9,6 +9,7 @@ from node.config.learning import PolicySection
 from node.errors import NodeError, UsageError
 from node.policy.begun import check_begun
 from node.policy.policy import Policy
+from node.storage.atomic_files import make_folder
 from node.storage.checkpoint_list import best_of, list_checkpoints, no_checkpoint, of_step
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
@@ -68,14 +69,14 @@ def export(config: Config, loaded: Loaded, out: Path, *, adapter: bool = False) 
         adapter: write the adapter alone instead of the model that it makes.
 
     Raises:
-        NodeError: ``out`` is there already.
+        NodeError: ``out`` is there already, or cannot be made.
         UsageError: there is no adapter.
         PolicyError: the checkpoint does not load.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NodeError("there is something already at", out, "Name a new folder with --out.")
+    make_folder(out, "--out")
     policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded)
     if adapter and policy.adapter is None:
         raise UsageError("--adapter", loaded.path, "The run has none: leave the option out.")
-    out.mkdir(parents=True, exist_ok=True)
     (policy.save_adapter if adapter else policy.save)(out)

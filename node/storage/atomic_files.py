@@ -120,6 +120,25 @@ def write_error(path: Path, error: OSError) -> NodeError:
     )
 
 
+def make_folder(path: Path, option: str, *, fresh: bool = False) -> None:
+    """Make a folder that a command's ``option`` names, with those above it.
+
+    Args:
+        fresh: whether it must not be there yet.
+
+    Raises:
+        NodeError: it cannot be made, or is no folder.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=not fresh)
+    except OSError as error:
+        raise NodeError(
+            f"cannot make the folder ({error.strerror})",
+            path,
+            f"Name a new one, in a place that is yours, with {option}.",
+        ) from error
+
+
 def write_new(path: Path, data: bytes) -> None:
     """Write a file that must not exist yet, for its owner alone.
 

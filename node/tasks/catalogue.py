@@ -186,8 +186,11 @@ def evaluates(spec: EnvSpec) -> bool:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CatalogueError(f"catalogue {str(path)!r} cannot be read: {error}") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise CatalogueError(f"catalogue {str(path)!r} cannot be read: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise CatalogueError(f"catalogue {str(path)!r} cannot be read: no UTF-8") from error
 
 
 def _parse(text: str, where: str, folder: Path) -> tuple[EnvSpec, ...]:
@@ -222,9 +225,14 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
         raise CatalogueError(
             f"env {name!r} in {where!r} has unknown {', '.join(sorted(unknown))}; keys are {known}"
         )
+    levels = table["levels"]
+    if not isinstance(levels, list) or not all(isinstance(level, dict) for level in levels):
+        raise CatalogueError(f"env {name!r} in {where!r}: levels is a list of tables of settings")
     try:
-        # TypeError: TOML has dates, JSON has none; or levels is no list.
-        levels = tuple(canonical_json(level) for level in table["levels"])
-        return EnvSpec(**{**table, "levels": levels})
-    except (TypeError, ValueError) as error:
+        return EnvSpec(**{**table, "levels": tuple(map(canonical_json, levels))})
+    except TypeError as error:
+        raise CatalogueError(
+            f"env {name!r} in {where!r}: a setting is a date or time, which no manifest holds"
+        ) from error
+    except ValueError as error:
         raise CatalogueError(f"env {name!r} in {where!r}: {error}") from error

@@ -79,7 +79,8 @@ def file_digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise CatalogueError(f"file {str(path)!r} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CatalogueError(f"file {str(path)!r} cannot be read: {reason}") from error
 
 
 def _read_pairs(path: Path) -> list[tuple[str, str]]:

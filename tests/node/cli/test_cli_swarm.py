@@ -49,7 +49,7 @@ def test_found_takes_an_allow_list_and_proof_of_work(terminal: Terminal, node: R
     ("args", "complaint"),
     [
         (["--shards", "3"], "power of two"),
-        (["--epoch-seconds", "0"], "epoch_seconds"),
+        (["--epoch-seconds", "0"], "--epoch-seconds"),
         (["--catalogue", "nowhere"], "reasoning-gym"),
         (["--catalogue", "nowhere.toml"], "nowhere.toml"),
     ],
@@ -57,7 +57,7 @@ def test_found_takes_an_allow_list_and_proof_of_work(terminal: Terminal, node: R
 def test_found_refuses_impossible_values(
     terminal: Terminal, node: RunFolder, args: list[str], complaint: str
 ) -> None:
-    assert terminal("found", "--config", "node", "--name", "s", *args) == 1
+    assert terminal("found", "--config", "node", "--name", "s", *args) == 2
     assert complaint in terminal.err
     assert len(terminal.err.splitlines()) == 1
 
