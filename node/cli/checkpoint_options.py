@@ -27,7 +27,8 @@ def check_choice(step: int | None, best: bool, model: str | None = None) -> None
     Raises:
         UsageError: more than one of --model, --step and --best is given.
     """
-    given = {"--model": model, "--step": step, "--best": best or None}
+    given = {"--model": model, "--step": step}
     named = [f"{option} {value}" for option, value in given.items() if value is not None]
+    named += ["--best"] if best else []
     if len(named) > 1:
         raise UsageError("one choice too many", " and ".join(named), "Leave all but one out.")

@@ -14,7 +14,7 @@ from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 
 MODEL = ROOT / "node" / "models" / "tiny"
-BEGUN = {"model": "tiny", "dtype": "float32", "lora_rank": 0}
+BEGUN = {"model": "tiny", "dtype": "float32", "lora_rank": 0, "policy_step": 4}
 
 
 def nothing(folder: Path) -> None:
