@@ -10,6 +10,7 @@ import typer
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.cli.id_prefix import only
 from node.monitor.printable import say
+from swarm.common.words import counted
 
 LARGEST_WIDTH = 10_000
 SLACK = 8
@@ -107,7 +108,10 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
         ("kind", _kind(peer, ours) or "node"),
         ("connected", "yes" if peer["connected"] else "no"),
         ("heard", _ago(peer.get("heard"))),
-        ("admitted", f"{peer['admitted']} groups, the last {_ago(peer.get('admitted_at'))}"),
+        (
+            "admitted",
+            f"{counted(peer['admitted'], 'group')}, the last {_ago(peer.get('admitted_at'))}",
+        ),
         ("policy step", NONE if step is None else str(step)),
         ("in", size(peer["bytes_in"])),
         ("out", size(peer["bytes_out"])),

@@ -11,6 +11,7 @@ import typer
 from node.cli.common import DebugOption, JsonOption, print_json
 from node.errors import UsageError
 from node.monitor.printable import say
+from swarm.common.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,9 +44,9 @@ def command(
     if runs:
         Terminal().print(_table(runs))
     else:
-        say(f"no run folders in {path} or {depth} folders below it")
+        say(f"no run folders in {path} or {counted(depth, 'folder')} below it")
     if unread:
-        say(f"{len(unread)} folders could not be read, such as {unread[0]}", err=True)
+        say(f"{counted(len(unread), 'folder')} could not be read, such as {unread[0]}", err=True)
 
 
 def _table(runs: list[Run]) -> Table:

@@ -22,6 +22,7 @@ from node.policy.begun import check_begun
 from node.policy.model_source import check_model
 from node.storage.checkpoints import STATE, Checkpoints
 from node.storage.run_folder import RunFolder
+from swarm.common.words import counted
 
 CUDA_DRIVER = "libcuda.so.1"
 
@@ -107,7 +108,8 @@ def check_device(device: str) -> None:
         raise ConfigError("policy.device", device, f"{remedy}set it to 'auto' or 'cpu'.")
     count = cuda_devices()
     if int(number or 0) >= count:
-        remedy = f"The driver shows {count} GPUs here: set it to 'auto' or 'cpu', or install one."
+        shown = counted(count, "GPU")
+        remedy = f"The driver shows {shown} here: set it to 'auto' or 'cpu', or install one."
         raise ConfigError("policy.device", device, remedy)
 
 
