@@ -23,6 +23,7 @@ from node.policy.model_source import check_model
 from node.storage.checkpoints import STATE, Checkpoints
 from node.storage.run_folder import RunFolder
 from swarm.common.words import counted
+from swarm.transport.machine import check_ports
 
 CUDA_DRIVER = "libcuda.so.1"
 
@@ -52,7 +53,8 @@ def check_places(config: Config, folder: RunFolder) -> None:
     """Look for what every node needs: a folder to write to, and its ports.
 
     Raises:
-        NodeError: the folder cannot be written to, or a port is taken.
+        NodeError: the folder cannot be written to, or the port of the metrics is taken.
+        PortTaken: another port is.
         ConfigError: a file that is named is not there.
     """
     folder.create()
@@ -67,14 +69,11 @@ def check_places(config: Config, folder: RunFolder) -> None:
                 raise ConfigError(f"tasks.read.{name}", path, remedy)
     if folder.holder() is not None:
         return  # its ports are that node's, and who locks the folder says so
-    ports = dict.fromkeys(config.network.listen, "network.listen")
-    if config.monitor.prometheus_port:
-        metrics = f"/ip4/127.0.0.1/tcp/{config.monitor.prometheus_port}"
-        ports[metrics] = "monitor.prometheus_port"
-    for address, key in ports.items():
-        if why := why_not_free(address):
-            remedy = f"Stop what holds it, or set {key} to another; port 0 is any free one."
-            raise NodeError(f"{key} cannot be used ({why})", address, remedy)
+    check_ports(config.network.listen)
+    port = config.monitor.prometheus_port
+    if port and (why := why_not_free(f"/ip4/127.0.0.1/tcp/{port}")):
+        remedy = "Stop what holds it, or choose another port; 0 is none."
+        raise NodeError(f"monitor.prometheus_port cannot be used ({why})", port, remedy)
 
 
 def check_package(key: str, value: object, package: str, extra: str) -> None:

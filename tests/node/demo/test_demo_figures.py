@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,10 +15,10 @@ from node.demo.view import SwarmView
 from node.monitor.record import RoundRecord
 
 
-def record(number: int, **figures: float | None) -> dict[str, Any]:
+def record(number: int, **figures: float | None) -> RoundRecord:
     return RoundRecord(
         **{"round": number, "policy_step": 0, "time": 0.0, "reward_own": None, **figures}
-    ).to_dict()
+    )
 
 
 QUIET = [record(1), record(2)]
@@ -43,7 +42,7 @@ def test_a_node_that_measured_nothing_has_dashes_and_no_part_in_the_means(tmp_pa
 
 
 def test_a_swarm_at_work_shows_means_of_the_rounds_that_measured() -> None:
-    text = shown(SwarmView(2, 2).render({"a": QUIET, "b": BUSY}))
+    text = shown(SwarmView(2, 2, Console(height=40)).render({"a": QUIET, "b": BUSY}))
     quiet, busy = (line.split() for line in text.splitlines() if line.strip()[:2] in ("a ", "b "))
     assert quiet[:6] == ["a", "2", "–", "–", "–", "–"]
     assert busy[:6] == ["b", "2", "0.250", "–", "0.125", "50%"]

@@ -18,6 +18,7 @@ from node.run import beforehand
 from node.run.beforehand import check_device, check_places, check_start
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
+from swarm.transport.machine import PortTaken
 
 ROOT = Path(__file__).parents[3]
 WATCH = """
@@ -133,7 +134,7 @@ def test_a_port_that_somebody_holds_is_named_with_its_key(folder: RunFolder, tak
     with pytest.raises(NodeError, match=rf"monitor\.prometheus_port.*in use.*{taken}"):
         check_places(config(monitor__prometheus_port=taken), folder)
     listen = f"/ip4/127.0.0.1/tcp/{taken}"
-    with pytest.raises(NodeError, match=rf"network\.listen.*{listen}"):
+    with pytest.raises(PortTaken, match=rf"network\.listen = {listen}: another process uses"):
         check_places(config(network__listen=[listen]), folder)
     with folder.locked():
         check_places(config(network__listen=[listen]), folder)
