@@ -151,7 +151,11 @@ def _fail(error: Exception) -> int:
     """Show what went wrong; the exit status."""
     if "--debug" in sys.argv:
         sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
-    say(f"error: {explain(error)}", err=True)
+    text = explain(error)
+    say(f"error: {text}", err=True)
+    from node.monitor.logs import log_error
+
+    log_error(text)
     return error.exit_code if isinstance(error, NodeError) else 1
 
 

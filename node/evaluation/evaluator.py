@@ -29,11 +29,13 @@ class Evaluation:
 
     Attributes:
         unbuilt: tasks that could not be built, with rewards of 0.
+        unfit: tasks whose prompt leaves no room for a completion, with rewards of 0.
     """
 
     tasks: tuple[TaskRef, ...]
     rewards: tuple[tuple[float, ...], ...]
     unbuilt: int = 0
+    unfit: int = 0
 
     @property
     def mean(self) -> float:
@@ -128,7 +130,7 @@ class Evaluator:
         answered = [prompt is not None and next(fit) for prompt in prompts]
         scored = self._scored(list(compress(self._tasks, answered)), samples)
         rewards = tuple(next(scored) if each else (0.0,) * completions for each in answered)
-        return Evaluation(self._tasks, rewards, prompts.count(None))
+        return Evaluation(self._tasks, rewards, prompts.count(None), fits.count(False))
 
     def _scored(
         self, tasks: Sequence[TaskRef], samples: Sequence[Sequence[Sample]]

@@ -17,13 +17,18 @@ from node.monitor.printable import PrintableFormatter, printable, say
 from node.monitor.terminal import Terminal
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.private_file import make_private
-from swarm.common.repeats import Repeats
+from swarm.common.repeats import UNREPEATED, Repeats
 from swarm.journal_errors import JournalError
+
+log = logging.getLogger(__name__)
 
 STDOUT, STDERR = 1, 2
 OURS = ("node", "swarm", "protocol")
 FILE_BYTES = 10_000_000
 FILES = 3
+_SAID = "said"
+SAID = {_SAID: True, **UNREPEATED}
+"""What a message has as ``extra`` that is on the terminal already."""
 
 
 def start_logging(
@@ -61,6 +66,12 @@ def goes_to(descriptor: int, path: Path) -> bool:
         return False  # closed, or there is no such file
 
 
+def log_error(text: str) -> None:
+    """Put the error that ends this command into the log, where one is open."""
+    if any(isinstance(handler, _LogFile) for handler in logging.getLogger().handlers):
+        log.error("%s", text, extra=SAID)
+
+
 def earlier_logs(path: Path) -> list[Path]:
     """What a full log file was kept as, the newest first; not all of them need to exist."""
     return [path.with_name(f"{path.name}.{number}") for number in range(1, FILES)]
@@ -74,6 +85,7 @@ def _terminal(debug: bool) -> logging.Handler:
         handler = RichHandler(console=console, show_path=False)
     handler.setLevel(logging.DEBUG if debug else logging.WARNING)
     handler.setFormatter(PrintableFormatter("%(message)s") if debug else _MessageOnly())
+    handler.addFilter(_is_new)
     if not debug:
         handler.addFilter(_is_ours)
     return handler
@@ -129,3 +141,7 @@ class _RemediesFormatter(PrintableFormatter):
 
 def _is_ours(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] in OURS
+
+
+def _is_new(record: logging.LogRecord) -> bool:
+    return not hasattr(record, _SAID)

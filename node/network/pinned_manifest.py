@@ -131,8 +131,6 @@ async def _strangers(
             f"--peers {elsewhere[0][0]}. To begin there anew: swarm-node init NEW, then swarm-node "
             f"join --config NEW --peers {elsewhere[0][0]}"
         )
-    for note in notes:
-        log.info("%s", note)
     return tuple(notes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,9 +10,6 @@ from types import FrameType
 
 from node.monitor.printable import say
 from node.network.membership import Membership
-from node.run.run_options import RunOptions
-
-log = logging.getLogger(__name__)
 
 STOPS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -21,13 +17,13 @@ STOPS = tuple(
 """Ctrl-C, a service manager's stop, and a terminal that is closed."""
 
 
-def announce(membership: Membership, options: RunOptions) -> None:
+def announce(membership: Membership, tell: Callable[[str], None]) -> None:
     """Say who this is and how others get here."""
     status = membership.status()
     name = membership.manifest.name
-    say(f"{status.peer_id} in swarm {name!r} {membership.swarm_id.hex()[:16]}", err=options.json)
+    tell(f"{status.peer_id} in swarm {name!r} {membership.swarm_id.hex()[:16]}")
     for address in status.addresses:
-        say(f"others join with: swarm-node join --peers {address}", err=options.json)
+        tell(f"others join with: swarm-node join --peers {address}")
 
 
 class Stop(threading.Event):
@@ -68,12 +64,8 @@ class Stop(threading.Event):
     def _say(self, what: str, number: int) -> None:
         """On another thread: this one may be in the middle of a line of its own."""
         line = f"{what} ({signal.Signals(number).name})"
-        self._words.append(threading.Thread(target=self._said, args=(line,)))
+        self._words.append(threading.Thread(target=self._tell, args=(line,)))
         self._words[-1].start()
-
-    def _said(self, line: str) -> None:
-        log.info("%s", line)
-        self._tell(line)
 
     def said(self) -> None:
         """Wait until everything is said."""

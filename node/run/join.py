@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import signal
 from contextlib import ExitStack
-from functools import partial
 
 from node.config.config import Config
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
-from node.monitor.printable import PrintableFormatter, say
+from node.monitor.printable import PrintableFormatter
 from node.monitor.sinks import open_sinks
 from node.monitor.stages import Stages
+from node.monitor.telling import teller
 from node.network.moving import enter
 from node.run.foreground import STOPS, announce, stopping
 from node.run.participant import Participant
@@ -39,7 +39,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
     if launch := Launch.read():
         launch.check(config)
 
-    tell, status = partial(say, err=options.json), StatusFile(folder)
+    tell, status = teller(folder.log, err=options.json), StatusFile(folder)
 
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
         status.start()
@@ -52,7 +52,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
         )
         stages.end()
         stack.enter_context(stop.working())
-        announce(node.membership, options)
+        announce(node.membership, tell)
         for note in node.notes:
             tell(note)
         status.run(node.membership)

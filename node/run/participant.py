@@ -33,6 +33,7 @@ from swarm.admission import oldest_epoch
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import open_or_restore
+from swarm.judge import JudgeRefused
 from swarm.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,9 @@ class Participant(Opened):
         )
         stack.callback(trainer.close)
         progress.restore(trainer, experience.pool)
+        if progress.round == 0:
+            stage("trying the policy on the swarm's tasks")
+            self.notes += _assessed(trainer)
         self.recorder = Recorder(self.membership.status, experience.pool, self.counters)
         self.rounds = trainer.rounds(
             publish=self.membership.publish,
@@ -144,3 +148,10 @@ class Participant(Opened):
             report=self.recorder.report,
             done=progress.round,
         )
+
+
+def _assessed(trainer: Trainer) -> tuple[str, ...]:
+    try:
+        return trainer.assess().lines()
+    except JudgeRefused as error:
+        return (f"the policy could not be tried on this swarm's tasks: {error}",)

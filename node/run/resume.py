@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 from swarm.journal import Journal
 from swarm.pool import Pool
-
-log = logging.getLogger(__name__)
 
 LEARNER = "learner.pt"
 ENGINE = "engine.pt"
@@ -57,7 +54,6 @@ class RunState:
             f"goes on from round {self.round}, policy step {state['policy_step']}, "
             f"checkpoint {loaded.path.name}"
         )
-        log.info("%s", goes_on)
         return (*loaded.notes, goes_on)
 
     def policy(self, config: PolicySection) -> Policy:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 
 from node.config.config import Config
 from node.errors import NodeError
-from node.monitor.printable import say
+from node.monitor.telling import teller
 from node.network.membership import Membership
 from node.run.foreground import announce, stopping
 from node.run.run_options import RunOptions
@@ -30,7 +29,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         NodeError: this seed cannot start, or cannot go on.
     """
     clock, counters = SystemClock(), Counters()
-    tell, status = partial(say, err=options.json), StatusFile(folder)
+    tell, status = teller(folder.log, err=options.json), StatusFile(folder)
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
         status.start()
         stack.callback(status.end)
@@ -45,7 +44,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         stack.enter_context(stop.working())
         for note in (*notes, *membership.notes):
             tell(note)
-        announce(membership, options)
+        announce(membership, tell)
         status.run(membership)
         while True:
             status.write(None)

@@ -16,6 +16,7 @@ from node.config.config import Config
 from node.config.sections import MixtureSection
 from node.distributed.ranks import Ranks
 from node.engines.engine import RolloutEngine, Sampling
+from node.evaluation.assessment import TASKS, Assessment
 from node.evaluation.evaluator import Evaluator, heldout_tasks
 from node.evaluation.forgetting import ForgettingAlarm
 from node.policy.policy import Policy
@@ -84,6 +85,7 @@ class Trainer:
         # How often there is an evaluation must not change what is trained on.
         drawn = replace(sampling, seed=evaluation_seed(config.node.seed))
         self._evaluator = Evaluator(policy, self.engine, verifier, heldout, drawn, counters)
+        self._trial = Evaluator(policy, self.engine, verifier, heldout[:TASKS], drawn, counters)
         self._own = OwnGroups(
             config, trained, self.sampler, indexes, sampling, verifier, journal, counters, author
         )
@@ -119,6 +121,19 @@ class Trainer:
             schedule=self._config.schedule,
             rules=self._rules,
             round=done,
+        )
+
+    def assess(self) -> Assessment:
+        """Try the policy on some held-out tasks, a group of completions each.
+
+        Raises:
+            NodeError: no prompt fits.
+            JudgeRefused: no task can be built, or answers cannot be scored.
+        """
+        config = self._config
+        evaluation = self._trial.evaluate(config.engine.group_size)
+        return Assessment.of(
+            evaluation, takes=config.mixture.external > 0 and config.network.pulls_per_epoch > 0
         )
 
     def _evaluate(self) -> float:

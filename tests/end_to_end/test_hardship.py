@@ -114,6 +114,9 @@ def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(
         "none of the peers named answers",
     ):
         assert said.count(once) == 1, said
+    logged = again.run.log.read_text()
+    assert [line for line in again.out if line not in logged and line[:6] != "round "] == []
+    assert said.count("goes on from round ") == 1
     records = again.records()
     assert records[-1].round == done + 1
     assert records[-1].counters["dials_failed"] >= 1

@@ -45,6 +45,7 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join(
 ) -> None:
     alone = rounds(3)
     home = swarm_of(alone)
+    assert "tried on 4 tasks: 100% of prompts fit" in " ".join(alone.out)
     _, address = swarm.seed()
 
     beside = rounds(3, f"--peers={address}")
@@ -52,6 +53,7 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join(
     assert all(record.peers == 0 for record in beside.records())
     assert beside.records()[-1].strangers == 1
     told = " ".join(beside.out)
+    assert "tried on" not in told, "it has learned"
     typed = re.search(r"To move there with this policy: swarm-node join (.*?)\. To begin", told)
     assert typed, told
 

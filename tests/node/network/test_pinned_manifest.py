@@ -67,10 +67,8 @@ class Street:
         return notes
 
 
-def test_a_folder_of_one_swarm_that_is_taken_to_a_peer_of_another_says_so(tmp_path, caplog):
-    caplog.set_level("INFO")
+def test_a_folder_of_one_swarm_that_is_taken_to_a_peer_of_another_says_so(tmp_path):
     told = " ".join(Street(tmp_path, THERE).join())
-    assert "belongs to swarm" in caplog.text, "the log says it too"
     assert swarm_id(HERE).hex()[:16] in told
     assert swarm_id(THERE).hex()[:16] in told
     theirs = swarm_id(THERE).hex()[:16]
