@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from node.config.running import ScheduleSection
+from node.monitor.history import read_history
 from node.storage.checkpoint_list import CheckpointEntry, best_of, list_checkpoints, of_round
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
@@ -13,8 +14,9 @@ def roll_back(
 ) -> tuple[CheckpointEntry, list[int]]:
     """Make a checkpoint the newest: of round ``to``, or the ``"best"``.
 
-    What the journal remembers of later updates is struck when the node starts. Groups that they
-    were made of stay used, and draws and sequence numbers go on.
+    ``status`` shows that round as the last one. What the journal remembers of later updates is
+    struck when the node starts. Groups that they were made of stay used, and draws and sequence
+    numbers go on.
 
     Returns:
         The checkpoint, and the rounds of those set aside.
@@ -28,4 +30,8 @@ def roll_back(
     with folder.locked():
         entries = list_checkpoints(checkpoints)
         entry = best_of(entries, folder) if to == "best" else of_round(entries, int(to))
-        return entry, checkpoints.roll_back(entry.round)
+        later = checkpoints.roll_back(entry.round)
+        if folder.status.exists():
+            done = [r.to_dict() for r in read_history(folder.root) if r.round <= entry.round]
+            folder.write_status({**folder.read_status(), "record": done[-1] if done else None})
+        return entry, later

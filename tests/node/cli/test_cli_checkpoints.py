@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from node.monitor.jsonl import JsonLinesFile
+from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
@@ -74,6 +77,18 @@ def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(
     assert [(e["round"], e["rolled_back"]) for e in told] == [(10, False), (20, True), (30, True)]
     assert terminal.json("rollback", *AT, "--to", "30")["set_aside"] == []
     assert history.steps() == [10, 30]
+
+
+def test_status_shows_the_round_that_was_gone_back_to(
+    terminal: Terminal, history: Checkpoints, node: RunFolder
+) -> None:
+    with closing(JsonLinesFile(node.metrics, 1 << 20)) as metrics:
+        for number in (9, 10, 11, 30):
+            metrics.write(RoundRecord(round=number, policy_step=number, time=0.0, reward_own=0.5))
+    node.write_status({"state": "stopped", "record": {"round": 30}, "peers": [], "time": 0.0})
+    assert terminal("rollback", *AT, "--to", "10") == 0
+    told = terminal.json("status", *AT)
+    assert (told["record"]["round"], told["state"]) == (10, "stopped")
 
 
 @pytest.mark.parametrize(
