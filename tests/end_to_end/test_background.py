@@ -77,7 +77,8 @@ def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
     assert told["checkpoint"] == str(Checkpoints(shell.node.checkpoints).path(newest))
     assert follower.wait() == 0
     assert any("stopping in order" in line for line in follower.out)
-    assert follower.out[-1] == f"{newest} rounds are done; the same command goes on from there"
+    done = f"{newest} rounds are done; the same command goes on from there"
+    assert follower.out[-1].endswith(f": {done}"), "with its time, as every line of the log"
     assert psutil.wait_procs(children, timeout=30)[1] == []
 
     status, out, _ = shell("stop")

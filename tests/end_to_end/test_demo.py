@@ -29,7 +29,7 @@ def test_it_goes_on_until_ctrl_c_and_there_is_time_to_join(demo: Command, tmp_pa
     assert demo.out[0] == "a swarm of 2 and a seed in demo, until Ctrl-C"
     guest = Command(tmp_path, "join", "--peers", address[1], *QUICK)
     try:
-        guest.until(lambda: any(record["groups_external"] for record in guest.records()))
+        guest.until(lambda: any(record.groups_external for record in guest.records()))
         demo.until(lambda: len([line for line in demo.out if "2 of 2 at work" in line]) >= 2)
     finally:
         guest.close()

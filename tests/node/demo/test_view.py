@@ -91,5 +91,5 @@ def test_the_first_words_say_how_long_it_goes_on() -> None:
 def test_a_node_is_evaluated_now_and_then_also_without_a_last_round(
     rounds: int, every: int
 ) -> None:
-    keys = node_overrides(DemoSettings(rounds=rounds), 0, "ADDRESS", 1)
+    keys = node_overrides(DemoSettings(rounds=rounds), 0, 1)
     assert (keys["schedule.rounds"], keys["schedule.eval_every"]) == (rounds, every)
