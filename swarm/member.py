@@ -17,6 +17,7 @@ from protocol.identity import author_of, peer_id_of
 from swarm.acquaintance import Acquaintance
 from swarm.collector import Admission, Collector, CollectorLimits
 from swarm.common.clock import Clock
+from swarm.common.clock_watch import ClockWatch
 from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange
@@ -119,6 +120,7 @@ class Member:
             clock,
         )
 
+        self._watch = ClockWatch(clock, counters)
         pause = directory.manifest.epoch_seconds
         self._acquaintance = Acquaintance(transport, exchange, directory.swarm_id, clock, pause)
 
@@ -151,7 +153,8 @@ class Member:
             await self._collector.close()
 
     async def meet(self) -> None:
-        """Find out which swarm those are in who announce nothing here."""
+        """Look at the clock, and find out which swarm those are in who announce nothing here."""
+        self._watch.look()
         authors = {known.author for known in self._directory.known()}
         await self._acquaintance.look(lambda peer: _author(peer) in authors)
 
@@ -170,7 +173,7 @@ class Member:
     async def _repeat(self, turn: Callable[[], Awaitable[None]], period: float) -> None:
         name, failures = turn.__name__, 0
         while True:
-            began = self._clock.time()
+            began = self._clock.monotonic()
             try:
                 await turn()
                 failures = 0
@@ -184,8 +187,7 @@ class Member:
                     logger.exception("%s failed: %s (%d in a row)", name, error, failures)
                 if failures >= FAILURES_REPORTED:
                     self._failing[name] = error
-            # A clock that was put back meanwhile shows less than nothing.
-            took = max(0.0, self._clock.time() - began)
+            took = self._clock.monotonic() - began
             await self._clock.sleep(max(period - took, period / 4))
 
     def _peers(self) -> tuple[PeerInfo, ...]:

@@ -41,7 +41,7 @@ class Backoff(Generic[K]):
         self._failures.pop(key, None)
         if len(self._failures) >= MAX_REMEMBERED:
             del self._failures[next(iter(self._failures))]
-        self._failures[key] = count, self._clock.time() + pause
+        self._failures[key] = count, self._clock.monotonic() + pause
         return pause
 
     def succeeded(self, key: K) -> None:
@@ -50,8 +50,8 @@ class Backoff(Generic[K]):
 
     def waits(self, key: K) -> bool:
         """Whether the key's pause is not over."""
-        return key in self._failures and self._failures[key][1] > self._clock.time()
+        return key in self._failures and self._failures[key][1] > self._clock.monotonic()
 
     def _count(self, key: K) -> int:
         count, until = self._failures.get(key, (0, 0.0))
-        return count if until + self._longest > self._clock.time() else 0
+        return count if until + self._longest > self._clock.monotonic() else 0

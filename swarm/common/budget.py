@@ -28,7 +28,7 @@ class _Use:
     at: float
 
     def fade(self, now: float) -> float:
-        self.bytes *= math.exp(-max(0.0, now - self.at) / BURST_SECONDS)
+        self.bytes *= math.exp((self.at - now) / BURST_SECONDS)
         self.at = now
         return self.bytes
 
@@ -54,17 +54,17 @@ class ByteBudget:
         self._burst = max(BURST_SECONDS * rate, least)
         self._clock = clock
         self._standings = standings
-        self._all = _Use(0.0, clock.time())
-        self._strangers = _Use(0.0, clock.time())
+        self._all = _Use(0.0, clock.monotonic())
+        self._strangers = _Use(0.0, clock.monotonic())
         self._peers: OrderedDict[str, _Use] = OrderedDict()
 
     def has_room(self, peer: str, size: int = LEAST_COST) -> bool:
         """Whether a message of ``size`` bytes would be handled."""
-        return self._allows(peer, size, self._clock.time())
+        return self._allows(peer, size, self._clock.monotonic())
 
     def take(self, peer: str, size: int) -> bool:
         """Charge a message of ``size`` bytes to ``peer`` if that leaves enough to others."""
-        now = self._clock.time()
+        now = self._clock.monotonic()
         cost = max(size, LEAST_COST)
         if not self._allows(peer, cost, now):
             return False
@@ -73,7 +73,7 @@ class ByteBudget:
 
     def owe(self, peer: str, size: int) -> None:
         """Charge what was not known before it was sent, whatever is left."""
-        self._charge(peer, size, self._clock.time())
+        self._charge(peer, size, self._clock.monotonic())
 
     def _allows(self, peer: str, cost: int, now: float) -> bool:
         free = self._burst - self._all.fade(now)

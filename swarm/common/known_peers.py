@@ -68,7 +68,7 @@ class Standings:
         """Standing of an author, in [0, 1]."""
         if self._ask is None:
             return 0.0
-        now = self._clock.time()
+        now = self._clock.monotonic()
         value, until = self._remembered.get(author, (0.0, now))
         if until > now:
             return value

@@ -20,9 +20,9 @@ class Flood:
 
     def refused(self, peer: str) -> bool:
         """Note a refusal; whether it is one too many, upon which counting begins anew."""
-        now = self._clock.time()
+        now = self._clock.monotonic()
         count, at = self._refusals.pop(peer, (0.0, now))
-        count = 1.0 + count * math.exp(-max(0.0, now - at) / FADE_SECONDS)
+        count = 1.0 + count * math.exp((at - now) / FADE_SECONDS)
         if count >= MOST_REFUSALS:
             return True
         if len(self._refusals) >= MAX_REMEMBERED:

@@ -37,7 +37,7 @@ class Redial:
 
     def due(self, connected: Collection[str]) -> tuple[str, ...]:
         """Addresses to dial now, given the peer ids connected; each is thereby taken as tried."""
-        now = self._clock.time()
+        now = self._clock.monotonic()
         wanted = [a for a in self._bootstrap if self._waited(a, connected, now)]
         met = [a for a in self._remembered if self._waited(a, connected, now)]
         # Whoever was tried longest ago first, so that each has its turn.
@@ -54,8 +54,7 @@ class Redial:
             self._next.pop(address, None)
             return False
         at, _ = self._next.get(address, (now, 0.0))
-        # No pause is longer; the clock was put back.
-        return at <= now or at > now + self._longest(address)
+        return at <= now
 
     def _longest(self, address: str) -> float:
         return LONGEST_FOR_BOOTSTRAP if address in self._bootstrap else LONGEST_SECONDS

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from swarm.common.backoff import Backoff
 from swarm.common.budget import ByteBudget
 from swarm.common.clock import Clock, VirtualClock
 from swarm.common.known_peers import Standings
-from swarm.transport.redial import Redial
+from swarm.transport.redial import FIRST_SECONDS, Redial
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm
 
 AHEAD = 3600.0
@@ -24,6 +25,9 @@ class SteppedClock:
 
     def time(self) -> float:
         return self._clock.time() + self.ahead
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
@@ -70,13 +74,50 @@ def test_a_member_whose_clock_is_put_back_during_a_turn_takes_its_next_one_in_ti
     asyncio.run(scenario())
 
 
-def test_an_address_is_dialled_again_after_the_clock_was_put_back() -> None:
-    clock = SteppedClock(VirtualClock())
-    redial = Redial(["/a/p2p/ben"], [], clock)
-    assert redial.due(()) == ("/a/p2p/ben",)
-    clock.ahead = 0.0
-    assert redial.due(()) == ("/a/p2p/ben",)
-    assert redial.due(()) == (), "and from then on after the pauses that it always has"
+@pytest.mark.parametrize("step", [AHEAD, -AHEAD])
+def test_an_address_is_dialled_after_the_same_pause_however_the_clock_is_moved(step) -> None:
+    async def scenario() -> None:
+        clock = SteppedClock(virtual := VirtualClock())
+        redial = Redial(["/a/p2p/ben"], [], clock)
+        assert redial.due(()) == ("/a/p2p/ben",)
+        clock.ahead += step
+        assert redial.due(()) == ()
+        await virtual.advance(FIRST_SECONDS)
+        assert redial.due(()) == ("/a/p2p/ben",)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("step", [AHEAD, -AHEAD])
+def test_whoever_is_left_alone_is_so_for_its_pause_however_the_clock_is_moved(step) -> None:
+    async def scenario() -> None:
+        clock = SteppedClock(virtual := VirtualClock())
+        silent: Backoff[str] = Backoff(clock, first=10.0, longest=60.0)
+        silent.failed("ben")
+        clock.ahead += step
+        assert silent.waits("ben")
+        await virtual.advance(10.0)
+        assert not silent.waits("ben")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("step", [AHEAD, -AHEAD])
+def test_a_clock_that_is_moved_is_told_and_counted_once(step, caplog) -> None:
+    async def scenario() -> None:
+        swarm = MemorySwarm()
+        clock = SteppedClock(swarm.clock)
+        anna = await swarm.join("anna", clock)
+        await anna.member.meet()
+        clock.ahead += step
+        await anna.member.meet()
+        clock.ahead += 0.5
+        await anna.member.meet()
+        assert anna.count("clock_steps") == 1
+        (told,) = [r.getMessage() for r in caplog.records if "clock was moved" in r.getMessage()]
+        assert f"{step:+.1f} s" in told
+
+    asyncio.run(scenario())
 
 
 def test_a_budget_is_not_spent_by_a_clock_that_is_put_back() -> None:

@@ -46,7 +46,7 @@ class OneIdEach:
         present = self._table.peer_id_to_uid.get(peer_id)
         if present == node_id:
             return True
-        now, peer = self._guests.clock.time(), str(peer_id)
+        now, peer = self._guests.clock.monotonic(), str(peer_id)
         taken = self._taken.get(peer)
         if taken is not None and now < taken + SAME_ID_SECONDS:
             return False

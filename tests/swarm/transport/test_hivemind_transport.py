@@ -41,6 +41,9 @@ class WrongClock:
     def time(self) -> float:
         return time.time() - 10
 
+    def monotonic(self) -> float:
+        return time.monotonic()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
