@@ -116,7 +116,12 @@ class _LogFile(RotatingFileHandler):
         """Called within the handling of the error."""
         if not self._failed:
             self._failed = True
-            say(f"{self.baseFilename} cannot be written: {sys.exc_info()[1]}", err=True)
+            error = sys.exc_info()[1]
+            say(
+                f"the log failed: {self.baseFilename} cannot be written: {error}. Free some space "
+                "there; what it cannot take is told no more",
+                err=True,
+            )
 
 
 class _MessageOnly(logging.Formatter):
