@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from node.demo.summary import mean
+from node.demo.summary import known, mean
 from node.monitor.record import RoundRecord
 from node.monitor.sparkline import bars_for, sparkline
 from node.monitor.words import percent, share
@@ -83,24 +83,24 @@ class SwarmView:
         return " | ".join(
             [
                 f"rounds {done[0]} to {done[-1]}{of}",
-                f"reward {share(_mean(recent, lambda r: r.reward_own))}",
-                f"external {share(_mean(recent, lambda r: r.reward_external))} ({_taken(recent)})",
-                f"held-out {share(_mean(evaluated, lambda r: r.reward_eval))}",
+                f"reward {share(mean(known(recent, 'reward_own')))}",
+                f"external {share(mean(known(recent, 'reward_external')))} ({_taken(recent)})",
+                f"held-out {share(mean(known(evaluated, 'reward_eval')))}",
                 at_work,
             ]
         )
 
     def _cells(self, rows: Sequence[RoundRecord]) -> list[str]:
         recent, evaluated = rows[-RECENT:], _last_evaluated(rows)
-        informative = _mean(recent, lambda r: r.informative_own)
+        informative = mean(known(recent, "informative_own"))
         return [
             str(rows[-1].round),
-            share(_mean(recent, lambda r: r.reward_own)),
-            share(_mean(recent, lambda r: r.reward_external)),
+            share(mean(known(recent, "reward_own"))),
+            share(mean(known(recent, "reward_external"))),
             share(evaluated.reward_eval if evaluated else None),
             percent(informative),
             _taken(recent),
-            sparkline(_known(rows, lambda r: r.reward_own), POINTS, bars_for(self._console)),
+            sparkline(known(rows, "reward_own"), POINTS, bars_for(self._console)),
         ]
 
 
@@ -123,15 +123,6 @@ class Paced:
 
 def _last_evaluated(rows: Sequence[RoundRecord]) -> RoundRecord | None:
     return next((record for record in reversed(rows) if record.reward_eval is not None), None)
-
-
-def _known(rows: Sequence[RoundRecord], of: Callable[[RoundRecord], float | None]) -> list[float]:
-    """A figure of those rounds that measured it."""
-    return [value for record in rows if (value := of(record)) is not None]
-
-
-def _mean(rows: Sequence[RoundRecord], of: Callable[[RoundRecord], float | None]) -> float | None:
-    return mean(_known(rows, of))
 
 
 def _taken(recent: Sequence[RoundRecord]) -> str:
