@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -67,7 +68,7 @@ def command(
     from node.monitor.stages import Stages
     from node.run.beforehand import check_start
 
-    with Stages(quiet=json) as stages:
+    with closing(Stages(quiet=json)) as stages:
         stages.begin("looking at the config and this machine")
         check_start(node.config, node.folder)
         stages.begin("loading torch and transformers")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager
-from types import TracebackType
 
 from rich.live import Live
 from rich.spinner import Spinner
@@ -14,8 +12,8 @@ from node.monitor.terminal import Terminal
 log = logging.getLogger(__name__)
 
 
-class Stages(AbstractContextManager["Stages"]):
-    """Shows one stage after the other until :meth:`end`, or until the block ends.
+class Stages:
+    """Shows one stage after the other until :meth:`close`.
 
     Args:
         quiet: standard output is not to be drawn on, whatever it is.
@@ -27,6 +25,7 @@ class Stages(AbstractContextManager["Stages"]):
         self._live: Live | None = None
         if console.is_terminal and not quiet:
             self._live = Live(self._spinner, console=console, transient=True)
+            self._live.start()
 
     def begin(self, stage: str) -> None:
         """Say what is done from now on."""
@@ -35,20 +34,7 @@ class Stages(AbstractContextManager["Stages"]):
             self._spinner.update(text=f"starting: {stage}")
             self._live.refresh()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Give the terminal back; harmless when called twice."""
         if self._live:
             self._live.stop()
-
-    def __enter__(self) -> Stages:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end()

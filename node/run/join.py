@@ -50,7 +50,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
         node = stack.enter_context(
             Participant(config, folder, ranks=ranks, say=tell, stage=stages.begin)
         )
-        stages.end()
+        stages.close()
         stack.enter_context(stop.working())
         announce(node.membership, tell)
         for note in node.notes:

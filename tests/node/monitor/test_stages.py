@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from contextlib import closing
 
 import pytest
 
@@ -41,7 +42,7 @@ def drawn(screen: Screen) -> str:
 
 def test_each_stage_is_drawn_at_once_and_stands_in_the_log(screen: Screen, caplog) -> None:
     caplog.set_level(logging.INFO)
-    with Stages() as stages:
+    with closing(Stages()) as stages:
         stages.begin("joining the swarm")
         stages.begin("loading tiny")
     assert "starting: joining the swarm" in drawn(screen)
@@ -51,16 +52,16 @@ def test_each_stage_is_drawn_at_once_and_stands_in_the_log(screen: Screen, caplo
 
 def test_nothing_is_drawn_where_json_is_printed_or_nobody_looks(screen: Screen, caplog) -> None:
     caplog.set_level(logging.INFO)
-    with Stages(quiet=True) as stages:
+    with closing(Stages(quiet=True)) as stages:
         stages.begin("loading tiny")
     assert drawn(screen) == ""
     assert caplog.messages == ["start: loading tiny"]
 
 
 def test_an_error_gives_the_terminal_back(screen: Screen) -> None:
-    with pytest.raises(RuntimeError), Stages() as stages:
+    with pytest.raises(RuntimeError), closing(Stages()) as stages:
         stages.begin("loading tiny")
         raise RuntimeError
     hidden, shown = "\x1b[?25l", "\x1b[?25h"
     assert drawn(screen).rfind(shown) > drawn(screen).rfind(hidden) >= 0, "the cursor is back"
-    stages.end()
+    stages.close()
