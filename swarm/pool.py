@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from swarm.accounts import Accounts
@@ -87,6 +88,7 @@ class Pool:
         self._max_uses = max_uses
         self._kept_uses = kept_uses
         self._least_uses = least_uses
+        self._arrived: deque[Candidate] = deque(maxlen=max_groups)
 
     def add(self, groups: Iterable[PooledGroup]) -> int:
         """Take in groups that are neither here nor used; returns how many.
@@ -97,7 +99,7 @@ class Pool:
         """
         groups = list(groups)
         rows = [_row(group) for group in groups]
-        added = 0
+        added, arrived = 0, list[Candidate]()
         with self._journal.transaction() as connection:
             forgotten = _forgotten(connection)
             for row, group in zip(rows, groups, strict=True):
@@ -107,10 +109,22 @@ class Pool:
                     self._counters.add("pool_refused", reason="used")
                 elif connection.execute(_INSERT, row).rowcount:
                     added += 1
+                    arrived.append(group.candidate)
                 else:
                     self._counters.add("pool_refused", reason="duplicate")
             self._evict(connection)
+        self._arrived.extend(arrived)
         return added
+
+    def arrived(self) -> list[Candidate]:
+        """The groups that were added since this was last asked, the latest that the pool can hold.
+
+        Each is told once, whatever has become of it.
+        """
+        found = []
+        while self._arrived:
+            found.append(self._arrived.popleft())
+        return found
 
     def fresh(self) -> list[Candidate]:
         """Every group young enough to learn from, in the order of keys."""

@@ -80,8 +80,6 @@ class Row:
         share: what a token, or a completion, counts in the loss: see
             :meth:`node.learner.loss.Loss.share`.
         group: number of its group in the update.
-        values: what each completion adds to the policy's expected reward, times its probability;
-            empty where that is not asked for.
         first: number of its first completion among all of the update.
         length: tokens read.
     """
@@ -92,7 +90,6 @@ class Row:
     own: bool
     share: float = 1.0
     group: int = 0
-    values: tuple[float, ...] = ()
     first: int = 0
     length: int = field(init=False)
 
@@ -111,7 +108,6 @@ class Row:
             self,
             completions=self.completions[begin:end],
             advantages=self.advantages[begin:end],
-            values=self.values[begin:end],
             first=self.first + begin,
         )
 
@@ -141,7 +137,6 @@ class MicroBatch:
         own: bool ``[C, 1]``, completions this node wrote.
         advantages: float32 ``[C]``.
         shares: float32 ``[C]``, those of :class:`Row`.
-        values: float32 ``[C]``, those of :class:`Row`; zero where not asked for.
         numbers: of the ``C`` completions among all of the update.
         groups: numbers of the ``B`` rows' groups in the update.
     """
@@ -160,7 +155,6 @@ class MicroBatch:
     own: Tensor
     advantages: Tensor
     shares: Tensor
-    values: Tensor
     numbers: tuple[int, ...]
     groups: tuple[int, ...]
 
@@ -209,7 +203,6 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
     predictors = torch.from_numpy(_predictors(rows, width, kept) - first)
     scored, inverse = torch.unique(predictors[mask], return_inverse=True)
     advantages = [a for row in rows for a in row.advantages]
-    values = [v for row in rows for v in row.values or (0.0,) * len(row.completions)]
     shares = [row.share for row in rows for _ in row.completions]
     own = [[row.own] for row in rows for _ in row.completions]
     ids = [_read(row) for row in rows]
@@ -229,7 +222,6 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
         own=torch.tensor(own, device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
         shares=torch.tensor(shares, dtype=torch.float32, device=device),
-        values=torch.tensor(values, dtype=torch.float32, device=device),
         numbers=tuple(row.first + i for row in rows for i in range(len(row.completions))),
         groups=tuple(row.group for row in rows),
     )

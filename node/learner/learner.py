@@ -166,9 +166,8 @@ class Learner:
             steps += 1
         assert first is not None and influence is not None
         used = usefulness(rows, tally.plausible())
-        external = [g.rewards for g in groups if not g.own and informative(g.rewards)]
         return replace(
-            tally.stats([sum(rewards) / len(rewards) for rewards in external], gap),
+            tally.stats(gap),
             loss=first[0],
             grad_norm=first[1],
             groups_informative=useful,

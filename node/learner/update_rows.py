@@ -50,27 +50,6 @@ def _row(
     first: int,
 ) -> Row:
     """The completions of a group that have a trained token."""
-    values = (0.0,) * len(done) if group.own else worth(done, group.rewards)
-    columns = zip(done, advantages, values, strict=True)
-    kept = [each for each in columns if any(each[0].trained)]
-    kept_done, kept_advantages, kept_values = zip(*kept, strict=True)
-    return Row(
-        group.prompt_ids,
-        kept_done,
-        kept_advantages,
-        group.own,
-        share,
-        number,
-        kept_values,
-        first,
-    )
-
-
-def worth(completions: Sequence[TrainingCompletion], rewards: Sequence[float]) -> tuple[float, ...]:
-    """A group's rewards, each counted once where a completion occurs several times."""
-    seen: set[tuple[int, ...]] = set()
-    values = []
-    for completion, reward in zip(completions, rewards, strict=True):
-        values.append(0.0 if completion.ids in seen else reward)
-        seen.add(completion.ids)
-    return tuple(values)
+    kept = [each for each in zip(done, advantages, strict=True) if any(each[0].trained)]
+    kept_done, kept_advantages = zip(*kept, strict=True)
+    return Row(group.prompt_ids, kept_done, kept_advantages, group.own, share, number, first)

@@ -48,10 +48,6 @@ class UpdateStats:
             :func:`node.learner.external_filters.unlikely`.
         useful: of each external group given, in order,
             :func:`node.learner.plausibility.usefulness`; 0 of one without advantage.
-        groups_external: those of the informative groups that this node did not write.
-        lead: their mean reward less what the policy expects on their tasks, mean over groups. The
-            policy's expectation is the sum over a group's different completions of probability
-            times reward, a lower bound that is close where answers are short.
         lr: of the last step.
         skipped: no optimizer step was made.
         refused: steps refused because loss or gradient was not finite.
@@ -75,8 +71,6 @@ class UpdateStats:
     largest_share: float | None = None
     groups_bounded: int = 0
     unlikely: int = 0
-    groups_external: int = 0
-    lead: float | None = None
     useful: tuple[float, ...] = ()
     lr: float = 0.0
     skipped: bool = True
@@ -127,7 +121,6 @@ class Tally:
                     torch.where(batch.mask, entropy, 0.0).sum(),
                     own.sum(),
                     torch.where(own, gap.abs(), 0.0).sum(),
-                    (torch.where(batch.mask, cur, 0.0).sum(-1).exp() * batch.values).sum(),
                 ]
             )
         )
@@ -156,14 +149,13 @@ class Tally:
         rows = torch.cat(self._plausible).tolist() if self._plausible else []
         return {int(number): (total, count) for number, total, count in rows}
 
-    def stats(self, earned: Sequence[float], gap_beside: float | None = None) -> UpdateStats:
+    def stats(self, gap_beside: float | None = None) -> UpdateStats:
         """Read the sums; the other figures are the learner's.
 
         Args:
-            earned: mean rewards of external groups.
             gap_beside: the engine's gap on other text, told where no token here tells one.
         """
-        tokens, entropy, own, gap, expected = torch.stack(self._sums).sum(0).tolist()
+        tokens, entropy, own, gap = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
         unlikely = torch.stack(self._unlikely).sum().item()
         mean, top, low, median, high = _spread(_known(self._ratios))
@@ -180,8 +172,6 @@ class Tally:
             engine_gap=gap / own if own else gap_beside,
             tokens_trained=int(tokens),
             unlikely=int(unlikely),
-            groups_external=len(earned),
-            lead=(sum(earned) - expected) / len(earned) if earned else None,
         )
 
 

@@ -18,9 +18,9 @@ from node.run.rules import Rules
 from protocol.manifest import Manifest
 from swarm.common.counters import Counters
 from swarm.experience import Experience
-from swarm.mixture.lead import PeersLead
+from swarm.mixture.lead import OWN, Earned, PeersLead
 from swarm.mixture.mixture import Mixture
-from swarm.pooled_group import PooledGroup
+from swarm.pooled_group import Candidate, PooledGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,13 @@ class Taken:
     Attributes:
         training: what is learned of each.
         proven: authors with standing when they were chosen.
+        lead: how far peers were ahead then; None where nothing told.
     """
 
     groups: tuple[PooledGroup, ...]
     training: Sequence[TrainingGroup]
     proven: frozenset[bytes]
+    lead: float | None = None
 
 
 class ExternalGroups:
@@ -82,6 +84,7 @@ class ExternalGroups:
         """
         self._intake.observe(written)
         proven = self._accounts.proven()
+        self._mixture.observe([*map(_own, written), *map(_admitted, self._pool.arrived())], proven)
         chosen = self._mixture.choose(
             self._pool.fresh(), number, _informative(own), len(own), proven, self._accounts.tried()
         )
@@ -98,25 +101,35 @@ class ExternalGroups:
         if over := len(taken) - len(kept):
             self._counters.add("external_over_share", over)
         return Taken(
-            tuple(taken[place] for place in kept), [training[place] for place in kept], proven
+            tuple(taken[place] for place in kept),
+            [training[place] for place in kept],
+            proven,
+            self._mixture.lead,
         )
 
     def credit(
         self, own: Sequence[OwnGroup], taken: Taken, update: UpdateStats, version: int
     ) -> None:
-        """Note what came of an update: the peers' lead, their standing, the lineage.
+        """Note what came of an update: the standing of its authors, the lineage.
 
         Args:
             version: of the policy after it.
         """
-        if not update.skipped and update.lead is not None:
-            self._mixture.observe(update.lead, update.groups_external)
         credited = earned(taken.groups, update.useful)
         self._accounts.prove(credited)
         if useless := sum(not useful for _, useful in credited):
             self._counters.add("external_useless", useless)
         keys = [g.key for g in own], [g.key for g in taken.groups]
         self._pool.record_update(version, *keys)
+
+
+def _own(written: OwnGroup) -> Earned:
+    group = written.group
+    return Earned(OWN, group.env, group.level, written.training.rewards)
+
+
+def _admitted(candidate: Candidate) -> Earned:
+    return Earned(candidate.key.author, candidate.env, candidate.level, candidate.rewards)
 
 
 def _informative(own: Sequence[OwnGroup]) -> int:

@@ -19,6 +19,7 @@ class Outcome:
         external_wanted: external groups that the update had room for.
         trained: groups in the update, own and external.
         proven: authors with standing when they were chosen.
+        lead: how far peers were ahead; see :class:`swarm.mixture.lead.PeersLead`.
     """
 
     round: int
@@ -31,6 +32,7 @@ class Outcome:
     external_wanted: int
     trained: int = 0
     proven: frozenset[bytes] = frozenset()
+    lead: float | None = None
 
     @property
     def author_share(self) -> float | None:

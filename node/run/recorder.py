@@ -53,7 +53,7 @@ def record_of(
         pool_groups=pool.available(),
         tokens_trained=update.tokens_trained,
         seconds=outcome.seconds,
-        lead=update.lead if update.groups_external else None,
+        lead=outcome.lead,
         **_own_figures(outcome),
         **_update_figures(update),
         staleness={str(age): count for age, count in enumerate(update.staleness)},

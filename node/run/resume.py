@@ -75,7 +75,8 @@ class RunState:
         trainer.engine.load_state_dict(_read(path / ENGINE))
         if state.get("swarm", self._swarm) == self._swarm:
             trainer.sampler.load_state_dict(state["sampler"])
-            trainer.lead.value = float(state.get("lead", 0.0))
+            if isinstance(lead := state.get("lead"), dict):  # a number in earlier checkpoints
+                trainer.lead.load_state_dict(lead)
             trainer.alarm.load_state_dict(state.get("forgetting", {}))
         pool.rewind(int(state["policy_step"]))
 
@@ -104,7 +105,7 @@ class RunState:
             "model": trainer.policy.name,
             "dtype": str(trainer.policy.model.dtype).removeprefix("torch."),
             "sampler": trainer.sampler.state_dict(),
-            "lead": trainer.lead.value,
+            "lead": trainer.lead.state_dict(),
             "forgetting": trainer.alarm.state_dict(),
             **(trainer.policy.adapter.settings if trainer.policy.adapter else {}),
         }

@@ -135,6 +135,7 @@ class Rounds:
             self._external.wanted(own),
             len(groups),
             taken.proven,
+            taken.lead,
         )
         # Before the checkpoint: what is killed in between is done and told again, not lost.
         self._report(outcome)

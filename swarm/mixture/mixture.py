@@ -29,7 +29,7 @@ from itertools import groupby, zip_longest
 from types import MappingProxyType
 from typing import Any
 
-from swarm.mixture.lead import PeersLead
+from swarm.mixture.lead import Earned, PeersLead
 from swarm.mixture.selection import MixtureSettings, Selection
 from swarm.mixture.selections.auto import Auto
 from swarm.pooled_group import Candidate
@@ -76,9 +76,14 @@ class Mixture:
         self._lead = lead or PeersLead()
         self._rule = rule(settings, self._lead, options)
 
-    def observe(self, lead: float, groups: int) -> None:
-        """Take in how far peers were ahead on the external groups of an update."""
-        self._lead.observe(lead, groups)
+    def observe(self, groups: Iterable[Earned], proven: Set[bytes]) -> None:
+        """Take in what the groups of a round earned, own ones and those that were admitted."""
+        self._lead.observe(groups, proven)
+
+    @property
+    def lead(self) -> float | None:
+        """How far peers are ahead; None where nothing tells."""
+        return self._lead.value
 
     def spared(self, candidates: Iterable[Candidate], proven: Set[bytes]) -> int:
         """Own groups that need not be generated.

@@ -48,10 +48,11 @@ def pooled(
     author: bytes = ANNA,
     epoch: int = 7,
     received: float = START,
+    env: str = "chain_sum",
     texts: Sequence[str] = (),
 ) -> PooledGroup:
     """A group as admission hands it on."""
-    told = group(index, rewards, epoch=epoch, texts=texts)
+    told = group(index, rewards, epoch=epoch, env=env, texts=texts)
     return PooledGroup(
         author=author,
         told=encode_group(told),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.sections import MixtureSection
-from swarm.mixture.lead import PeersLead
+from swarm.mixture.lead import OWN, Earned
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.selections.auto import Auto
 from swarm.mixture.selections.uniform import Uniform
@@ -236,40 +236,29 @@ def test_groups_that_were_used_fill_what_unused_ones_leave_free(candidates, turn
     assert [c.uses for c in chosen] == useful[:wanted]
 
 
+def told(lead: float) -> list[Earned]:
+    """Groups of this node, and of everybody else with so much more reward."""
+    own = [Earned(OWN, "sums", 0, (0.0, 1.0)) for _ in range(40)]
+    others = [Earned(a, "sums", 0, (0.5 + lead, 0.5 + lead, lead + 0.5 + 1e-9)) for a in AUTHORS]
+    return own + 40 * others
+
+
 def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking():
     mixture, pool = Mixture(MixtureSection(external=6, informative=12), 1), groups(AUTHORS, 2)
     assert (mixture.spared(pool, EVERYBODY), mixture.wanted(2)) == (6, 10)
-    mixture.observe(-0.3, 100)
+    mixture.observe(told(-0.3), EVERYBODY)
     wanted = (mixture.wanted(2), mixture.wanted(12))
     assert (mixture.spared(pool, EVERYBODY), *wanted) == (0, 1, 0)
-    mixture.observe(0.1, 200)
+    for _ in range(100):
+        mixture.observe(told(0.1), EVERYBODY)
     assert (mixture.spared(pool, EVERYBODY), mixture.wanted(2)) == (6, 10)
 
 
 def test_a_published_mix_takes_what_it_is_told_to_whoever_is_ahead():
     mixture = Mixture(MixtureSection(external=6), 1, rule=Uniform)
-    mixture.observe(-0.3, 100)
+    mixture.observe(told(-0.3), EVERYBODY)
     spared = [mixture.spared(pool, EVERYBODY) for pool in (groups(AUTHORS), groups(AUTHORS[:2]))]
     assert (*spared, mixture.wanted(2)) == (6, 2, 6)
-
-
-@given(st.lists(st.tuples(st.floats(-1, 1), st.integers(0, 12)), max_size=30))
-def test_what_peers_are_worth_lies_between_nothing_and_all_and_grows_with_their_lead(seen):
-    lead, better = PeersLead(), PeersLead()
-    for value, groups in seen:
-        lead.observe(value, groups)
-        better.observe(min(1.0, value + 0.01), groups)
-        assert 0.0 <= lead.worth <= better.worth <= 1.0
-    if all(value > -0.05 for value, _ in seen):
-        assert lead.worth == 1.0
-
-
-def test_groups_count_alike_however_they_are_spread_over_updates():
-    once, twice = PeersLead(), PeersLead()
-    once.observe(0.2, 10)
-    twice.observe(0.2, 4)
-    twice.observe(0.2, 6)
-    assert once.value == pytest.approx(twice.value)
 
 
 def test_from_a_rich_pool_the_default_draws_among_the_newest_groups_only():

@@ -11,7 +11,7 @@ class Auto(Selection):
     A group whose rewards are all equal teaches nothing, and most own groups of a weak policy are of
     that kind; what sharing adds is groups that are not. So an update is filled up to a fixed number
     of informative groups, own ones first, as dynamic sampling does by generating more (DAPO, arXiv
-    2503.14476, section 3.2). Where peers do worse on what they share than this policy would, both
+    2503.14476, section 3.2). Where peers do worse than this policy on tasks of the same level, both
     what is taken and what it spares the node are scaled down, until the node lives on its own
     experience. Where the pool holds far more than there is room for, the draw is among the newest:
     what peers wrote long ago is no measure of them.

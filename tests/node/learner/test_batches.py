@@ -32,7 +32,6 @@ MASKED = Row(
     False,
     share=0.5,
     group=7,
-    values=(0.125, 0.25),
     first=3,
 )
 
@@ -109,15 +108,14 @@ def test_each_completion_brings_what_is_its_own() -> None:
     assert batch.own.flatten().tolist() == [True, True, True, False, False]
     assert batch.advantages.tolist() == [0.5, -0.5, 0.25, 1.0, -1.0]
     assert batch.shares.tolist() == [1.0, 1.0, 1.0, 0.5, 0.5]
-    assert batch.values.tolist() == [0.0, 0.0, 0.0, 0.125, 0.25]
     assert batch.numbers == (0, 1, 2, 3, 4)
     assert batch.groups == (0, 7)
 
 
-def test_a_part_of_a_row_keeps_numbers_advantages_and_values() -> None:
+def test_a_part_of_a_row_keeps_numbers_and_advantages() -> None:
     first, second = MASKED.parts()
-    assert (first.first, first.values, first.advantages) == (3, (0.125,), (1.0,))
-    assert (second.first, second.values, second.advantages) == (4, (0.25,), (-1.0,))
+    assert (first.first, first.advantages) == (3, (1.0,))
+    assert (second.first, second.advantages) == (4, (-1.0,))
     assert second.part(0, 1) == second
     assert (SHARED.length, SHARED.shared) == (6, True)
     assert (second.length, second.shared) == (5, False)

@@ -463,22 +463,3 @@ def test_tokens_and_mask_of_different_lengths_are_refused():
 def test_a_group_without_a_prompt_is_refused():
     with pytest.raises(ValueError, match="prompt_ids is empty"):
         TrainingGroup((), group(1, (0.0, 1.0)).completions, (0.0, 1.0), True)
-
-
-@pytest.mark.parametrize("budget", [1, 8192])
-def test_the_lead_of_peers_is_their_reward_less_what_the_policy_expects_on_their_tasks(budget):
-    policy = random_policy()
-    short = [TrainingCompletion((token,), (True,)) for token in (3, 4, 3, 5)]
-    external = TrainingGroup((7, 8), tuple(short), (1.0, 0.5, 1.0, 0.0), own=False)
-    with torch.no_grad():
-        chances = [lone_logprobs(policy, (7, 8), (token,)).exp().item() for token in (3, 4)]
-    learner = Learner(policy, changed(CONFIG, micro_batch_tokens=budget))
-    idle = dataclasses.replace(external, rewards=(1.0,) * 4)
-    stats = learner.update([*MIXED, external, idle])
-    assert stats.groups_external == 1
-    assert stats.lead == pytest.approx(2.5 / 4 - (chances[0] + 0.5 * chances[1]), abs=1e-5)
-
-
-def test_nobody_leads_where_nothing_is_from_outside():
-    stats = Learner(random_policy(), CONFIG).update(MIXED)
-    assert (stats.groups_external, stats.lead) == (0, None)

@@ -26,12 +26,11 @@ def row(
     versions: tuple[int, ...] | None = None,
     trained: tuple[bool, ...] = (),
     advantage: float = 1.0,
-    value: float = 0.0,
     first: int = 0,
 ) -> Row:
     """One completion behind a prompt."""
     done = TrainingCompletion((5,) * count, trained or (True,) * count, behaviour, versions)
-    return Row((1, 2), (done,), (advantage,), own, values=(value,), first=first)
+    return Row((1, 2), (done,), (advantage,), own, first=first)
 
 
 def batch(*rows: Row) -> MicroBatch:
@@ -71,13 +70,13 @@ def mixed() -> Tally:
 
 
 def test_means_are_over_trained_tokens() -> None:
-    stats = mixed().stats([])
+    stats = mixed().stats()
     assert stats.tokens_trained == 7
     assert stats.entropy == pytest.approx(28 / 7)
 
 
 def test_ratios_and_ages_are_of_own_tokens_whose_behaviour_is_known() -> None:
-    stats = mixed().stats([])
+    stats = mixed().stats()
     ratios = [math.exp(-0.5), math.exp(1.0), math.exp(0.5)]
     assert stats.ratio_max == pytest.approx(max(ratios))
     assert stats.ratio_mean == pytest.approx(sum(ratios) / 3)
@@ -86,11 +85,11 @@ def test_ratios_and_ages_are_of_own_tokens_whose_behaviour_is_known() -> None:
 
 
 def test_the_engines_gap_is_of_own_tokens_of_the_version_that_is_updated() -> None:
-    assert mixed().stats([]).engine_gap == pytest.approx(0.5)
+    assert mixed().stats().engine_gap == pytest.approx(0.5)
     alone = batch(row(own=False, behaviour=(-1.0, -1.0)))
     tally = Tally()
     tally.add_behaviour(torch.zeros(1, 2), torch.zeros(1, 2), alone, VERSION)
-    stats = quiet(tally, alone).stats([])
+    stats = quiet(tally, alone).stats()
     assert (stats.engine_gap, stats.ratio_mean, stats.ratio_max) == (None, None, None)
     assert (stats.ratio_low, stats.ratio_median, stats.ratio_high) == (None, None, None)
     assert stats.staleness == ()
@@ -102,7 +101,7 @@ def test_quantiles_are_those_of_one_half_and_one_in_a_hundred_at_either_end() ->
     tally = Tally()
     ratios = torch.arange(1.0, count + 1)
     tally.add_behaviour(ratios.log()[None], torch.zeros(1, count), one, VERSION)
-    stats = quiet(tally, one).stats([])
+    stats = quiet(tally, one).stats()
     told = (stats.ratio_low, stats.ratio_median, stats.ratio_high, stats.ratio_max)
     assert told == pytest.approx((2.0, 51.0, 100.0, 101.0), rel=1e-4)
     assert stats.ratio_mean == pytest.approx(51.0, rel=1e-4)
@@ -119,7 +118,7 @@ def test_the_trust_region_has_two_sides_and_counts_trained_tokens_of_every_epoch
     tally.add_bounded(loss, terms(torch.zeros(2, 4), torch.ones(2, 4), laid_out))
     tally.add_unlikely(torch.tensor([True, False]))
     tally.add_unlikely(torch.tensor([True, True]))
-    stats = tally.stats([])
+    stats = tally.stats()
     assert stats.clip_fraction == pytest.approx(2 / 12)
     assert stats.masked_fraction == pytest.approx(3 / 12)
     assert stats.unlikely == 3
@@ -139,7 +138,7 @@ def test_each_side_of_the_trust_region_is_its_own() -> None:
         log_ratio = torch.full((1, 2), ratio).log()
         tally.add_bounded(Grpo(clip), terms(log_ratio, torch.ones(1, 2), laid_out))
         tally.add_unlikely(torch.tensor([False]))
-        assert tally.stats([]).clip_fraction == left
+        assert tally.stats().clip_fraction == left
 
 
 RATIOS = torch.tensor([[0.5, 2.0, 1.0], [1.4, 1.4, 9.0], [0.5, 0.5, 0.5], [1.5, 0.7, 1.0]])
@@ -165,20 +164,9 @@ def test_what_is_clipped_and_dropped_is_counted_in_what_the_loss_clips(
     tally.add_behaviour(torch.zeros(4, 3), torch.zeros(4, 3), laid_out, VERSION)
     tally.add_bounded(loss(Clip(0.2, 0.28)), terms(RATIOS.log(), WEIGHTS, laid_out))
     tally.add_unlikely(torch.zeros(4, dtype=torch.bool))
-    stats = tally.stats([])
+    stats = tally.stats()
     assert stats.clip_fraction == pytest.approx(clipped)
     assert stats.masked_fraction == pytest.approx(dropped)
-
-
-def test_peers_lead_by_what_they_earned_beyond_what_the_policy_expects() -> None:
-    laid_out = batch(row(own=False, value=0.5), row(own=False, value=2.0))
-    cur = torch.tensor([[0.5, 0.5], [0.25, 1.0]]).log()
-    tally = Tally()
-    tally.add_behaviour(cur, torch.zeros(2, 2), laid_out, VERSION)
-    stats = quiet(tally, laid_out).stats([1.0, 0.5])
-    assert stats.lead == pytest.approx((1.5 - 0.25 * 0.5 - 0.25 * 2.0) / 2)
-    assert stats.groups_external == 2
-    assert tally.stats([]).lead is None
 
 
 def test_plausible_is_what_this_node_would_imitate_of_others() -> None:
@@ -204,8 +192,8 @@ def test_what_another_has_summed_counts_as_if_it_had_been_summed_here(moved: boo
         together.add(each.on("cpu") if moved else each)
     alone = Tally()
     alone.add(parts[0])
-    assert alone.stats([]) == parts[0].stats([])
+    assert alone.stats() == parts[0].stats()
     assert alone.plausible() == parts[0].plausible() != {}
-    assert alone.stats([]).unlikely == 1
-    stats = together.stats([])
+    assert alone.stats().unlikely == 1
+    stats = together.stats()
     assert (stats.tokens_trained, stats.unlikely, stats.staleness) == (21, 2, (3, 0, 3, 3))

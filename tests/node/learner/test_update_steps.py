@@ -109,7 +109,7 @@ def test_the_rate_that_is_told_is_that_of_the_last_step() -> None:
 def test_an_update_without_a_group_to_learn_from_has_measured_nothing() -> None:
     stats = Learner(random_policy(), CONFIG).update([group(9, (1.0, 1.0)), EXTERNAL[1]])
     counted = {"tokens_trained", "groups_informative", "groups_bounded", "unlikely"}
-    counted |= {"groups_external", "refused", "halved"}
+    counted |= {"refused", "halved"}
     told = {"lr": CONFIG.lr, "skipped": True, "useful": (0.0,), "staleness": ()}
     expected = {
         each.name: told.get(each.name, 0 if each.name in counted else None)
@@ -122,7 +122,6 @@ def test_use_is_told_of_external_groups_in_their_order_and_of_no_other() -> None
     learner = Learner(random_policy(), CONFIG)
     stats = learner.update([MIXED[0], EXTERNAL[1], MIXED[1], EXTERNAL[0]])
     assert len(stats.useful) == 2 and stats.useful[0] == 0.0
-    assert stats.groups_external == 1
     same = [replace(each, rewards=(1.0,) * len(each.rewards)) for each in [*MIXED, *EXTERNAL]]
     assert learner.update(same).useful == (0.0, 0.0)
 

@@ -10,6 +10,7 @@ from node.rollout.intake import Intake
 from node.run.external_groups import open_intake
 from node.run.rules import Rules
 from swarm.common.counters import Counters
+from swarm.mixture.lead import KEPT
 from swarm.mixture.selections.auto import Auto
 from swarm.pooled_group import GroupKey
 from tests.node.rollout.test_intake import sent
@@ -54,28 +55,28 @@ def test_an_update_is_credited_to_the_policy_after_it_and_to_the_authors() -> No
     assert loop.intake.seen == [group.key for group in written]
     before = loop.accounts.tried()
     useful = tuple(0.5 * (group.author == BEN) for group in taken.groups)
-    update = UpdateStats(skipped=False, useful=useful, lead=-0.5, groups_external=2)
+    update = UpdateStats(skipped=False, useful=useful)
     loop.external.credit(own, taken, update, 9)
     keys = [*(GroupKey(b"", *group.key) for group in own), *(group.key for group in taken.groups)]
     assert loop.pool.lineage(9) == sorted(keys)
     assert loop.accounts.tried()[BEN] == 0.5 and loop.accounts.tried()[ANNA] < before[ANNA]
-    assert loop.lead.value < 0.0
     assert loop.counters.snapshot()["external_useless"] == 1
 
 
-def test_an_update_that_made_no_step_says_nothing_of_peers() -> None:
-    loop = Loop(local=3, external=1)
-    loop.learn(lead=-0.5, groups_external=1, skipped=True)
+def test_what_is_admitted_counts_in_the_lead_once_whether_it_is_taken_or_not() -> None:
+    loop = Loop(local=16, external=1)
+    loop.prove(ANNA)
+    loop.pool.add([pooled(number, (1.0, 1.0, 0.0), env="sums") for number in range(8)])
+    assert loop.rounds.step().lead > 0.0, "two in three are right, and half of the node's own"
+    (theirs,) = (n for author, *_, n, _ in loop.lead.state_dict()["seen"] if author == ANNA.hex())
+    assert theirs == 8.0
     loop.rounds.step()
-    assert loop.lead.value == 0.0
+    (theirs,) = (n for author, *_, n, _ in loop.lead.state_dict()["seen"] if author == ANNA.hex())
+    assert theirs == 8.0 * KEPT
 
 
-def test_an_update_of_own_groups_alone_says_nothing_of_peers() -> None:
-    loop = Loop(local=3, external=1)
-    loop.lead.observe(-0.5, 4)
-    before = loop.lead.value
-    assert loop.rounds.step().update.lead is None
-    assert loop.lead.value == before != 0.0
+def test_nothing_tells_who_is_ahead_where_nothing_is_from_outside() -> None:
+    assert Loop(local=3, external=1).rounds.step().lead is None
 
 
 def test_of_an_updates_external_groups_those_of_no_use_are_counted() -> None:

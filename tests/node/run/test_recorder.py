@@ -45,8 +45,6 @@ UPDATE = UpdateStats(
     tokens_trained=11,
     largest_share=0.12,
     groups_bounded=13,
-    groups_external=1,
-    lead=-0.14,
     lr=0.15,
     skipped=False,
 )
@@ -81,6 +79,7 @@ def outcome(update: UpdateStats = UPDATE, **changes: object) -> Outcome:
         external_wanted=6,
         trained=10,
         proven=frozenset({ANNA}),
+        lead=-0.14,
     )
     return replace(done, **changes)
 
@@ -134,9 +133,8 @@ def test_the_figures_of_an_update_stand_under_their_own_names() -> None:
 
 
 def test_an_update_that_made_no_step_has_no_figures() -> None:
-    record = Parts().record(outcome(replace(UPDATE, skipped=True, groups_external=0)))
+    record = Parts().record(outcome(replace(UPDATE, skipped=True)))
     assert record.loss is None and record.learning_rate is None
-    assert record.lead is None, "nothing was from outside"
 
 
 def test_a_figure_that_is_no_number_is_left_out_and_the_others_are_not(tmp_path: Path) -> None:

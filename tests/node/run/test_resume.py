@@ -22,12 +22,19 @@ from node.tasks.sampler import TaskSampler
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal, backup_path
-from swarm.mixture.lead import PeersLead
+from swarm.mixture.lead import OWN, Earned, PeersLead
 from swarm.pool import Pool
 from swarm.task_ref import Split, TaskRef
 from tests.node.learner.test_learner import CONFIG, MIXED
 from tests.support import random_policy
+from tests.swarm.experience_parts import ANNA
 
+AHEAD = [
+    Earned(author, "sums", 0, rewards)
+    for author, rewards in ((OWN, (1.0, 1.0, 0.0)), (ANNA, (1.0, 0.0, 0.0)))
+    for _ in range(12)
+]
+"""A node that is ahead of another."""
 TASKS = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
 
 
@@ -54,7 +61,7 @@ def test_what_a_node_knows_of_its_peers_and_of_itself_outlives_it(tmp_path: Path
     pool = Pool(journal, 8, 60.0, VirtualClock(0.0), Counters())
     before, after = trainer(), trainer()
     before.learner.update(MIXED)
-    before.lead.observe(-0.2, 40)
+    before.lead.observe(AHEAD, frozenset())
     before.alarm.look([1.0, 0.0, 1.0, 1.0])
     state(folder, journal).save(3, before)
 
@@ -73,9 +80,12 @@ def test_a_checkpoint_from_before_these_were_kept_is_gone_on_with(tmp_path: Path
     pool = Pool(journal, 8, 60.0, VirtualClock(0.0), Counters())
     state(folder, journal).save(1, trainer())
     progress = state(folder, journal)
-    for name in ("lead", "forgetting"):
-        del progress.loaded.state[name]
+    del progress.loaded.state["forgetting"]
+    progress.loaded.state["lead"] = -0.2
     progress.restore(again := trainer(), pool)
+    assert again.lead.worth == 1
+    del progress.loaded.state["lead"]
+    progress.restore(again, pool)
     assert again.lead.worth == 1
     json.dumps(again.alarm.state_dict())
 
@@ -153,7 +163,7 @@ def test_a_node_that_moved_takes_its_policy_along_and_no_task_of_the_swarm_left(
     folder, journal, pool = opened(tmp_path / "run")
     before, after, here = trainer(), trainer(), trainer()
     before.learner.update(MIXED)
-    before.lead.observe(-0.2, 40)
+    before.lead.observe(AHEAD, frozenset())
     before.alarm.look([1.0, 0.0, 1.0, 1.0])
     before.sampler.next()
     state(folder, journal).save(3, before)

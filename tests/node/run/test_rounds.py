@@ -91,7 +91,7 @@ def test_external_groups_are_learned_from_credited_and_put_into_the_lineage() ->
     loop.prove(BEN)
     loop.pool.add([pooled(1), pooled(2, author=BEN)])
     before = {**loop.accounts.tried()}
-    loop.learn(lead=-0.5, groups_external=1, useful=(0.75,))
+    loop.learn(useful=(0.75,))
     outcome = loop.rounds.step()
     (taken,) = outcome.external
     assert loop.accounts.tried()[taken.author] > before.get(taken.author, 0.0) * 11 / 12
@@ -99,7 +99,6 @@ def test_external_groups_are_learned_from_credited_and_put_into_the_lineage() ->
     assert loop.pool.lineage(1) == [*own, taken.key]
     assert outcome.trained == len(own) + 1
     assert outcome.proven == {BEN}
-    assert loop.lead.value < 0.0
     assert taken.key not in {candidate.key for candidate in loop.pool.fresh()}
 
 
