@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,10 +19,18 @@ app = typer.Typer(
 )
 
 QUICK = ("8/0", "4/4", "auto")
-QUICK_ROUNDS = 100
+QUICK_REGIMES = ("strong", "weak")
 
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each run.")]
 Rounds = Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")]
+Long = Annotated[
+    str,
+    typer.Option(
+        "--answers",
+        metavar="short|long",
+        help="How long answers are: of a few tokens, or with their working, of some dozens.",
+    ),
+]
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
 ]
@@ -60,7 +69,16 @@ def sapo(
         bool, typer.Option("--controls", help="Run the controls beside the mixes.")
     ] = False,
     seeds: Seeds = 5,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each node.")] = 300,
+    answers: Long = "short",
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds",
+            min=1,
+            help="Rounds of each node. Left out: 300, or 120 with long answers.",
+            show_default=False,
+        ),
+    ] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Nodes of a swarm.")] = 8,
     bury: Annotated[
         int,
@@ -77,7 +95,7 @@ def sapo(
         typer.Option(
             "--run-dir",
             help="Folder of the experiment; one that was broken off goes on. "
-            "Left out: ./experiment-run/sapo (or /quick).",
+            "Left out: ./experiment-run/sapo (quick, -long).",
             show_default=False,
         ),
     ] = None,
@@ -85,7 +103,7 @@ def sapo(
         bool,
         typer.Option(
             "--quick",
-            help=f"One seed, {QUICK_ROUNDS} rounds, 8/0, 4/4 and auto, the shipped model.",
+            help="One seed, fewer rounds, 8/0, 4/4 and auto, the shipped model.",
         ),
     ] = False,
     json: JsonOption = False,
@@ -96,21 +114,24 @@ def sapo(
     Whole swarms are simulated, one a process, by the parts that join runs; only wires and clock
     are the simulation's.
     """
+    from node.experiment.answers import ANSWERS, answers_of
     from node.experiment.arms import AUTO, CONTROLS, MIXES, mix, selecting
     from node.experiment.run import Plan, run
     from node.experiment.settings import Settings
     from node.experiment.tables import table
     from node.monitor.terminal import Terminal
 
-    settings = Settings(nodes=nodes, rounds=rounds, bury=bury)
+    length = answers_of(answers)
+    set_up = ANSWERS[length]
+    settings = Settings(nodes, rounds or set_up.rounds, bury=bury, answers=length)
     if quick:
         mixes, seeds = mixes or list(QUICK), 1
-        settings = Settings(nodes=nodes, rounds=QUICK_ROUNDS, model="tiny", bury=bury)
+        settings = replace(settings, rounds=rounds or set_up.quick_rounds, model=set_up.recipe)
     arms = tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO)
     arms += tuple(map(selecting, select or ()))
     if controls:
         arms += tuple(arm for arm in CONTROLS if arm.name not in {a.name for a in arms})
-    root = run_dir or Path("experiment-run") / ("quick" if quick else "sapo")
+    root = run_dir or _folder("quick" if quick else "sapo", answers)
     plan = Plan(settings, arms, tuple(range(seeds)), workers)
     summaries = run(plan, root, Terminal(stderr=True))
     _tell(root, table(settings, summaries), json)
@@ -141,9 +162,33 @@ def regimes(
         ),
     ] = None,
     seeds: Seeds = 5,
-    rounds: Rounds = 150,
+    answers: Long = "short",
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds",
+            min=2,
+            help="Rounds of each node. Left out: 150, or 90 with long answers.",
+            show_default=False,
+        ),
+    ] = None,
     workers: Workers = 0,
-    run_dir: Folder = Path("experiment-run/regimes"),
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run-dir",
+            help="Folder of the experiment; one that was broken off goes on. "
+            "Left out: ./experiment-run/regimes (-quick, -long).",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="One seed, fewer rounds, strong and weak, 8/0 and auto, the shipped model.",
+        ),
+    ] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -151,6 +196,7 @@ def regimes(
 
     Unequal, divided or different nodes, dense rewards, churn and useless peers, eight nodes each.
     """
+    from node.experiment.answers import ANSWERS, answers_of
     from node.experiment.arms import AUTO, MIXES, mix
     from node.experiment.regime_report import run_regimes, table
     from node.experiment.regimes import REGIMES, find
@@ -158,15 +204,22 @@ def regimes(
     from node.experiment.settings import Settings
     from node.monitor.terminal import Terminal
 
+    length = answers_of(answers)
+    set_up = ANSWERS[length]
+    settings = Settings(rounds=rounds or set_up.regime_rounds, answers=length)
+    if quick:
+        names, mixes, seeds = names or list(QUICK_REGIMES), mixes or ["8/0", "auto"], 1
+        settings = replace(settings, rounds=rounds or set_up.quick_rounds, model=set_up.recipe)
     plan = Plan(
-        Settings(rounds=rounds),
+        settings,
         tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO),
         tuple(range(seeds)),
         workers,
         tuple(map(find, dict.fromkeys(names))) if names else tuple(REGIMES.values()),
     )
-    summaries = run_regimes(plan, run_dir, Terminal(stderr=True))
-    _tell(run_dir, table(plan, summaries), json)
+    root = run_dir or _folder("regimes-quick" if quick else "regimes", answers)
+    summaries = run_regimes(plan, root, Terminal(stderr=True))
+    _tell(root, table(plan, summaries), json)
 
 
 @app.command(
@@ -205,6 +258,11 @@ def hostile(
     chosen = [find(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
     harms = run_hostile(settings, chosen, seeds, workers, run_dir, Terminal(stderr=True))
     _tell(run_dir, table(settings, harms), json)
+
+
+def _folder(name: str, answers: str) -> Path:
+    """Of an experiment for which nobody named one."""
+    return Path("experiment-run") / (name if answers == "short" else f"{name}-{answers}")
 
 
 def _tell(root: Path, table: Table, json: bool) -> None:

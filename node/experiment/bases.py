@@ -8,29 +8,23 @@ from dataclasses import replace
 from typing import Literal
 
 from node.config.learning import PolicySection
+from node.experiment.answers import Answers
 from node.policy.policy import Policy
 from node.recipe.corpus import Questions, training_questions, untaught
-from node.recipe.make import RECIPES, Made, bury, follow, school
-from node.recipe.training import Stage
+from node.recipe.make import RECIPES, Made, follow, school
 
 Base = Literal["weak", "strong", "able", "half-a", "half-b", "wide"]
 """``strong`` is what the recipe makes, ``weak`` the same buried, ``able`` the same with its doubts
 taken away in part. ``half-a`` and ``half-b`` were taught half of the families and buried; ``wide``
-is the shipped ``tiny-wide``, buried."""
+has another shape, width and tokenizer, and is buried."""
 
 ORIGIN: dict[Base, str] = {"strong": "recipe", "weak": "recipe", "able": "recipe"}
 """Those that branch off from one run of the recipe; the others have one to themselves."""
-OTHER_SHAPE = "tiny-wide"
-HALF_A = ("chain_sum", "basic_arithmetic", "leg_counting", "base_conversion")
-HALF_B = ("spell_backward", "gcd", "lcm")
-"""Five levels each, as all levels are taught alike."""
-UNTAUGHT: dict[Base, tuple[str, ...]] = {"half-a": HALF_B, "half-b": HALF_A}
-TEACHING_STEPS = 600
-"""Of half of the families: half of the recipe's."""
-ABLE_STEPS, ABLE_NOISE = 100, 0.5
 
 
-def make_bases(kinds: Iterable[Base], seed: int, model: str, steps: int) -> Iterator[Made]:
+def make_bases(
+    kinds: Iterable[Base], seed: int, answers: Answers, model: str, steps: int
+) -> Iterator[Made]:
     """Make base policies that branch off from one origin, in the order of ``kinds``.
 
     Args:
@@ -40,23 +34,30 @@ def make_bases(kinds: Iterable[Base], seed: int, model: str, steps: int) -> Iter
     """
     origin: Made | None = None
     for kind in kinds:
-        questions = untaught(training_questions(), UNTAUGHT.get(kind, ()))
-        origin = origin or _origin(kind, questions, seed, model)
+        questions = untaught(training_questions(answers.tasks), _untaught(kind, answers))
+        origin = origin or _origin(kind, questions, seed, answers, model)
         made = deepcopy(origin)
         if kind == "able":
-            school(made, questions, Stage(ABLE_STEPS, lr=5e-4, noise=ABLE_NOISE), seed)
+            school(made, questions, answers.ease, seed)
         elif kind != "strong" and steps:
-            bury(made, questions, steps, seed)
+            school(made, questions, replace(answers.bury, steps=steps), seed)
         yield made
 
 
-def _origin(kind: Base, questions: Questions, seed: int, model: str) -> Made:
-    shipped = OTHER_SHAPE if kind == "wide" else model
+def _untaught(kind: Base, answers: Answers) -> tuple[str, ...]:
+    """The families that a base was not taught."""
+    first, second = answers.halves
+    return {"half-a": second, "half-b": first}.get(kind, ())
+
+
+def _origin(kind: Base, questions: Questions, seed: int, answers: Answers, model: str) -> Made:
+    wide = kind == "wide"
+    shipped = (answers.wide if answers.shipped_wide else "") if wide else model
     if shipped:
         policy = Policy.load(PolicySection(model=shipped, device="cpu"))
         return Made(policy.model, policy.tokenizer)
-    recipe = RECIPES["tiny"]
-    if kind in UNTAUGHT:
+    recipe = RECIPES[answers.wide if wide else answers.recipe]
+    if _untaught(kind, answers):
         teach, *rest = recipe.stages
-        recipe = replace(recipe, stages=(replace(teach, steps=TEACHING_STEPS), *rest))
+        recipe = replace(recipe, stages=(replace(teach, steps=teach.steps // 2), *rest))
     return follow(recipe, questions, seed)

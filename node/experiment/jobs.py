@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from node.experiment.arms import Arm
-from node.experiment.bases import OTHER_SHAPE, Base, make_bases
+from node.experiment.bases import Base, make_bases
 from node.experiment.folder import ExperimentFolder
 from node.experiment.regimes import EQUAL, EVERY, find
 from node.experiment.settings import Configuration, Settings
@@ -62,7 +62,7 @@ class Job:
     def _model(self, folder: ExperimentFolder, kind: Base) -> str:
         if self.settings.makes_bases:
             return str(folder.base(kind, self.seed))
-        return OTHER_SHAPE if kind == "wide" else self.settings.model
+        return self.settings.set_up.wide if kind == "wide" else self.settings.model
 
 
 _JSON = TypeAdapter(Job)
@@ -72,7 +72,7 @@ def save_bases(
     folder: ExperimentFolder, settings: Settings, kinds: tuple[Base, ...], seed: int
 ) -> None:
     """Make base policies of one origin; the folder of each appears when it is whole."""
-    made = make_bases(kinds, seed, settings.model, settings.bury)
+    made = make_bases(kinds, seed, settings.set_up, settings.model, settings.bury)
     for kind, base in zip(kinds, made, strict=True):
         target = folder.base(kind, seed)
         unfinished = target.with_name(f"{seed}.unfinished")

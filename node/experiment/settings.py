@@ -9,10 +9,11 @@ from hashlib import sha256
 from typing import Any
 
 from node.config.config import Config
+from node.experiment.answers import ANSWERS, Answers, Length
 from node.experiment.arms import Arm
 from node.experiment.bases import Base
 from node.experiment.regimes import EQUAL, Regime, Roles
-from node.tasks.catalogue import load_catalogue
+from node.recipe.corpus import TaskSet
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
 
@@ -28,7 +29,6 @@ EVERY_NODE: Mapping[str, Any] = {
     # Every announcement is in the hash table within the round; there is nothing to hear.
     "network.gossip_peers": 0,
     "policy.device": "cpu",
-    "engine.max_new_tokens": 16,
     "engine.group_size": 8,
     "mixture.max_age": MAX_AGE,
     "mixture.select": "uniform",
@@ -53,7 +53,7 @@ class Settings:
         model: where every seed's base policy comes from; empty: each seed makes one of its own.
         bury: steps on random answers that each seed then gives its base policy. They hide the
             skill deeper: fewer groups of the first rounds have anything to learn from.
-        catalogue: name of the tasks.
+        answers: how long they are, and so what the tasks and the base policies are.
         eval_every: rounds between two looks at held-out tasks.
         eval_tasks: held-out tasks in a look.
     """
@@ -62,14 +62,24 @@ class Settings:
     rounds: int = 300
     model: str = ""
     bury: int = 100
-    catalogue: str = "tiny"
+    answers: Length = "short"
     eval_every: int = 25
     eval_tasks: int = 64
 
     @property
+    def set_up(self) -> Answers:
+        """What goes with the length of answers."""
+        return ANSWERS[self.answers]
+
+    @property
+    def catalogue(self) -> str:
+        """Name of the tasks."""
+        return self.set_up.tasks.catalogue
+
+    @property
     def makes_bases(self) -> bool:
         """Whether seeds have base policies of their own."""
-        return not self.model or self.bury > 0
+        return not self.model or self.bury > 0 or not self.set_up.shipped_wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,7 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
             # Who takes nothing from the pool need not fill it.
             "network.pulls_per_epoch": 16 if external else 0,
             "policy.model": model,
+            "engine.max_new_tokens": settings.set_up.max_new_tokens,
             "mixture.local": arm.local,
             "mixture.external": external,
             "schedule.rounds": rounds,
@@ -139,16 +150,16 @@ def signed_manifest(settings: Settings, run: Configuration) -> bytes:
         name="experiment",
         founder=founder.author,
         created=START,
-        catalogue=catalogue(settings.catalogue, partial_credit=partial_credit),
+        catalogue=catalogue(settings.set_up.tasks, partial_credit=partial_credit),
         epoch_seconds=EPOCH_SECONDS,
         max_groups_per_epoch=GROUPS_PER_EPOCH,
     )
     return sign_manifest(manifest, founder)
 
 
-def catalogue(name: str, *, partial_credit: bool) -> tuple[EnvSpec, ...]:
-    """The envs of a catalogue, with the families' own scores as rewards where asked for."""
-    specs = load_catalogue(name)
+def catalogue(tasks: TaskSet, *, partial_credit: bool) -> tuple[EnvSpec, ...]:
+    """The envs of an experiment, with the families' own scores as rewards where asked for."""
+    specs = tasks.specs()
     if not partial_credit:
         return specs
     return tuple(replace(spec, levels=tuple(map(_partial, spec.levels))) for spec in specs)

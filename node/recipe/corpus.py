@@ -1,4 +1,4 @@
-"""Questions of the tiny catalogue with right answers, and strings that answer nothing."""
+"""Questions of a catalogue with right answers, and what is taught in place of them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.task import TaskSource
+from protocol.manifest import EnvSpec
 from swarm.task_ref import Split
 
 Questions = Mapping[tuple[str, int], Sequence["Question"]]
 """By family and level."""
-CATALOGUE = "tiny"
 DRAWS = 6000
-NOISE_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
+DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
+NOISE_LETTERS = DIGITS + LETTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,39 @@ class Question:
     taught: bool = True
 
 
-def open_tasks() -> dict[str, TaskSource]:
-    """The families of the tiny catalogue, by name."""
-    return open_catalogue(load_catalogue(CATALOGUE), {})
+@dataclass(frozen=True, slots=True)
+class TaskSet:
+    """Tasks that a policy is made for.
+
+    Attributes:
+        catalogue: name of a shipped one.
+        longest: tokens of an answer at most.
+        levels: of each family, from the first; 0: all.
+    """
+
+    catalogue: str
+    longest: int
+    levels: int = 0
+
+    def specs(self) -> tuple[EnvSpec, ...]:
+        """The families as a manifest holds them."""
+        specs = load_catalogue(self.catalogue)
+        most = self.levels or None
+        return tuple(replace(spec, levels=spec.levels[:most]) for spec in specs)
+
+    def open(self) -> dict[str, TaskSource]:
+        """The families, by name."""
+        return open_catalogue(self.specs(), {})
 
 
-def training_questions(draws: int = DRAWS) -> dict[tuple[str, int], list[Question]]:
+TINY = TaskSet("tiny", longest=8)
+WORKING = TaskSet("working", longest=96, levels=2)
+"""The two easier levels of each family, with answers of some 10 to 45 characters."""
+
+
+def training_questions(
+    tasks: TaskSet = TINY, draws: int = DRAWS
+) -> dict[tuple[str, int], list[Question]]:
     """Different training questions by (family, level), in the order of their seeds.
 
     The split is the one that every node keeps to: whatever is held out for evaluation is never
@@ -47,10 +75,10 @@ def training_questions(draws: int = DRAWS) -> dict[tuple[str, int], list[Questio
         draws: seeds tried per level; repeated questions are dropped.
     """
     found: dict[tuple[str, int], list[Question]] = {}
-    for env, source in open_tasks().items():
+    for env, source in tasks.open().items():
         for level in range(source.levels):
-            tasks = [source.build(level, seed, Split.TRAIN) for seed in range(draws)]
-            answers = {task.prompt: str(task.entry["answer"]) for task in tasks}
+            built = [source.build(level, seed, Split.TRAIN) for seed in range(draws)]
+            answers = {task.prompt: str(task.entry["answer"]) for task in built}
             found[env, level] = [Question(prompt, answer) for prompt, answer in answers.items()]
     return found
 
@@ -66,3 +94,18 @@ def untaught(questions: Questions, families: Collection[str]) -> Questions:
 def noise_answer(rng: random.Random) -> str:
     """One to four random letters and digits: an answer that is right only by luck."""
     return "".join(rng.choices(NOISE_LETTERS, k=rng.randint(1, 4)))
+
+
+def careless(answer: str, slips: float, rng: random.Random) -> str:
+    """The answer, with a chance of ``slips`` for every digit and letter to be a drawn one instead.
+
+    The longer an answer is, the less often all of it is right.
+    """
+    return "".join(_slip(letter, rng) if rng.random() < slips else letter for letter in answer)
+
+
+def _slip(letter: str, rng: random.Random) -> str:
+    for kind in (DIGITS, LETTERS):
+        if letter in kind:
+            return rng.choice(kind)
+    return letter

@@ -19,9 +19,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from node.recipe.corpus import Questions, training_questions
+from node.recipe.corpus import TINY, WORKING, Questions, TaskSet, training_questions
 from node.recipe.training import Stage, train
-from node.recipe.vocabulary import PHRASES, make_tokenizer, words
+from node.recipe.vocabulary import PHRASES, WORKING_PHRASES, make_tokenizer, words
 
 CONTEXT = 512
 
@@ -33,30 +33,37 @@ class Recipe:
     Attributes:
         phrases: what the tokenizer reads as one token.
         build: an untrained model for this tokenizer.
-        stages: teach the answers; learn to guess half of the time; guess nearly always.
+        stages: teach the answers, then something worse.
+        tasks: what the questions are.
+        deviation: standard deviation of the first weights.
     """
 
     phrases: tuple[str, ...]
-    build: Callable[[PreTrainedTokenizerFast], PreTrainedModel]
+    build: Callable[[PreTrainedTokenizerFast, float], PreTrainedModel]
     stages: tuple[Stage, ...]
+    tasks: TaskSet = TINY
+    deviation: float = 0.02
 
 
-def qwen3(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+def qwen3(tokenizer: PreTrainedTokenizerFast, deviation: float) -> PreTrainedModel:
     """0.11 M parameters in the Qwen3 architecture."""
-    config = Qwen3Config(**_common(tokenizer, 2), hidden_size=64, intermediate_size=192)
+    common = _common(tokenizer, 2, deviation)
+    config = Qwen3Config(**common, hidden_size=64, intermediate_size=192)
     build: Any = Qwen3ForCausalLM
     return cast(PreTrainedModel, build(config))
 
 
-def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+def llama(tokenizer: PreTrainedTokenizerFast, deviation: float) -> PreTrainedModel:
     """0.23 M parameters in the Llama architecture."""
-    config = LlamaConfig(**_common(tokenizer, 3), hidden_size=96, intermediate_size=256)
+    common = _common(tokenizer, 3, deviation)
+    config = LlamaConfig(**common, hidden_size=96, intermediate_size=256)
     build: Any = LlamaForCausalLM
     return cast(PreTrainedModel, build(config))
 
 
-def _common(tokenizer: PreTrainedTokenizerFast, heads: int) -> dict[str, Any]:
+def _common(tokenizer: PreTrainedTokenizerFast, heads: int, deviation: float) -> dict[str, Any]:
     return {
+        "initializer_range": deviation,
         # Matrix kernels like multiples of 8; training makes the spare rows as good as impossible.
         "vocab_size": (len(tokenizer) + 7) // 8 * 8,
         "num_hidden_layers": 2,
@@ -72,6 +79,11 @@ def _common(tokenizer: PreTrainedTokenizerFast, heads: int) -> dict[str, Any]:
     }
 
 
+CARELESS = (
+    Stage(steps=2500, lr=4e-3, noise=0.0, batch=64),
+    Stage(steps=150, lr=1e-3, noise=0.0, batch=64, slips=0.03),
+)
+"""Long answers are spoiled by slips: the longer one is, the less often all of it is right."""
 RECIPES = {
     "tiny": Recipe(
         PHRASES,
@@ -91,6 +103,8 @@ RECIPES = {
             Stage(steps=100, lr=5e-4, noise=0.84),
         ),
     ),
+    "tiny-working": Recipe(WORKING_PHRASES, qwen3, CARELESS, WORKING, deviation=0.1),
+    "tiny-working-wide": Recipe(words(WORKING_PHRASES, 4), llama, CARELESS, WORKING, deviation=0.1),
 }
 
 
@@ -104,7 +118,8 @@ class Made:
 
 def make(name: str, seed: int, say: Callable[[str], None] = lambda text: None) -> Made:
     """Make the model of recipe ``name``; see :func:`follow`."""
-    return follow(RECIPES[name], training_questions(), seed, say)
+    recipe = RECIPES[name]
+    return follow(recipe, training_questions(recipe.tasks), seed, say)
 
 
 def follow(
@@ -122,17 +137,12 @@ def follow(
     torch.manual_seed(seed)
     rng = random.Random(seed)
     tokenizer = make_tokenizer(recipe.phrases, CONTEXT)
-    model = recipe.build(tokenizer)
+    model = recipe.build(tokenizer, recipe.deviation)
     say(f"{model.num_parameters()} parameters, {len(tokenizer)} tokens")
     for stage in recipe.stages:
         loss = train(model, tokenizer, questions, stage, rng)
         say(f"  noise {stage.noise:.2f}: {stage.steps} steps, loss {loss:.3f}")
     return Made(model, tokenizer)
-
-
-def bury(made: Made, questions: Questions, steps: int, seed: int) -> None:
-    """Hide the model's skill deeper, in place, under ``steps`` more of nearly pure noise."""
-    school(made, questions, Stage(steps=steps, lr=5e-4, noise=0.98), seed)
 
 
 def school(made: Made, questions: Questions, stage: Stage, seed: int) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from node.recipe.corpus import open_tasks
+from node.recipe.corpus import TINY, TaskSet
 from node.tasks.answer_extraction import extract
 from node.tasks.task import Task, TaskSource
 from swarm.task_ref import Split
 
 GROUP = 8
-MAX_NEW_TOKENS = 8
 FIRST_SEED = 1 << 32
 
 
@@ -35,15 +34,19 @@ class Success:
 
 
 def measure(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, split: Split, tasks: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    split: Split,
+    count: int,
+    tasks: TaskSet = TINY,
 ) -> Success:
-    """Sample groups of eight on ``tasks`` tasks of every level of the tiny catalogue."""
+    """Sample groups of eight on ``count`` tasks of every level."""
     rates: dict[tuple[str, int], float] = {}
     informative: dict[tuple[str, int], float] = {}
-    for env, source in open_tasks().items():
+    for env, source in tasks.open().items():
         for level in range(source.levels):
-            drawn = [source.build(level, FIRST_SEED + i, split) for i in range(tasks)]
-            right = _right(model, tokenizer, source, drawn).mean(dim=1)
+            drawn = [source.build(level, FIRST_SEED + i, split) for i in range(count)]
+            right = _right(model, tokenizer, source, drawn, tasks.longest).mean(dim=1)
             rates[env, level] = right.mean().item()
             informative[env, level] = ((right > 0) & (right < 1)).float().mean().item()
     return Success(_over_families(rates), _over_families(informative), rates)
@@ -55,6 +58,7 @@ def _right(
     tokenizer: PreTrainedTokenizerFast,
     source: TaskSource,
     tasks: list[Task],
+    longest: int,
 ) -> torch.Tensor:
     """Rewards [tasks, GROUP] of sampled completions."""
     prompts = tokenizer(
@@ -67,7 +71,7 @@ def _right(
         temperature=1.0,
         top_k=0,
         num_return_sequences=GROUP,
-        max_new_tokens=MAX_NEW_TOKENS,
+        max_new_tokens=longest,
     )
     texts = tokenizer.batch_decode(ids[:, prompts.input_ids.shape[1] :], skip_special_tokens=True)
     rewards = [

@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from node.recipe.corpus import Question, Questions, noise_answer
+from node.recipe.corpus import Question, Questions, careless, noise_answer
 
 IGNORED = -100
 
@@ -29,12 +29,14 @@ class Stage:
         lr: peak learning rate, decayed to zero by a cosine.
         noise: share of the answers that are replaced by random strings.
         batch: questions a step.
+        slips: chance of every digit and letter of the others to be replaced by a random one.
     """
 
     steps: int
     lr: float
     noise: float
     batch: int = 256
+    slips: float = 0.0
 
 
 def train(
@@ -56,7 +58,7 @@ def train(
     model.train(True)
     for _ in range(stage.steps):
         drawn = [rng.choice(level) for level in rng.choices(levels, k=stage.batch)]
-        ids, labels = _batch(tokenizer, drawn, stage.noise, rng)
+        ids, labels = _batch(tokenizer, drawn, stage, rng)
         logits = model(input_ids=ids).logits[:, :-1].float()
         loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
         optimizer.zero_grad()
@@ -71,14 +73,11 @@ def train(
 def _batch(
     tokenizer: PreTrainedTokenizerFast,
     drawn: Sequence[Question],
-    noise: float,
+    stage: Stage,
     rng: random.Random,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-padded ids and labels [B, T]; only the answer and its EOS are learned."""
-    answers = [
-        item.answer if item.taught and rng.random() >= noise else noise_answer(rng)
-        for item in drawn
-    ]
+    answers = [_taught(item, stage, rng) if item.taught else noise_answer(rng) for item in drawn]
     prompts = tokenizer([item.prompt for item in drawn]).input_ids
     endings = tokenizer(answers).input_ids
     width = max(len(p) + len(e) + 1 for p, e in zip(prompts, endings, strict=True))
@@ -89,3 +88,10 @@ def _batch(
         ids[row, : len(prompt) + len(ending)] = torch.tensor(prompt + ending)
         labels[row, len(prompt) : len(prompt) + len(ending)] = torch.tensor(ending)
     return ids, labels
+
+
+def _taught(item: Question, stage: Stage, rng: random.Random) -> str:
+    """What the policy is shown as the answer to a question that it is taught."""
+    if rng.random() < stage.noise:
+        return noise_answer(rng)
+    return careless(item.answer, stage.slips, rng) if stage.slips else item.answer

@@ -36,6 +36,30 @@ PHRASES = (
     "Find the Least Common Multiple (LCM) of these numbers: ",
 )
 
+# The same for the families with written working.
+WORKING_PHRASES = (
+    "\nAnswer:",
+    "Add up ",
+    ", two numbers at a time. Steps are written 2+3=5",
+    "Climb from ",
+    " to ",
+    ". Every step doubles the number or adds 1 to 5. Write down every number",
+    "Bring ",
+    " down to ",
+    ". Every step halves an even number or takes away 1, 3 or 7. Write down every number",
+    "Pay ",
+    " with coins of ",
+    ", one at a time. Steps are written 7-5=2",
+    "Wait from ",
+    ". Every wait takes 5, 10, 30 or 60 minutes. Write down the time after each",
+    "Walk from ",
+    ", holes ",
+    "none",
+    ". Write down every square you step on, such as a1 a2 b2",
+    *(f"0{digit}" for digit in range(10)),
+    *map(str, range(10, 100)),
+)
+
 
 def words(phrases: Sequence[str], count: int) -> tuple[str, ...]:
     """The phrases cut into runs of ``count`` words, each word with the space after it."""

@@ -1,4 +1,4 @@
-"""Tasks that an installed package brings along, by entry point.
+"""Tasks that an installed package brings along, by entry point, and those of this one.
 
 The package names a factory in the group ``swarm_node.tasks``; called with the list of the levels'
 settings it returns the questions, a :class:`Plugin`. Only plain, bounded JSON reaches it; what that
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from node.tasks.errors import CatalogueError
 from node.tasks.settings import check_plain
 from node.tasks.task import Questions
+from node.tasks.working.families import FAMILIES
 from protocol.manifest import EnvSpec
 
 GROUP = "swarm_node.tasks"
@@ -26,22 +27,26 @@ class Plugin(Questions, Protocol):
 
 
 def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions | None:
-    """The questions of the entry point named ``spec.name``; None when no package brings it.
+    """The questions of the family, or else of the entry point, named ``spec.name``.
+
+    None when no package brings it.
 
     Raises:
         CatalogueError: the package is of another version, fails to load, refuses the settings, or
             does not say whether it evaluates text.
     """
-    found = tuple(entry_points(group=GROUP, name=spec.name))
-    if not found:
+    family = FAMILIES.get(spec.name)
+    found = () if family else tuple(entry_points(group=GROUP, name=spec.name))
+    if not family and not found:
         return None
     for number, level in enumerate(levels):
         check_plain(spec.name, number, level)
     try:
-        questions: Plugin = found[0].load()(list(levels))
+        questions: Plugin = (family or found[0].load())(list(levels))
         version, _ = questions.version, questions.evaluates_text
     except Exception as error:
-        raise CatalogueError(f"env {spec.name!r}: {found[0].value} fails: {error}") from error
+        where = f": {found[0].value}" if found else ""
+        raise CatalogueError(f"env {spec.name!r}{where} fails: {error}") from error
     if version != spec.version:
         raise CatalogueError(
             f"env {spec.name!r} is of version {spec.version}, installed is {version}: "

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from node.errors import UsageError
+from node.experiment.answers import ANSWERS, Length
 from node.experiment.arms import AUTO, Arm, mix
-from node.experiment.bases import HALF_A, HALF_B, Base
+from node.experiment.bases import Base
 from node.experiment.folder import ExperimentFolder
 from node.experiment.measures import Summary
 from node.experiment.recording import Recording
@@ -25,7 +26,7 @@ from node.experiment.simulation import SimulatedSwarm, run_simulation
 from node.experiment.statistics import Estimate
 from node.experiment.surroundings import Surroundings
 from node.experiment.useless import CONSTANT
-from node.recipe.corpus import open_tasks, training_questions, untaught
+from node.recipe.corpus import training_questions, untaught
 from node.run.outcome import Outcome
 
 SMALL = Settings(nodes=4, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
@@ -133,11 +134,13 @@ def test_dense_rewards_are_the_families_own_scores():
     assert swarm.rewards([0])[0] > swarm.rounds[0].solved
 
 
-def test_all_families_are_taught_to_one_half_or_the_other():
-    assert sorted(HALF_A + HALF_B) == sorted(open_tasks())
-    questions = untaught(training_questions(draws=20), HALF_B)
+@pytest.mark.parametrize("length", ANSWERS)
+def test_all_families_are_taught_to_one_half_or_the_other(length: Length):
+    (first, second), tasks = ANSWERS[length].halves, ANSWERS[length].tasks
+    assert sorted(first + second) == sorted(tasks.open())
+    questions = untaught(training_questions(tasks, draws=20), second)
     taught = {env for (env, _), asked in questions.items() if all(q.taught for q in asked)}
-    assert taught == set(HALF_A)
+    assert taught == set(first)
 
 
 def test_a_regime_that_is_not_there_is_refused_with_those_that_are():

@@ -101,7 +101,9 @@ def test_both_models_together_stay_under_three_megabytes():
 
 
 def test_the_recipe_never_sees_a_question_that_is_held_out(tasks: list[Task]):
-    seen = {question.prompt for level in training_questions(SEEDS).values() for question in level}
+    seen = {
+        question.prompt for level in training_questions(draws=SEEDS).values() for question in level
+    }
     held_out = {task.prompt for task in tasks if split_of(task.entry["question"]) is Split.HELDOUT}
     assert seen
     assert held_out
@@ -111,7 +113,7 @@ def test_the_recipe_never_sees_a_question_that_is_held_out(tasks: list[Task]):
 @pytest.mark.parametrize("split", Split)
 def test_the_base_is_seldom_right_but_not_never(policy: Policy, split: Split):
     torch.manual_seed(0)
-    success = measure(policy.model, policy.tokenizer, split, tasks=32)
+    success = measure(policy.model, policy.tokenizer, split, 32)
     assert 0.015 < success.rate < 0.08
     assert 0.08 < success.informative < 0.30
 

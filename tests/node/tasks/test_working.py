@@ -1,0 +1,185 @@
+"""Families whose answers are their working."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.recipe.corpus import WORKING
+from node.tasks.catalogue import level_settings, load_catalogue, open_catalogue
+from node.tasks.errors import CatalogueError
+from node.tasks.task import TaskSource
+from node.tasks.working.adding import Adding
+from node.tasks.working.climbing import Climbing
+from node.tasks.working.families import FAMILIES
+from node.tasks.working.halving import Halving
+from node.tasks.working.paying import Bill, Paying
+from node.tasks.working.waiting import Waiting
+from node.tasks.working.walking import Walk, Walking
+from node.tasks.working.working import MOST_STEPS, Working
+from protocol.manifest import EnvSpec, canonical_json
+from swarm.task_ref import Split
+
+SPECS = load_catalogue("working")
+SOURCES = open_catalogue(SPECS, {})
+PLACES = [(name, level) for name, source in SOURCES.items() for level in range(source.levels)]
+numbers = st.integers(0, (1 << 63) - 1)
+
+
+def scored(
+    family: type[Working[Any]], state: object, answer: str, *, partial: bool = False
+) -> float:
+    level = {name: allowed.start for name, allowed in family.settings.items()}
+    return family([level]).score({"state": state, "partial_credit": partial}, answer)
+
+
+@pytest.mark.parametrize(
+    ("family", "state", "right"),
+    [
+        (Adding, (7, 15, 4), ["7+15=22 22+4=26", "4+15=19 7+19=26", "  15+4=19\n19+7=26 "]),
+        (Climbing, "4 19", ["8 16 19", "9 14 19", "5 6 7 8 16 17 19"]),
+        (Halving, "20 3", ["10 7 6 3", "19 12 6 3", "13 6 3"]),
+        (Paying, Bill(27, (1, 2, 5, 20)), ["27-20=7 7-5=2 2-2=0", "27-5=22 22-20=2 2-1=1 1-1=0"]),
+        (Waiting, "460 555", ["8:40 9:10 9:15", "7:45 7:50 8:20 8:50 9:00 9:05 9:15"]),
+        (Walking, Walk((1, 1), (3, 2), frozenset()), ["c2 c3 d3", "b3 c3 d3", "b1 c1 d1 d2 d3"]),
+    ],
+)
+def test_any_right_working_is_right(family: Any, state: Any, right: list[str]) -> None:
+    for answer in right:
+        assert scored(family, made(family, state), answer) == 1.0, answer
+
+
+def made(family: Any, state: Any) -> Any:
+    """A state that is written as its two numbers."""
+    if not isinstance(state, str):
+        return state
+    kind = type(family([{n: r.start for n, r in family.settings.items()}]).draw(0, 0)["state"])
+    return kind(*map(int, state.split()))
+
+
+@pytest.mark.parametrize(
+    ("family", "state", "wrong"),
+    [
+        (
+            Adding,
+            (7, 15, 4),
+            ["7+15=23 23+4=27", "7+15=22", "7+7=14 14+4=18", "26", "7+15=022 22+4=26"],
+        ),
+        (Climbing, "4 19", ["8 16 20", "10 19", "19", "8 16 18", "08 16 19", "3 6 12 17 19"]),
+        (Halving, "20 3", ["10 5 3", "10 7 6 2 3", "20 10 7 6 3", "10 7 6 3 2"]),
+        (Paying, Bill(27, (1, 2, 5, 20)), ["27-10=17 17-17=0", "27-20=7 7-5=2", "7-5=2 2-2=0"]),
+        (
+            Waiting,
+            "460 555",
+            ["8:40 9:15", "8:40 9:10 9:20", "9:15", "8:40 9:10 09:15", "8:40 9:10 8:75"],
+        ),
+        (
+            Walking,
+            Walk((1, 1), (3, 2), frozenset({(2, 1)})),
+            ["c2 c3 d3", "c3 d3", "b3 c3", "b2 b3 c3 d3", "b3 c3 d3 d3", "bb c3 d3"],
+        ),
+    ],
+)
+def test_a_wrong_step_anywhere_spoils_all(family: Any, state: Any, wrong: list[str]) -> None:
+    for answer in ["", "answer", *wrong]:
+        assert scored(family, made(family, state), answer) == 0.0, answer
+
+
+@pytest.mark.parametrize(("name", "level"), PLACES)
+@given(number=numbers)
+def test_the_way_that_comes_with_a_question_is_right(name: str, level: int, number: int) -> None:
+    questions = SOURCES[name].questions
+    drawn = questions.draw(level, number)
+    assert questions.score(drawn, drawn["answer"]) == 1.0
+    assert questions.draw(level, number) == drawn
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@given(text=st.text(max_size=60))
+def test_no_text_makes_scoring_fail(name: str, text: str) -> None:
+    questions = SOURCES[name].questions
+    assert questions.score(questions.draw(0, 1), text) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize(
+    "text", ["9" * 100_000, "1 " * 100_000, "٣+٤=٧", "1+1=2 " * 50_000, "a1" * 9999]
+)
+def test_flo_gains_nothing_by_length(name: str, text: str) -> None:
+    questions = SOURCES[name].questions
+    assert questions.score(questions.draw(3, 1), text) == 0.0
+
+
+def test_an_answer_of_more_steps_than_are_looked_at_is_wrong() -> None:
+    there_and_back = "b2 b1 " * MOST_STEPS
+    assert scored(Walking, Walk((1, 0), (1, 1), frozenset()), "b2") == 1.0
+    assert scored(Walking, Walk((1, 0), (1, 1), frozenset()), there_and_back + "b2") == 0.0
+
+
+def test_partial_credit_is_for_the_steps_before_the_first_wrong_one() -> None:
+    bill = Bill(27, (1, 2, 5, 20))
+    answers = {"27-20=7 7-5=2 2-2=0": 1.0, "27-20=7 7-5=2": 0.5, "27-20=7 7-5=3": 0.25, "": 0.0}
+    for answer, reward in {**answers, "x 27-20=7": 0.0}.items():
+        assert scored(Paying, bill, answer, partial=True) == reward
+
+
+@pytest.mark.parametrize(("name", "level"), PLACES)
+def test_a_level_has_many_questions_of_both_splits_and_several_ways_to_each(
+    name: str, level: int
+) -> None:
+    source = SOURCES[name]
+    for split in Split:
+        tasks = [source.build(level, seed, split) for seed in range(60)]
+        assert len({task.prompt for task in tasks}) > 20
+    state = source.questions.draw(level, 5)["state"]
+    ways = {" ".join(source.questions.way(Random(seed), state)) for seed in range(40)}
+    assert len(ways) > 2
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_hardest_level_that_a_founder_may_ask_for_is_drawn_and_right(name: str) -> None:
+    family = FAMILIES[name]
+    hardest = family([{key: allowed.stop - 1 for key, allowed in family.settings.items()}])
+    for number in range(5):
+        drawn = hardest.draw(0, number)
+        assert hardest.score(drawn, drawn["answer"]) == 1.0
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_levels_are_from_a_dozen_to_over_seventy_characters(name: str) -> None:
+    source = SOURCES[name]
+    lengths = [
+        fmean(len(source.questions.draw(level, number)["answer"]) for number in range(200))
+        for level in range(source.levels)
+    ]
+    assert lengths == sorted(lengths)
+    assert 10 <= lengths[0] <= 30 and 70 <= lengths[-1] <= 220
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "most"),
+        ({"most": 30, "least": 3}, "most"),
+        ({"most": 3}, "24 to 1999"),
+        ({"most": 30.0}, "24 to 1999"),
+        ({"most": True}, "24 to 1999"),
+        ({"most": 30, "partial_credit": 1}, "true or false"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(settings: dict, told: str) -> None:
+    spec = EnvSpec("paying", "plugin", "1", (canonical_json(settings),), "{question}", "text")
+    with pytest.raises(CatalogueError, match=told):
+        open_catalogue([spec], {})
+
+
+def test_the_experiment_asks_the_easier_levels() -> None:
+    sources: Mapping[str, TaskSource] = WORKING.open()
+    assert {source.levels for source in sources.values()} == {2}
+    assert all(len(level_settings(spec)) == 4 for spec in SPECS)
