@@ -76,9 +76,10 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 
     from node.monitor.words import short_ids, size
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("peer", no_wrap=True)
-    table.add_column("", min_width=len("another") if any(_kind(p, ours) for p in peers) else None)
+    words = [word for peer in peers for word in _kind(peer, ours).split()]
+    table.add_column("", min_width=max(map(len, words), default=None))
     table.add_column("when", min_width=len("59 min"))
     for column in ("in", "out", "admitted", "strikes"):
         table.add_column(column, justify="right", no_wrap=True)

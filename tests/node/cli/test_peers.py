@@ -75,6 +75,22 @@ def test_the_table_says_who_is_a_seed_and_when_each_was_heard_and_admitted_last(
     assert "s / –" in sam
 
 
+def test_a_common_swarm_has_a_line_a_peer_in_80_columns(
+    terminal: Terminal, node: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    now = time.time()
+    peers = [
+        peer("sam", seed=True, heard=now, admitted=0, admitted_at=None, refused={}),
+        peer("anna", bytes_in=68_400, bytes_out=71_400, heard=now, admitted_at=now, refused={}),
+    ]
+    node.write_status({"swarm_id": OURS, "peers": peers, "peer_id": "12D3KooWme"})
+    assert terminal("peers", "--config", "node") == 0
+    lines = terminal.out.splitlines()
+    assert len([line for line in lines if line.strip()]) == 2 + len(peers), terminal.out
+    assert max(map(len, lines)) <= 80
+
+
 @pytest.mark.parametrize("cut", ["peer id", "as the table has it", "author", "whole"])
 def test_a_beginning_that_only_one_has_shows_it_in_full(
     terminal: Terminal, met: list, cut: str
