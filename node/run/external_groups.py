@@ -30,12 +30,14 @@ class Taken:
     Attributes:
         training: what is learned of each.
         proven: authors with standing when they were chosen.
+        wanted: how many there was room for when they were chosen.
         lead: how far peers were ahead then; None where nothing told.
     """
 
     groups: tuple[PooledGroup, ...]
     training: Sequence[TrainingGroup]
     proven: frozenset[bytes]
+    wanted: int
     lead: float | None = None
 
 
@@ -71,10 +73,6 @@ class ExternalGroups:
             return 0
         return self._spared - self._mixture.spared(self._pool.fresh(), self._accounts.proven())
 
-    def wanted(self, own: Sequence[OwnGroup]) -> int:
-        """External groups that an update has room for beside own ones."""
-        return self._mixture.wanted(_informative(own))
-
     def take(self, number: int, written: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
         """Choose groups for round ``number`` and mark them used, durably, before anything learns.
 
@@ -83,10 +81,12 @@ class ExternalGroups:
             own: those of them that the update has.
         """
         self._intake.observe(written)
-        proven = self._accounts.proven()
+        proven, informative = self._accounts.proven(), _informative(own)
         self._mixture.observe([*map(_own, written), *map(_admitted, self._pool.arrived())], proven)
+        # Now: the update itself may change what there is room for.
+        wanted = self._mixture.wanted(informative)
         chosen = self._mixture.choose(
-            self._pool.fresh(), number, _informative(own), len(own), proven, self._accounts.tried()
+            self._pool.fresh(), number, informative, len(own), proven, self._accounts.tried()
         )
         taken, training = [], []
         for pooled in self._pool.consume(chosen, number):
@@ -104,6 +104,7 @@ class ExternalGroups:
             tuple(taken[place] for place in kept),
             [training[place] for place in kept],
             proven,
+            wanted,
             self._mixture.lead,
         )
 

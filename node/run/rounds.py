@@ -132,7 +132,7 @@ class Rounds:
             update,
             evaluation,
             watch.split(),
-            self._external.wanted(own),
+            taken.wanted,
             len(groups),
             taken.proven,
             taken.lead,
