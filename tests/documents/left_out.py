@@ -1,0 +1,56 @@
+"""What a walk leaves out, and why."""
+
+from __future__ import annotations
+
+from tests.documents.page import commands
+
+ROOT = "as root, in the machine's own folders"
+GPU = "needs a GPU, and a model that is fetched from the hub"
+VLLM = "needs an environment with vLLM in it: make test-vllm"
+HOURS = "takes hours; --quick is the same in small"
+TWICE = "the tutorial has it too, where it is run"
+ITSELF = "a part of what runs this, or hours of it"
+
+LEFT_OUT = {
+    "README.md": {
+        "make demo": "installs everything anew; swarm-node demo is what it runs then",
+        "make test": ITSELF,
+        "swarm-node demo": TWICE,
+        "swarm-node init gpu-node": GPU,
+        "swarm-node join --config gpu-node/node.toml": GPU,
+    },
+    "CONTRIBUTING.md": {"make ": ITSELF},
+    "docs/engines.md": {"make vllm": VLLM, ".venv-vllm/bin/swarm-node ": VLLM},
+    "docs/experience.md": {"swarm-node experiment ": HOURS},
+    "examples/public_swarm/README.md": {
+        "useradd ": ROOT,
+        "python3 -m venv /opt/": ROOT,
+        "install -d -o swarm": ROOT,
+        "sudo ": ROOT,
+    },
+    "examples/tiny_model/README.md": {
+        "python examples/tiny_model/make.py": "takes six minutes and overwrites the models"
+    },
+}
+"""By page, then by the beginning of a command, which may be several commands'."""
+
+KEPT = ("swarm-node experiment sapo --quick", "swarm-node demo --rounds 0")
+"""Commands that begin like one that is left out and are run."""
+
+
+def reason(page: str, command: str) -> str | None:
+    """Why a command of a page is left out, or None where it is run."""
+    if command.startswith(KEPT):
+        return None
+    told = LEFT_OUT.get(page, {})
+    return next((why for begin, why in told.items() if command.startswith(begin)), None)
+
+
+def remaining(page: str, script: str) -> str:
+    """What a walk types of a block; "" where nothing but settings remains."""
+    typed = [command for command in commands(script) if not reason(page, command)]
+    if typed == commands(script):
+        return script
+    if all("=" in command.split()[0] for command in typed):
+        return ""
+    return "\n".join(typed) + "\n"

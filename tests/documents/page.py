@@ -1,0 +1,100 @@
+"""A page of the documents as sections of fenced blocks, and what people type of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+    ROOT / "benchmarks" / "RESULTS.md",
+]
+
+_FENCE = re.compile(r"( *)```(.*)")
+_HEADING = re.compile(r"#+ ")
+_FILE = re.compile(r"`([\w-]+\.(?:toml|json))`")
+_BEGINNING = re.compile(r"\s*([A-Za-z][A-Za-z' ./-]*?)(?=  |[^A-Za-z' ./-]|$)")
+_PROGRAM = re.compile(r"(?:^|\s)(?:\S*/)?swarm-node (?=[a-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        language: what stands behind the fence, or "".
+        text: its lines without the indentation of the fence.
+        line: of its fence, from 1.
+        section: which of the page's, by headings of any level, from 0.
+        before: the paragraph that it follows.
+    """
+
+    language: str
+    text: str
+    line: int
+    section: int
+    before: str
+
+    @property
+    def file(self) -> str | None:
+        """The file of the reader's own that the paragraph before names, if this is its text."""
+        named = _FILE.findall(self.before) if self.language in ("toml", "json") else []
+        return named[-1] if named else None
+
+
+def name(page: Path) -> str:
+    """As the tables of the walk call it."""
+    return page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
+
+
+def blocks(text: str) -> list[Block]:
+    """All blocks of a page's text."""
+    return list(_blocks(text.splitlines()))
+
+
+def _blocks(lines: list[str]) -> Iterator[Block]:
+    section, before, at = 0, [""], 0
+    while at < len(lines):
+        line = lines[at]
+        if fence := _FENCE.fullmatch(line):
+            end = lines.index(f"{fence[1]}```", at + 1)
+            inside = [each.removeprefix(fence[1]) for each in lines[at + 1 : end]]
+            paragraph = "\n".join(before).strip().rpartition("\n\n")[2]
+            yield Block(fence[2], "\n".join(inside) + "\n", at + 1, section, paragraph)
+            before, at = [""], end
+        elif _HEADING.match(line):
+            section, before = section + 1, [""]
+        else:
+            before.append(line.strip())
+        at += 1
+
+
+def beginnings(shown: str) -> list[str]:
+    """What the lines of a program's output begin with, up to a figure, an id or a second column."""
+    found = [_BEGINNING.match(line) for line in shown.splitlines()]
+    return [match[1] for match in found if match]
+
+
+def commands(script: str) -> list[str]:
+    """The lines of a shell's block, those that are continued as one, without comments."""
+    joined = re.sub(r" *\\\n\s*", " ", script).splitlines()
+    lines = (re.sub(r"(^|\s+)#.*", "", line).rstrip() for line in joined)
+    return [line for line in lines if line]
+
+
+def arguments(command: str) -> str | None:
+    """What a command has behind the program's name, or None where it starts another program."""
+    found = _PROGRAM.search(command)
+    return command[found.end() :] if found else None
+
+
+def unset(script: str) -> set[str]:
+    """Shell variables that a block reads and does not set before."""
+    read = {m[1]: m.start() for m in reversed(list(re.finditer(r"\$\{?([A-Za-z_]\w*)", script)))}
+    made = {m[1]: m.start() for m in reversed(list(re.finditer(r"(?m)^([A-Za-z_]\w*)=", script)))}
+    return {name for name, at in read.items() if made.get(name, at) >= at}

@@ -1,0 +1,149 @@
+"""What the documents tell people to type, read and not run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from node.cli.program import COMMANDS, app
+from tests.documents.left_out import KEPT, LEFT_OUT, TWICE, reason, remaining
+from tests.documents.page import PAGES, ROOT, arguments, beginnings, blocks, commands, name, unset
+from tests.documents.shell import kind
+
+PAGE = """# One
+
+Text.
+
+```sh
+first \\
+    --option  # why
+```
+
+The catalogue `sums.toml`:
+
+```toml
+a = 1
+```
+
+## Two
+
+1. In `/etc/node.toml`:
+
+   ```toml
+   b = 2
+   ```
+"""
+
+
+def scripts(page: Path) -> list[str]:
+    return [block.text for block in blocks(page.read_text()) if block.language == "sh"]
+
+
+def typed(page: Path) -> list[str]:
+    """The commands of this program that a page has people type, without its name."""
+    lines = (line for script in scripts(page) for line in commands(script))
+    return [words for line in lines if (words := arguments(line))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_says_its_language(page: Path) -> None:
+    known = {"sh", "text", "python", "toml", "json"}
+    found = blocks(page.read_text())
+    assert [block.line for block in found if block.language not in known] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_can_be_typed_into_a_fresh_shell(page: Path) -> None:
+    assert [unset(script) for script in scripts(page) if unset(script)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_of_the_documents_is_one_that_the_program_reads(page: Path) -> None:
+    for line in typed(page):
+        command, words = get_command(app), shlex.split(line)
+        context = command.make_context("swarm-node", [*words])
+        while hasattr(command, "resolve_command"):
+            called, command, words = command.resolve_command(context, words)
+            context = command.make_context(called, [*words], parent=context)
+
+
+def test_the_documents_have_people_type_commands_and_each_exists_for_a_reason() -> None:
+    shown = {line.split()[0] for page in PAGES for line in typed(page)}
+    assert {called for called, *_ in COMMANDS} <= shown, "a command that no document shows"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_only_the_last_command_of_a_block_goes_on(page: Path) -> None:
+    for script in scripts(page):
+        lines = commands(remaining(name(page), script))
+        assert [line for line in lines[:-1] if kind(line)] == []
+
+
+def test_everything_that_is_left_out_or_kept_stands_in_its_page() -> None:
+    lines = {name(page): [c for s in scripts(page) for c in commands(s)] for page in PAGES}
+    for page, told in LEFT_OUT.items():
+        for begin in told:
+            assert any(line.startswith(begin) for line in lines[page]), f"{page}: {begin}"
+    for begin in KEPT:
+        assert any(line.startswith(begin) for found in lines.values() for line in found), begin
+
+
+def test_what_is_left_out_as_told_twice_is_run_in_the_tutorial() -> None:
+    tutorial = ROOT / "docs" / "tutorial.md"
+    there = {
+        line for script in scripts(tutorial) for line in commands(remaining(name(tutorial), script))
+    }
+    for page in PAGES:
+        for line in (line for script in scripts(page) for line in commands(script)):
+            assert reason(name(page), line) != TWICE or line in there, line
+
+
+def test_a_page_is_read_as_blocks_with_their_language_place_and_file() -> None:
+    first, catalogue, config = blocks(PAGE)
+    assert (first.language, first.line, first.section) == ("sh", 5, 1)
+    assert commands(first.text) == ["first --option"]
+    assert (catalogue.text, catalogue.file) == ("a = 1\n", "sums.toml")
+    assert (config.text, config.section, config.file) == ("b = 2\n", 2, None)
+
+
+def test_output_is_known_by_what_its_lines_begin_with() -> None:
+    shown = "state     running as 3\n12D3Koo… in\nround 3 | x\n…\n  prompt      Say\ndone\nnow: 3\n"
+    assert beginnings(shown) == ["state", "round ", "prompt", "done", "now"]
+
+
+def test_a_variable_is_missed_that_another_block_set() -> None:
+    assert unset('join "$LOCAL"') == {"LOCAL"}
+    assert unset('join "$LOCAL"\nLOCAL=x') == {"LOCAL"}
+    assert unset('LOCAL=x\njoin "${LOCAL}"') == set()
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("swarm-node init a\nswarm-node join --config a", "join"),
+        ("swarm-node join --rounds 0", "join"),
+        ("torchrun --no-python swarm-node join --config a", "join"),
+        ("swarm-node seed", "seed"),
+        ("swarm-node demo --rounds 0", "demo"),
+        ("swarm-node demo", None),
+        ("swarm-node join --rounds 12", None),
+        ("swarm-node join --detach", None),
+        ("swarm-node join --config a\nswarm-node status", None),
+        ("pip install .", None),
+    ],
+)
+def test_what_goes_on_until_ctrl_c_is_known_by_its_last_command(
+    script: str, expected: str | None
+) -> None:
+    assert kind(script) == expected
+
+
+def test_what_is_left_out_leaves_the_rest_of_a_block_as_it_stands() -> None:
+    whole = "swarm-node init \\\n    a\n"
+    assert remaining("README.md", whole) == whole
+    assert remaining("README.md", f"make demo\n{whole}") == "swarm-node init a\n"
+    assert remaining("README.md", "A=1\nmake demo\n") == ""
+    assert reason("README.md", "make demo") and not reason("SECURITY.md", "make demo")
