@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM := .venv-vllm
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint mutants fuzz bench vllm test-vllm chaos chaos-short soak docs clean
+.PHONY: demo test test-docs lint mutants fuzz bench vllm test-vllm chaos chaos-short soak docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -15,6 +15,11 @@ demo: $(VENV)/installed
 # what they started; each worker has one core.
 test: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+# Every block of every page, typed into fresh shells in an environment of their own, two pages at a
+# time.
+test-docs: $(VENV)/installed-test
+	$(BIN)/python -m pytest -m documents --numprocesses 2 --dist worksteal tests/documents
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
