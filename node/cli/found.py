@@ -16,7 +16,7 @@ def command(
     name: Annotated[str, typer.Option("--name", help="What people call the swarm.")],
     catalogue: Annotated[
         str,
-        typer.Option("--catalogue", help="tiny, working, reasoning-gym, or a TOML file of your own."),
+        typer.Option("--catalogue", help="tiny, working, reasoning-gym, or your own TOML file."),
     ] = "tiny",
     epoch_seconds: Annotated[
         float,

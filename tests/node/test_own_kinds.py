@@ -55,6 +55,7 @@ def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeyp
     name = install(monkeypatch, tmp_path, "own_selection", SELECTIONS)
     path = os.pathsep.join([str(tmp_path), str(EXAMPLES / "own_selection"), str(EXAMPLES.parent)])
     command = ["experiment", "sapo", "--quick", "--mix", "auto", "--nodes", "2", "--run-dir", "run"]
+    command += ["--rounds", "3", "--bury", "0"]
     run = subprocess.run(
         [sys.executable, "-m", "node.cli.main", *command, "--select", name, "--json"],
         cwd=tmp_path,

@@ -77,16 +77,6 @@ def test_what_an_update_has_room_for_follows_from_the_own_groups_that_teach() ->
     assert outcome.rounds.step().external_wanted == 12 - 2
 
 
-def test_what_an_update_had_room_for_is_told_as_it_was_before_it_made_peers_worth_less() -> None:
-    loop = Loop(local=4, external=1, rules=Rules(fill=False), teacher=Half(), select=Auto)
-    loop.prove(ANNA)
-    loop.pool.add([pooled(1), pooled(2)])
-    loop.learn(lead=-9.0, groups_external=1, useful=(0.75,))
-    first, second = loop.rounds.step(), loop.rounds.step()
-    assert loop.lead.worth == 0.0
-    assert (first.external_wanted, second.external_wanted) == (12 - 2, 1)
-
-
 def test_own_groups_make_up_for_what_proven_authors_do_not_offer() -> None:
     loop = Loop(local=5, external=3)
     assert len(loop.rounds.step().own) == 8
