@@ -1,4 +1,4 @@
-"""Makes the two tiny models of node/models: ``python examples/tiny_model/make.py``.
+"""Makes the tiny models of node/models: ``python examples/tiny_model/make.py``.
 
 The README beside this file says what they are and how the recipe works.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from node.policy.model_source import SHIPPED
 from node.recipe.make import RECIPES, make, save
 from node.recipe.measure import measure
 from swarm.task_ref import Split
@@ -29,12 +30,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=MODELS, help="folder of the models")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name in [options.only] if options.only else RECIPES:
+    for name in [options.only] if options.only else SHIPPED:
         say(f"{name}:")
         made = make(name, SEED, say)
         save(made, options.out / name)
         for split in Split:
-            success = measure(made.model, made.tokenizer, split, MEASURED_TASKS)
+            success = measure(
+                made.model, made.tokenizer, split, MEASURED_TASKS, RECIPES[name].tasks
+            )
             say(f"  {split.value}: {success.rate:.1%} right, {success.informative:.0%} informative")
 
 

@@ -68,8 +68,8 @@ ANSWERS: dict[Length, Answers] = {
         wide="tiny-working-wide",
         shipped_wide=False,
         halves=(("adding", "climbing", "walking"), ("halving", "paying", "waiting")),
-        bury=Stage(steps=100, lr=5e-4, noise=0.0, batch=64, slips=0.1),
-        ease=Stage(steps=100, lr=5e-4, noise=0.0, batch=64, slips=0.01),
+        bury=Stage(steps=100, lr=5e-4, noise=0.0, batch=64, slips=0.12),
+        ease=Stage(steps=300, lr=2e-3, noise=0.0, batch=64),
     ),
 }
 

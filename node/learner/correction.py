@@ -22,9 +22,11 @@ class Correction(Kind, ABC):
         Options: keys of ``mixture.correction_options``.
         by_use: an external group's gradient also counts only as far as its right answers are
             plausible (:func:`node.learner.plausibility.usefulness`).
+        caution: what whoever takes external groups with it is told at the start.
     """
 
     by_use: ClassVar[bool] = False
+    caution: ClassVar[str] = ""
 
     @abstractmethod
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:

@@ -81,7 +81,7 @@ def _common(tokenizer: PreTrainedTokenizerFast, heads: int, deviation: float) ->
 
 CARELESS = (
     Stage(steps=2500, lr=4e-3, noise=0.0, batch=64),
-    Stage(steps=150, lr=1e-3, noise=0.0, batch=64, slips=0.03),
+    Stage(steps=150, lr=1e-3, noise=0.0, batch=64, slips=0.005),
 )
 """Long answers are spoiled by slips: the longer one is, the less often all of it is right."""
 RECIPES = {

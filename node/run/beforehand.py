@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from node.config.config import Config
-from node.config.kinds import ENGINES, LOGGERS
+from node.config.kinds import CORRECTIONS, ENGINES, LOGGERS
 from node.config.learning import PolicySection
 from node.errors import ConfigError, NodeError
 from node.network.ports import why_not_free
@@ -47,6 +47,14 @@ def check_start(config: Config, folder: RunFolder) -> None:
         check_package("learner.optimizer", "adamw8bit", "bitsandbytes", "adamw8bit")
     _check_begun(config.policy, folder)
     check_model(config.policy.model)
+
+
+def cautions(config: Config) -> tuple[str, ...]:
+    """What a node is told that may do as the config asks, and had better not."""
+    takes = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
+    name = config.mixture.correction
+    caution = CORRECTIONS.load(name).caution
+    return (f"mixture.correction: {name!r}: {caution}",) if takes and caution else ()
 
 
 def check_places(config: Config, folder: RunFolder) -> None:

@@ -17,6 +17,7 @@ from node.lifecycle import Opened
 from node.network.membership import Membership
 from node.policy.policy import Policy
 from node.rollout.overlapping_generator import JUDGES
+from node.run.beforehand import cautions
 from node.run.recorder import Recorder
 from node.run.resume import RunState
 from node.run.rounds import Rounds
@@ -118,7 +119,7 @@ class Participant(Opened):
         levels = served_levels(manifest.catalogue, verifier.start())
         stage(f"loading {config.policy.model}")
         progress = RunState(self.folder, journal, config.schedule, self.membership.swarm_id.hex())
-        self.notes = (*notes, *self.membership.notes, *progress.notes)
+        self.notes = (*notes, *self.membership.notes, *progress.notes, *cautions(config))
         self.policy = progress.policy(config.policy)
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)

@@ -15,7 +15,7 @@ import pytest
 from node.config.config import Config, write_config
 from node.errors import ConfigError, NodeError
 from node.run import beforehand
-from node.run.beforehand import check_device, check_places, check_start
+from node.run.beforehand import cautions, check_device, check_places, check_start
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from swarm.transport.machine import PortTaken
@@ -182,3 +182,15 @@ def test_join_says_what_cannot_work_before_it_loads_anything(tmp_path: Path, wro
     assert ended.returncode == 2, ended.stderr
     assert wrong.partition("=")[0] in ended.stderr.splitlines()[-1]
     assert ended.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_learning_from_others_as_from_oneself_is_warned_of_where_anything_is_taken() -> None:
+    (told,) = cautions(config(mixture__correction="none"))
+    assert told.startswith("mixture.correction: 'none'") and '"tapered"' in told
+    for keys in (
+        {},
+        {"mixture__correction": "tis"},
+        {"mixture__correction": "none", "mixture__external": 0},
+        {"mixture__correction": "none", "network__pulls_per_epoch": 0},
+    ):
+        assert cautions(config(**keys)) == ()
