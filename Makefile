@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM := .venv-vllm
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-docs lint mutants fuzz bench vllm test-vllm chaos chaos-short soak docs clean
+.PHONY: demo test test-docs lint mutants fuzz bench vllm test-vllm chaos chaos-short split soak docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -50,6 +50,10 @@ chaos: $(VENV)/installed-test
 
 chaos-short: $(VENV)/installed-test
 	$(BIN)/python -m tests.chaos run --minutes 3 --nodes 4
+
+# Two halves of a swarm whose seed is gone for good, cut apart for a minute.
+split: $(VENV)/installed-test
+	$(BIN)/python -m tests.chaos split
 
 soak: MINUTES ?= 120
 soak: $(VENV)/installed-test

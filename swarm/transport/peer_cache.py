@@ -47,6 +47,18 @@ class PeerCache:
         self._addresses = dict.fromkeys(lines[:MAX_ADDRESSES])
         return self.addresses
 
+    def meet(self, addresses: Iterable[str]) -> bool:
+        """Note peers at once, in the places that are free, and write the file; whether any is new.
+
+        Nobody is pushed out for them: who may be is :meth:`remember`'s to say, now and then.
+        """
+        met = [a for a in _few_of_each(addresses) if a not in self._addresses]
+        new = met[: MAX_ADDRESSES - len(self._addresses)]
+        if new:
+            self._addresses.update(dict.fromkeys(new))
+            self._write()
+        return bool(new)
+
     def remember(
         self, addresses: Iterable[str], standing: Callable[[str], float] = lambda peer: 0.0
     ) -> None:
@@ -71,6 +83,9 @@ class PeerCache:
             return -known if known >= KNOWN else 0.0
 
         self._addresses = dict.fromkeys(sorted(everybody, key=rank)[:MAX_ADDRESSES])
+        self._write()
+
+    def _write(self) -> None:
         if self._path is None or not self._addresses:
             return
         draft = self._path.with_suffix(".new")

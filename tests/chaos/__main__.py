@@ -1,4 +1,4 @@
-"""``python -m tests.chaos run`` and ``python -m tests.chaos soak``; exit 1 on any violation."""
+"""``python -m tests.chaos run``, ``soak`` and ``split``; exit 1 on any violation."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.chaos.gather import Gatherer
 from tests.chaos.plan import dose_of, draw
 from tests.chaos.report import keep, show, summary
 from tests.chaos.soak import soak
+from tests.chaos.split import split
 from tests.chaos.swarm_parts import Crowd, crowd, rounds
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,14 +37,17 @@ def main() -> int:
     if options.folder.exists():
         shutil.rmtree(options.folder)
     options.folder.mkdir(parents=True)
-    return chaos(options) if options.command == "run" else soak(options, RESULTS / "soak.json")
+    if options.command == "run":
+        return chaos(options)
+    told = RESULTS / f"{options.command}.json"
+    return soak(options, told) if options.command == "soak" else split(options, told)
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, minutes, nodes in (("run", 20.0, 8), ("soak", 120.0, 4)):
+    for name, minutes, nodes in (("run", 20.0, 8), ("soak", 120.0, 4), ("split", 1.0, 4)):
         command = commands.add_parser(name)
         command.add_argument("--minutes", type=float, default=minutes)
         command.add_argument("--nodes", type=int, default=nodes)

@@ -55,6 +55,11 @@ class Healing:
         self._looked = time.monotonic()
 
     @property
+    def known(self) -> frozenset[str]:
+        """Nodes of which it is known how long they wait for groups from the other side."""
+        return frozenset(self._usual)
+
+    @property
     def watching(self) -> bool:
         """Whether a heal is being measured now."""
         return bool(self._watched)

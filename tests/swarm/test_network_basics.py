@@ -218,6 +218,18 @@ def test_the_peer_cache_keeps_the_latest_peers(tmp_path: Path) -> None:
     assert loaded[:2] == ("/new", "/old/0")
 
 
+def test_whoever_is_met_is_in_the_peer_cache_at_once_and_pushes_nobody_out(tmp_path: Path) -> None:
+    path = tmp_path / "peers"
+    cache = PeerCache(path)
+    assert cache.meet(["/a/p2p/ben"])
+    assert not cache.meet(["/a/p2p/ben"])
+    assert PeerCache(path).load() == ("/a/p2p/ben",)
+    cache.meet(f"/{n}/p2p/sybil-{n}" for n in range(3 * MAX_ADDRESSES))
+    assert len(cache.addresses) == MAX_ADDRESSES
+    assert cache.addresses[0] == "/a/p2p/ben"
+    assert not cache.meet(["/b/p2p/cleo"])
+
+
 @pytest.mark.parametrize("content", [b"no address\n", b"/ok\n\xff\xfe", b"/long" * 20_000])
 def test_a_damaged_peer_cache_is_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "peers"

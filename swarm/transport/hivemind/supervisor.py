@@ -172,6 +172,9 @@ class Supervisor:
             turn += 1
             try:
                 self.connected = await self.node.connected()
+                # At once: who is cut off a moment later would else be nobody's to dial.
+                if self._cache.meet(self._addresses_connected()):
+                    self._redial.remember(self._cache.addresses)
                 # Beside this, for a dead address takes seconds.
                 if dialling is None or dialling.done():
                     dialling = self.spawn(self._dial_missing())

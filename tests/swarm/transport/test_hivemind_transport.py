@@ -15,6 +15,7 @@ import pytest
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
+from swarm.transport.hivemind.supervisor import WATCH_SECONDS
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.machine import PortTaken
 from swarm.transport.transport import (
@@ -233,6 +234,22 @@ def test_a_node_finds_the_swarm_again_by_its_peer_cache(in_swarm) -> None:
         await bert.close()
         bert = await swarm.member("bert", peer_cache=cache)
         assert bert.peers() == (anna.peer_id,)
+
+    in_swarm(scenario)
+
+
+def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        bert = await swarm.member("bert", peers=anna.addresses())
+        carl = await swarm.member("carl", peers=anna.addresses())
+        await until(lambda: set(anna.peers()) == {bert.peer_id, carl.peer_id})
+        await asyncio.sleep(2 * WATCH_SECONDS)
+        port = bert.addresses()[0].split("/p2p/")[0]
+        await bert.close()
+        await until(lambda: set(anna.peers()) == {carl.peer_id})
+        bert = await swarm.member("bert", listen=(port,))
+        await until(lambda: bert.peer_id in anna.peers())
 
     in_swarm(scenario)
 
