@@ -29,7 +29,7 @@ LEFT_OUT = {
         "sudo ": ROOT,
     },
     "examples/tiny_model/README.md": {
-        "python examples/tiny_model/make.py": "takes six minutes and overwrites the models"
+        "python examples/tiny_model/make.py": "takes ten minutes and overwrites the models"
     },
 }
 """By page, then by the beginning of a command, which may be several commands'."""

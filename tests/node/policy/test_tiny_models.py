@@ -57,7 +57,7 @@ def test_a_completion_ends_with_a_token_that_is_no_padding(policy: Policy):
 
 
 def test_two_architectures_two_widths_and_two_vocabularies_meet_in_a_swarm():
-    tiny, wide = (Policy.load(PolicySection(model=name, device="cpu")) for name in SHIPPED)
+    tiny, wide = (Policy.load(PolicySection(model=name, device="cpu")) for name in SHIPPED[:2])
     assert tiny.model.config.model_type != wide.model.config.model_type
     assert tiny.model.config.hidden_size != wide.model.config.hidden_size
     assert tiny.encoding != wide.encoding
@@ -70,10 +70,17 @@ def test_prompts_and_answers_come_back_from_their_tokens(policy: Policy, tasks: 
             assert policy.decode(ids) == text
 
 
-def test_prompts_and_answers_are_short_enough_for_a_quick_round(policy: Policy, tasks: list[Task]):
-    assert max(len(policy.encode_prompt(task.prompt)) for task in tasks) <= 32
-    answers = (policy.encode_completion(str(task.entry["answer"]), stopped=True) for task in tasks)
-    assert max(map(len, answers)) <= 8
+def test_prompts_and_answers_are_short_enough_for_a_quick_round(policy: Policy):
+    told = RECIPES[policy.name].tasks
+    asked = [
+        source.build(level, seed)
+        for source in told.open().values()
+        for level in range(source.levels)
+        for seed in range(SEEDS)
+    ]
+    assert max(len(policy.encode_prompt(task.prompt)) for task in asked) <= 32
+    answers = [policy.encode_completion(str(task.entry["answer"]), stopped=True) for task in asked]
+    assert max(map(len, answers)) <= told.longest
 
 
 def test_text_that_spells_a_special_token_stays_text(policy: Policy):
@@ -96,7 +103,7 @@ def test_a_right_answer_is_rewarded_and_no_answer_is_evaluated(
     )
 
 
-def test_both_models_together_stay_under_three_megabytes():
+def test_all_models_together_stay_under_three_megabytes():
     assert sum(file.stat().st_size for file in MODELS.rglob("*") if file.is_file()) < 3_000_000
 
 
@@ -110,12 +117,19 @@ def test_the_recipe_never_sees_a_question_that_is_held_out(tasks: list[Task]):
     assert seen.isdisjoint(held_out)
 
 
+RIGHT = {"tiny": (0.015, 0.08), "tiny-wide": (0.015, 0.08), "tiny-working": (0.28, 0.4)}
+INFORMATIVE = {"tiny": (0.08, 0.3), "tiny-wide": (0.08, 0.3), "tiny-working": (0.4, 0.7)}
+
+
 @pytest.mark.parametrize("split", Split)
-def test_the_base_is_seldom_right_but_not_never(policy: Policy, split: Split):
+def test_the_base_is_as_often_right_as_it_is_said_to_be(policy: Policy, split: Split):
     torch.manual_seed(0)
-    success = measure(policy.model, policy.tokenizer, split, 32)
-    assert 0.015 < success.rate < 0.08
-    assert 0.08 < success.informative < 0.30
+    tasks = RECIPES[policy.name].tasks
+    success = measure(policy.model, policy.tokenizer, split, 32, tasks)
+    least, most = RIGHT[policy.name]
+    assert least < success.rate < most
+    least, most = INFORMATIVE[policy.name]
+    assert least < success.informative < most
 
 
 def test_the_recipe_makes_the_tokenizers_that_are_shipped(policy: Policy):
