@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 
 from node.tasks.catalogue import NO_FILE, NO_PACKAGE, UNREPEATED, Allowed, evaluates
-from node.tasks.sources.plugins import GROUP
+from node.tasks.sources.plugins import is_here
 from node.tasks.sources.unsafe_families import UNREPEATABLE
+from node.tasks.working.families import FAMILIES
 from protocol.manifest import EnvSpec
 
 
@@ -26,7 +26,7 @@ def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
     reason = None
     if spec.source == "jsonl" and spec.name not in allowed.files:
         reason = NO_FILE
-    elif spec.source == "plugin" and not entry_points(group=GROUP, name=spec.name):
+    elif spec.source == "plugin" and not is_here(spec.name):
         reason = NO_PACKAGE
     elif spec.source == "reasoning-gym" and spec.name in UNREPEATABLE:
         reason = UNREPEATED
@@ -37,6 +37,7 @@ def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
 
 def _entry(spec: EnvSpec) -> str:
     levels = f"{len(spec.levels)} level" + "s" * (len(spec.levels) != 1)
-    source = {"jsonl": "your file", "plugin": "your package"}.get(spec.source, spec.source)
+    brought = "swarm-node" if spec.name in FAMILIES else "your package"
+    source = {"jsonl": "your file", "plugin": brought}.get(spec.source, spec.source)
     evaluating = ", evaluates answers" * evaluates(spec)
     return f"{spec.name} ({levels} of {source}{evaluating})"

@@ -7,7 +7,7 @@ means is for the package to check. A package is opened because this machine's ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -26,6 +26,19 @@ class Plugin(Questions, Protocol):
     version: str
 
 
+def is_here(name: str) -> bool:
+    """Whether this package or an installed one brings a task of that name; nothing of it is run."""
+    return _brought(name) is not None
+
+
+def _brought(name: str) -> tuple[Callable[[], Any], str] | None:
+    """What loads the factory of that name, and where that is; None when no package brings it."""
+    if family := FAMILIES.get(name):
+        return (lambda: family), f"{family.__module__}:{family.__name__}"
+    entry = next(iter(entry_points(group=GROUP, name=name)), None)
+    return (entry.load, entry.value) if entry else None
+
+
 def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions | None:
     """The questions of the family, or else of the entry point, named ``spec.name``.
 
@@ -35,18 +48,17 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
         CatalogueError: the package is of another version, fails to load, refuses the settings, or
             does not say whether it evaluates text.
     """
-    family = FAMILIES.get(spec.name)
-    found = () if family else tuple(entry_points(group=GROUP, name=spec.name))
-    if not family and not found:
+    found = _brought(spec.name)
+    if not found:
         return None
+    load, where = found
     for number, level in enumerate(levels):
         check_plain(spec.name, number, level)
     try:
-        questions: Plugin = (family or found[0].load())(list(levels))
+        questions: Plugin = load()(list(levels))
         version, _ = questions.version, questions.evaluates_text
     except Exception as error:
-        where = f": {found[0].value}" if found else ""
-        raise CatalogueError(f"env {spec.name!r}{where} fails: {error}") from error
+        raise CatalogueError(f"env {spec.name!r}: {where} fails: {error}") from error
     if version != spec.version:
         raise CatalogueError(
             f"env {spec.name!r} is of version {spec.version}, installed is {version}: "

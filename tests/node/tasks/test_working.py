@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.recipe.corpus import WORKING
-from node.tasks.catalogue import level_settings, load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_catalogue
 from node.tasks.errors import CatalogueError
+from node.tasks.overview import overview
 from node.tasks.task import TaskSource
 from node.tasks.working.adding import Adding
 from node.tasks.working.climbing import Climbing
@@ -183,3 +184,8 @@ def test_the_experiment_asks_the_easier_levels() -> None:
     sources: Mapping[str, TaskSource] = WORKING.open()
     assert {source.levels for source in sources.values()} == {2}
     assert all(len(level_settings(spec)) == 4 for spec in SPECS)
+
+
+def test_a_founder_who_asks_for_them_is_told_whose_they_are() -> None:
+    (told,) = overview(SPECS[:2], Allowed())
+    assert told.endswith("adding (4 levels of swarm-node), climbing (4 levels of swarm-node)")
