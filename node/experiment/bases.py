@@ -33,8 +33,9 @@ def make_bases(
         steps: how long the weak ones are buried.
     """
     origin: Made | None = None
+    asked = training_questions(answers.tasks)
     for kind in kinds:
-        questions = untaught(training_questions(answers.tasks), _untaught(kind, answers))
+        questions = untaught(asked, _untaught(kind, answers))
         origin = origin or _origin(kind, questions, seed, answers, model)
         made = deepcopy(origin)
         if kind == "able":
