@@ -29,8 +29,9 @@ def detach(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fal
         typer.Exit: the node has ended before it ran, with the exit status it ended with.
     """
     from node.distributed.torchrun import Launch
+    from node.monitor.logs import ERROR
     from node.monitor.terminal import Terminal
-    from node.run.detached import ERROR, start_detached
+    from node.run.detached import start_detached
 
     if Launch.read():
         raise UsageError(OPTION, "under torchrun", "Start torchrun itself in the background.")

@@ -152,10 +152,10 @@ def _fail(error: Exception) -> int:
     if "--debug" in sys.argv:
         sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
     text = explain(error)
-    say(f"error: {text}", err=True)
-    from node.monitor.logs import log_error
+    from node.monitor.logs import ERROR, log_error
 
-    log_error(text)
+    if not log_error(text):
+        say(f"{ERROR}{text}", err=True)
     return error.exit_code if isinstance(error, NodeError) else 1
 
 

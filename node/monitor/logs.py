@@ -26,6 +26,9 @@ STDOUT, STDERR = 1, 2
 OURS = ("node", "swarm", "protocol")
 FILE_BYTES = 10_000_000
 FILES = 3
+ERROR = "error: "
+"""What the last line of a command that fails begins with."""
+_LOGGED = f" ERROR {__name__}: "
 _SAID = "said"
 SAID = {_SAID: True, **UNREPEATED}
 """What a message has as ``extra`` that is on the terminal already."""
@@ -66,10 +69,23 @@ def goes_to(descriptor: int, path: Path) -> bool:
         return False  # closed, or there is no such file
 
 
-def log_error(text: str) -> None:
-    """Put the error that ends this command into the log, where one is open."""
-    if any(isinstance(handler, _LogFile) for handler in logging.getLogger().handlers):
+def log_error(text: str) -> bool:
+    """Put the error that ends this command into the log, where one is open.
+
+    Returns:
+        Whether standard error is that very file, so that it stands there now.
+    """
+    files = [each for each in logging.getLogger().handlers if isinstance(each, _LogFile)]
+    if files:
         log.error("%s", text, extra=SAID)
+    return any(goes_to(STDERR, Path(each.baseFilename)) for each in files)
+
+
+def error_in(line: str) -> str | None:
+    """The error that ended a command, of a line of what it printed and logged; None if none."""
+    if line.startswith(ERROR):
+        return line
+    return f"{ERROR}{line.partition(_LOGGED)[2]}" if _LOGGED in line else None
 
 
 def earlier_logs(path: Path) -> list[Path]:

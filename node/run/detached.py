@@ -12,13 +12,12 @@ from typing import Any
 
 from node.errors import NodeError
 from node.monitor.log_tail import LogTail
+from node.monitor.logs import error_in
 from node.run.status_file import RUNNING, STOPPING, present_status
 from node.storage.run_folder import RunFolder
 from swarm.common.private_file import make_private
 
 LOOK_SECONDS = 0.1
-ERROR = "error: "
-"""What the last line of a command that fails begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +85,5 @@ def _once_it_runs(process: subprocess.Popen[bytes], folder: RunFolder) -> dict[s
 
 
 def _last_words(lines: Sequence[str]) -> str:
-    errors = [line for line in lines if line.startswith(ERROR)]
+    errors = [error for line in lines if (error := error_in(line))]
     return next(iter([*errors[-1:], *lines[-1:]]), "")
