@@ -46,9 +46,11 @@ def command(
     if ks[-1] > samples:
         raise UsageError("--k", ks[-1], f"Sample at least as many: --samples {ks[-1]}.")
     node = open_node(config, overrides_of(assignments))
-    scored, name = (model, model) if model else _loaded(node.folder, step, best)
-    evaluation = _with_progress(node, scored, tasks, samples)
-    from node.evaluation.model_eval import Score, by_family
+    from node.evaluation.model_eval import Score, by_family, pinned_manifest
+
+    manifest = pinned_manifest(node.folder)
+    policy, name = _policy(node, model, step, best)
+    evaluation = _with_progress(node.config, manifest, policy, tasks, samples)
 
     total = Score.of(evaluation, ks)
     families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
@@ -59,16 +61,23 @@ def command(
     _show(name, {**families, "all": total}, ks)
 
 
-def _loaded(folder: Any, step: int | None, best: bool) -> tuple[Any, str]:
-    from node.policy.checkpoint_policy import chosen
+def _policy(node: Any, model: str | None, step: int | None, best: bool) -> tuple[Any, str]:
+    """What is to be scored, and what it is called."""
+    from node.config.learning import PolicySection
+    from node.policy.checkpoint_policy import checkpoint_policy, chosen
+    from node.policy.policy import Policy
 
-    loaded = chosen(folder, step=step, best=best)
-    for note in loaded.notes:
-        say(note, err=True)
-    return loaded, str(loaded.path)
+    wanted = node.config.policy
+    if model:
+        named = PolicySection(model=model, dtype=wanted.dtype, device=wanted.device)
+        return Policy.load(named), model
+    with chosen(node.folder, step=step, best=best) as loaded:
+        for note in loaded.notes:
+            say(note, err=True)
+        return checkpoint_policy(wanted, loaded), str(loaded.path)
 
 
-def _with_progress(node: Any, model: Any, tasks: int, samples: int) -> Any:
+def _with_progress(config: Any, manifest: Any, policy: Any, tasks: int, samples: int) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from node.monitor.terminal import Terminal
@@ -82,9 +91,9 @@ def _with_progress(node: Any, model: Any, tasks: int, samples: int) -> Any:
         from node.evaluation.model_eval import evaluate
 
         return evaluate(
-            node.config,
-            node.folder,
-            model,
+            config,
+            manifest,
+            policy,
             tasks=tasks,
             samples=samples,
             progress=lambda done: bar.update(row, completed=done),

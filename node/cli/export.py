@@ -28,10 +28,10 @@ def command(
     from node.policy.checkpoint_policy import chosen, export
 
     node = open_node(config)
-    loaded = chosen(node.folder, step=step, best=best)
-    for note in loaded.notes:
-        say(note, err=True)
-    export(node.config, loaded, out, adapter=adapter)
+    with chosen(node.folder, step=step, best=best) as loaded:
+        for note in loaded.notes:
+            say(note, err=True)
+        export(node.config, loaded, out, adapter=adapter)
     if json:
         print_json({"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state})
         return

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from node.config.config import Config
-from node.config.learning import PolicySection
 from node.engines.engine import Sampling
 from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluation, Evaluator, heldout_tasks
 from node.network.pinned_manifest import checked_manifest
-from node.policy.checkpoint_policy import checkpoint_policy
 from node.policy.policy import Policy
-from node.storage.checkpoints import Loaded
 from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
 from node.tasks.sampler import TaskSampler, served_levels
@@ -47,29 +44,26 @@ class Score:
 
 def evaluate(
     config: Config,
-    folder: RunFolder,
-    model: str | Loaded,
+    manifest: Manifest,
+    policy: Policy,
     *,
     tasks: int,
     samples: int,
     progress: Callable[[int], Any] = lambda done: None,
 ) -> Evaluation:
-    """Sample and score ``model`` on the first ``tasks`` held-out tasks of the folder's swarm.
+    """Sample and score ``policy`` on the first ``tasks`` held-out tasks of a swarm.
 
     Args:
-        model: a folder, a hub id, a shipped model's name, or a checkpoint.
         samples: completions a task.
         progress: told how many tasks are done.
 
     Raises:
-        NodeError: no manifest here yet, the model does not load, or a task cannot be built.
+        NodeError: a task cannot be built.
         CatalogueError: the swarm's tasks cannot be built here.
     """
-    manifest = pinned_manifest(folder)
     with Verifier(manifest.catalogue, allowed_by(config.tasks), outside=False) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
-        policy = _policy(config, model)
         counters = Counters()
         engine = open_engine(config, policy, counters)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
@@ -92,13 +86,6 @@ def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluati
             "Mend the family that the log names, or leave it out with tasks.weights.",
         )
     return Evaluation(tasks, tuple(row for part in parts for row in part.rewards))
-
-
-def _policy(config: Config, model: str | Loaded) -> Policy:
-    wanted = config.policy
-    if isinstance(model, Loaded):
-        return checkpoint_policy(wanted, model)
-    return Policy.load(PolicySection(model=model, dtype=wanted.dtype, device=wanted.device))
 
 
 def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from node.config.config import Config
@@ -15,8 +17,11 @@ from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 
 
-def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) -> Loaded:
+@contextmanager
+def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) -> Iterator[Loaded]:
     """The newest intact checkpoint, or that of a policy step, or of the best held-out reward.
+
+    A node that runs there deletes none meanwhile.
 
     Raises:
         NodeError: there is none at all.
@@ -24,13 +29,15 @@ def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) ->
         CheckpointError: it is damaged.
     """
     checkpoints = Checkpoints(folder.checkpoints)
-    if step is not None:
-        return of_step(list_checkpoints(checkpoints), step).load()
-    if best:
-        return best_of(list_checkpoints(checkpoints), folder).load()
-    if loaded := checkpoints.load_latest():
-        return loaded
-    raise no_checkpoint(checkpoints.folder)
+    with checkpoints.reading():
+        if step is not None:
+            yield of_step(list_checkpoints(checkpoints), step).load()
+        elif best:
+            yield best_of(list_checkpoints(checkpoints), folder).load()
+        elif loaded := checkpoints.load_latest():
+            yield loaded
+        else:
+            raise no_checkpoint(checkpoints.folder)
 
 
 def saved_policy(config: PolicySection, loaded: Loaded) -> Policy:

@@ -51,12 +51,13 @@ class CheckpointEntry:
 
 def list_checkpoints(checkpoints: Checkpoints) -> list[CheckpointEntry]:
     """Every checkpoint, the oldest first; those that the run went back behind come last."""
-    found = [
-        _entry(where, step, rewards.get(step), rolled_back=where is not checkpoints)
-        for where in (checkpoints, checkpoints.rolled_back())
-        for rewards in (where.rewards.read(),)
-        for step in where.steps()
-    ]
+    with checkpoints.reading():
+        found = [
+            _entry(where, step, rewards.get(step), rolled_back=where is not checkpoints)
+            for where in (checkpoints, checkpoints.rolled_back())
+            for rewards in (where.rewards.read(),)
+            for step in where.steps()
+        ]
     best: dict[str, CheckpointEntry] = {}
     for entry in found:
         if entry.reward is not None and entry.reward >= (best.get(entry.swarm, entry).reward or 0):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from node.errors import CheckpointError, DiskFullError
+from node.errors import CheckpointError, DiskFullError, NodeError
 from node.storage.atomic_files import PRIVATE_FOLDER, is_disk_full, write_error
 from node.storage.heldout_rewards import HeldoutRewards
 from swarm.common.durable_file import fsync_path
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 STATE = "state.json"
 DIGESTS = "digests.json"
 REWARDS = "rewards.json"
+READERS = "readers.lock"
 ROLLED_BACK = "rolled-back"
 _NAME = re.compile(r"step-(\d{8,})")
 
@@ -62,6 +65,16 @@ class Checkpoints:
         self.best = best
         self.rewards = HeldoutRewards(folder / REWARDS)
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep every checkpoint that is here now, whatever a running node writes meanwhile."""
+        if not self.folder.is_dir():
+            yield
+            return
+        with self._readers() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            yield
+
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first; damaged ones included."""
         if not self.folder.is_dir():
@@ -76,6 +89,7 @@ class Checkpoints:
     def save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
         """Write the checkpoint of ``step`` and drop those that are not to be kept any more.
 
+        While another process is :meth:`reading`, none is dropped before the next one is saved.
         A checkpoint of a later step belongs to a history that was given up (it was damaged, and
         the run went on from an earlier one) and is dropped too.
 
@@ -163,11 +177,21 @@ class Checkpoints:
 
         Raises:
             CheckpointError: there is none of that step, or it is damaged.
-            NodeError: the folder cannot be written to.
+            NodeError: another process is :meth:`reading`, or the folder cannot be written to.
         """
         aside = self.rolled_back()
         source = self if step in self.steps() else aside
         source.load(step)
+        with self._readers() as lock:
+            if not _unread(lock):
+                raise NodeError(
+                    "another process reads the checkpoints in",
+                    self.folder,
+                    "Let swarm-node eval or export come to its end, and try again.",
+                )
+            return self._set_aside(step, source, aside)
+
+    def _set_aside(self, step: int, source: Checkpoints, aside: Checkpoints) -> list[int]:
         later = [each for each in self.steps() if each > step]
         try:
             aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
@@ -196,9 +220,25 @@ class Checkpoints:
     def _prune(self, newest: int) -> None:
         valid = [step for step in self.steps() if step <= newest]
         kept = {*valid[-self.keep :], *self.rewards.best(valid, self.best)}
-        for step in set(self.steps()) - kept:
-            shutil.rmtree(self.path(step))
-        self._sweep()
+        with self._readers() as lock:
+            if not _unread(lock):
+                log.info("%s: being read, so none is deleted before the next one", self.folder)
+                return
+            for step in set(self.steps()) - kept:
+                shutil.rmtree(self.path(step))
+            self._sweep()
+
+    def _readers(self) -> BinaryIO:
+        """The file that whoever reads has a share in, and whoever deletes has to itself."""
+        return (self.folder / READERS).open("ab")
+
+
+def _unread(lock: BinaryIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from node.config.learning import PolicySection
 from node.monitor.jsonl import JsonLinesFile
 from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
+from node.policy.policy import Policy
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
@@ -123,6 +125,25 @@ def test_export_and_eval_take_the_checkpoint_that_is_chosen(
     assert all(torch.equal(exported[name], saved[name]) for name in saved)
     few = ("--tasks", "4", "--samples", "1", "--set", "engine.max_new_tokens=2")
     assert terminal.json("eval", *AT, *few, *choice)["model"] == str(history.path(number))
+
+
+@pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval", "--tasks", "1")])
+def test_what_is_loaded_is_not_deleted_by_the_node_that_runs(
+    terminal: Terminal,
+    history: Checkpoints,
+    command: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = Policy.load
+
+    def late(config: PolicySection) -> Policy:
+        for number in (40, 50, 60):
+            history.save(number, lambda folder: None, {})
+        return load(config)
+
+    monkeypatch.setattr(Policy, "load", late)
+    assert terminal(*command, *AT, "--step", "7") == 0, terminal.err
+    assert 10 in history.steps()
 
 
 @pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval",)])

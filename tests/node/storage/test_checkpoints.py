@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from node.errors import CheckpointError, DiskFullError
+from node.errors import CheckpointError, DiskFullError, NodeError
 from node.storage import checkpoints as module
 from node.storage.checkpoints import DIGESTS, Checkpoints
 
@@ -17,6 +21,21 @@ def writer(text: str):
         (folder / "optimizer.bin").write_text(f"optimizer of {text}")
 
     return write
+
+
+@contextmanager
+def another_process_reading(folder: Path) -> Iterator[None]:
+    """As eval and export do, which ends when its standard input does."""
+    program = (
+        "import sys; from pathlib import Path; from node.storage.checkpoints import Checkpoints\n"
+        "with Checkpoints(Path(sys.argv[1])).reading():\n"
+        "    print('reads', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout.readline() == b"reads\n"
+        yield
+        reader.stdin.close()
 
 
 def full_disk(folder: Path) -> None:
@@ -43,6 +62,31 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+def test_none_is_deleted_while_another_process_reads(three_saved: Checkpoints) -> None:
+    with another_process_reading(three_saved.folder):
+        for step in (4, 5):
+            three_saved.save(step, writer(f"weights {step}"), {})
+        assert three_saved.steps() == [2, 3, 4, 5]
+    three_saved.save(6, writer("weights 6"), {})
+    assert three_saved.steps() == [5, 6]
+
+
+def test_nothing_is_set_aside_while_another_process_reads(three_saved: Checkpoints) -> None:
+    with (
+        another_process_reading(three_saved.folder),
+        pytest.raises(NodeError, match=r"another process reads .* eval or export"),
+    ):
+        three_saved.roll_back(2)
+    assert three_saved.steps() == [2, 3]
+    assert three_saved.roll_back(2) == [3]
+
+
+def test_where_there_is_no_checkpoint_there_is_nothing_to_keep(checkpoints: Checkpoints) -> None:
+    with checkpoints.reading():
+        assert checkpoints.steps() == []
+    assert not checkpoints.folder.exists()
+
+
 def test_a_run_without_checkpoints_has_nothing_to_load(checkpoints: Checkpoints) -> None:
     assert checkpoints.load_latest() is None
 
@@ -58,6 +102,7 @@ def test_the_newest_checkpoint_comes_back_as_it_was_written(three_saved: Checkpo
 def test_only_the_last_two_are_kept(three_saved: Checkpoints) -> None:
     assert three_saved.steps() == [2, 3]
     assert sorted(p.name for p in three_saved.folder.iterdir()) == [
+        "readers.lock",
         "step-00000002",
         "step-00000003",
     ]
