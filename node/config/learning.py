@@ -78,6 +78,14 @@ class LearnerSection(Section):
     betas: DecayRates = key((0.9, 0.99), "AdamW's two decay rates.", min_length=2, max_length=2)
     weight_decay: float = key(0.0, "AdamW's weight decay.", ge=0)
     epochs: int = key(1, "Passes over each update's groups.", ge=1, le=64)
+    groups_per_step: int = key(
+        3,
+        "An update has a step for every so many groups whose rewards differ, own and external: "
+        "what the swarm adds makes more steps, and not only surer ones. 0: one step for all.",
+        unit="groups",
+        ge=0,
+        le=4096,
+    )
     micro_batch_tokens: int = key(
         8192,
         "Most tokens in one forward pass, padding and attention masks included. Where memory runs "

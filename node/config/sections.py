@@ -193,11 +193,12 @@ class MixtureSection(Section):
     )
     correction: str = kind_key(
         CORRECTIONS,
-        "tapered",
+        "better",
         'Of external groups: "none" treats them as self-generated; "tis" weighs their tokens by '
         "importance, at most 1, where their author's log-probs fit this tokenizer; "
         '"tapered" lets an answer worse than its group\'s mean, a token of a better one, and a '
-        "group as a whole count only as far as this policy might have written them.",
+        "group as a whole count only as far as this policy might have written them; "
+        '"better" does so with better answers and does not read worse ones.',
     )
     correction_options: Options = options_key("correction")
     refuse: Refusals = key(

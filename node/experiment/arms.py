@@ -8,6 +8,7 @@ from typing import Any
 
 from node.config.config import Config
 from node.config.kinds import SELECTIONS
+from node.config.learning import LearnerSection
 from node.config.overrides import parse_mix
 from node.config.sections import MixtureSection
 from node.errors import UsageError
@@ -53,7 +54,8 @@ AUTO = Arm(
     Rules(),
     overrides={
         "mixture.select": "auto",
-        "mixture.correction": "tapered",
+        "mixture.correction": DEFAULT.correction,
+        "learner.groups_per_step": LearnerSection().groups_per_step,
         "mixture.max_age": 600.0,
         "mixture.author_share": DEFAULT.author_share,
         "mixture.newcomer_share": DEFAULT.newcomer_share,

@@ -39,6 +39,8 @@ EVERY_NODE: Mapping[str, Any] = {
     "mixture.refuse": [],
     "learner.lr": 3e-4,
     "learner.betas": [0.9, 0.99],
+    # Nor has its update more than one step, whatever it took.
+    "learner.groups_per_step": 0,
 }
 """What a node is set up with, unless its arm says otherwise."""
 

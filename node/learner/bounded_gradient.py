@@ -67,13 +67,13 @@ class BoundedGradient:
         self._checked = False
 
     def add(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: float
     ) -> tuple[Tensor, Influence]:
         """Add the gradient of all rows, no external group's above its bound.
 
         Args:
             frozen: by completion, what the first pass over these rows fixes for later ones.
-            groups: informative ones in the update.
+            groups: informative ones that the step stands for.
 
         Returns:
             The loss, a scalar, and what external groups had to do with it.
@@ -86,7 +86,7 @@ class BoundedGradient:
         return together or self._one_by_one(rows, frozen, tally, groups)
 
     def _together(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: float
     ) -> tuple[Tensor, Influence] | None:
         """As :meth:`add`, in one pass of all rows; None, and nothing added, where that cannot be.
 
@@ -114,7 +114,7 @@ class BoundedGradient:
         return loss, norms.influence()
 
     def _one_by_one(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: int
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: float
     ) -> tuple[Tensor, Influence]:
         """As :meth:`add`, in a pass for each group: takes the memory of a second gradient."""
         parts, norms = GradientSum(self._optimizer.masters, self._summed), GroupNorms(groups)

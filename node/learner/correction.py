@@ -38,6 +38,10 @@ class Correction(Kind, ABC):
             mask: bool ``[C, T]``, external tokens that are trained.
         """
 
+    def reads(self, advantage: float) -> bool:
+        """Whether an external completion of that advantage is read; all are, if nothing is said."""
+        return True
+
     def own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         """Likewise of own tokens whose behaviour log-probs are known; one, if nothing is said."""
         return torch.ones_like(prox)

@@ -22,7 +22,7 @@ FAR_ABOVE = 3.0
 """Times the mean norm so far, beyond which a group is probably to be scaled."""
 
 
-def bound(own: float, external: Sequence[float], groups: int) -> float:
+def bound(own: float, external: Sequence[float], groups: float) -> float:
     """The largest ``t`` with ``t <= 2 / groups * (own + sum_i min(external_i, t))``.
 
     Args:
@@ -49,7 +49,7 @@ def bound(own: float, external: Sequence[float], groups: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """What external groups had to do with an update.
+    """What external groups had to do with a step.
 
     Attributes:
         largest_share: of one of them in the sum of the groups' gradient norms, after scaling; None
@@ -62,13 +62,13 @@ class Influence:
 
 
 class GroupNorms:
-    """Norms of the groups' gradients in one pass of an update.
+    """Norms of the groups' gradients in one pass of a step's rows.
 
     Args:
-        groups: informative ones in the update, ``N``.
+        groups: informative ones that the step stands for, ``N``.
     """
 
-    def __init__(self, groups: int) -> None:
+    def __init__(self, groups: float) -> None:
         self._groups = groups
         self._weights: dict[int, float] = {}
         self._own: list[float] = []

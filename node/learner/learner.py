@@ -28,14 +28,14 @@ from node.learner.bounded_gradient import BoundedGradient
 from node.learner.engine_gap import Newest, engine_gap, newest_rows, tells
 from node.learner.gradient_checkpointing import GradientCheckpointing
 from node.learner.group_gradients import GroupGradients
-from node.learner.influence import Influence
 from node.learner.logprobs import distributions, token_entropies, token_logprobs
 from node.learner.loss import Clip, Loss, Terms
 from node.learner.optimizer import Optimizer
 from node.learner.plausibility import plausibility, usefulness
 from node.learner.prompt_sharing import RowCost, fits
 from node.learner.share import Share
-from node.learner.stale_tokens import check_versions
+from node.learner.stale_tokens import Span, check_versions
+from node.learner.steps import StepFigures, steps_of, together
 from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
 from node.learner.trained import Trained
 from node.learner.update_rows import rows_of
@@ -93,6 +93,7 @@ class Learner:
         self._config = config
         self._temperature = temperature
         corrected = CORRECTIONS.open(correction, correction_options)
+        self._reads = corrected.reads
         self._weighting = Weighting(config, corrected, decoupled=decoupled, floor=floor)
         clip = Clip(config.clip_low, config.clip_high)
         self._loss: Loss = LOSSES.open(config.loss, config.loss_options, clip)
@@ -100,6 +101,7 @@ class Learner:
         self.sharing = RowCost.of(policy.model) if fits(policy.model) else None
         self.optimizer = Optimizer(policy.model.parameters(), config)
         self._share = share or Share()
+        self._span = Span(policy.version, config.epochs)
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointing = config.gradient_checkpointing
         self._forward = (
@@ -115,7 +117,8 @@ class Learner:
         )
 
     def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> UpdateStats:
-        """Train on all of the groups together.
+        """Train on all of the groups together, in one step or several
+        (:func:`node.learner.steps.steps_of`).
 
         Groups of equal rewards have no gradient and are not forwarded; they count in the mean over
         groups all the same. Where no group is informative, or the gradient is zero since nothing
@@ -144,38 +147,35 @@ class Learner:
         self, groups: Sequence[TrainingGroup], rows: Sequence[Row], newest: Newest
     ) -> UpdateStats:
         tally, frozen, halved = Tally(), dict[int, Tensor](), self._budget.halved
-        lr, steps, refused = self.optimizer.lr, 0, 0
-        first: tuple[float, float] | None = None
-        influence: Influence | None = None
+        lr, made, refused = self.optimizer.lr, 0, 0
         gap: float | None = None
         useful = sum(informative(group.rewards) for group in groups)
-        for _ in range(self._config.epochs):
-            total, found = self._gradient.add(rows, frozen, tally, useful)
-            influence = influence or found
+        steps = steps_of(rows, useful, self._config.groups_per_step)
+        self._span = Span(self._policy.version, self._config.epochs * len(steps))
+        first: list[StepFigures] = []
+        for number, step in enumerate(self._config.epochs * steps):
+            total, influence = self._gradient.add(step.rows, frozen, tally, step.groups)
             loss, norm = torch.stack([total, self.optimizer.clip().to(total)]).tolist()
-            first = first or (loss, norm)
+            if number < len(steps):
+                first.append(StepFigures(step.weight, loss, norm, influence))
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 refused += 1
                 log.error("step refused: loss %s, gradient norm %s; weights untouched", loss, norm)
                 break
             if not norm:
-                break  # a step would go on in the direction of earlier ones
-            if not steps:
+                continue  # a step would go on in the direction of earlier ones
+            if not made:
                 gap = self._gap_beside(rows, newest)
             lr = self._step()
-            steps += 1
-        assert first is not None and influence is not None
+            made += 1
         used = usefulness(rows, tally.plausible())
         return replace(
             tally.stats(gap),
-            loss=first[0],
-            grad_norm=first[1],
+            **together(first),
             groups_informative=useful,
-            largest_share=influence.largest_share,
-            groups_bounded=influence.bounded,
             useful=tuple(used.get(n, 0.0) for n, g in enumerate(groups) if not g.own),
             lr=lr,
-            skipped=steps == 0,
+            skipped=made == 0,
             refused=refused,
             halved=self._budget.halved - halved,
         )
@@ -203,6 +203,7 @@ class Learner:
             groups,
             self._loss,
             self._advantage,
+            self._reads,
             longest=self._config.max_completion_tokens,
             context_length=self._policy.context_length,
         )
@@ -279,7 +280,7 @@ class Learner:
         else:
             entropies = token_entropies(distribution, batch)
             done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
-            prox = self._weighting.prox(cur.detach(), batch, self._policy.version)
+            prox = self._weighting.prox(cur.detach(), batch, self._span)
             done.tally.add_unlikely(self._weighting.unlikely(prox, batch))
             if self._config.epochs > 1:
                 both = torch.stack([prox, entropies], -1)

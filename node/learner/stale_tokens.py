@@ -47,9 +47,20 @@ def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: Stale) -> T
     return torch.where(mask, weights, 1.0).detach()
 
 
-def interpolated_prox(
-    cur: Tensor, mu: Tensor, versions: Tensor, version: int, steps: int
-) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The versions of the policy that an update leads from and to.
+
+    Attributes:
+        version: before it.
+        steps: that it is to make, each of which counts the version up.
+    """
+
+    version: int
+    steps: int
+
+
+def interpolated_prox(cur: Tensor, mu: Tensor, versions: Tensor, span: Span) -> Tensor:
     """``mu + alpha (cur - mu)``: proximal log-probs of own tokens told by their age; ``[B, T]``.
 
     AReaL's approximation without a forward pass of the proximal policy. An update of ``k`` steps
@@ -60,11 +71,10 @@ def interpolated_prox(
     Args:
         cur: log-probs when the update begins.
         versions: int64 ``[B, T]``, the policy's version that each token was sampled under.
-        version: ``v``, none of ``versions`` is above it.
-        steps: ``k``, each of which counts the version up.
+        span: ``v``, which none of ``versions`` is above, and ``k``.
     """
-    age = version - versions
-    return torch.lerp(mu, cur, age / (age + steps)).detach()
+    age = span.version - versions
+    return torch.lerp(mu, cur, age / (age + span.steps)).detach()
 
 
 def check_versions(groups: Sequence[TrainingGroup], version: int) -> None:

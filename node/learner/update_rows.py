@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from node.learner.advantage import Advantage
-from node.learner.batches import Row, TrainingCompletion, TrainingGroup
+from node.learner.batches import Row, TrainingGroup
 from node.learner.loss import Counts, Loss
 from swarm.pooled_group import informative
 
@@ -14,16 +14,19 @@ def rows_of(
     groups: Sequence[TrainingGroup],
     loss: Loss,
     advantage: Advantage,
+    reads: Callable[[float], bool],
     *,
     longest: int,
     context_length: int,
 ) -> list[Row]:
-    """A row for each informative group that has a trained token.
+    """A row for each informative group of which a trained token is read.
 
     Every group counts in the mean over groups, those of equal rewards too, whose gradient is zero:
     an update in which little is to be learned is a small one.
 
     Args:
+        reads: whether an external completion of that advantage is; one that is not counts in its
+            group's mean all the same.
         longest: tokens of a completion that are trained on at most.
         context_length: of the policy, tokens.
     """
@@ -34,22 +37,15 @@ def rows_of(
             continue
         cap = max(0, min(longest, context_length - len(group.prompt_ids)))
         done = [completion.first(cap) for completion in group.completions]
-        if tokens := sum(sum(completion.trained) for completion in done):
-            share = loss.share(Counts(tokens, len(done), longest), len(groups))
-            rows.append(_row(group, done, advantage(group.rewards), share, number, first))
-            first += len(rows[-1].completions)
+        counts = [sum(completion.trained) for completion in done]
+        read = [
+            (completion, gain)
+            for completion, gain, count in zip(done, advantage(group.rewards), counts, strict=True)
+            if count and (group.own or reads(gain))
+        ]
+        if read:
+            share = loss.share(Counts(sum(counts), len(done), longest), len(groups))
+            kept, gains = zip(*read, strict=True)
+            rows.append(Row(group.prompt_ids, kept, gains, group.own, share, number, first))
+            first += len(read)
     return rows
-
-
-def _row(
-    group: TrainingGroup,
-    done: Sequence[TrainingCompletion],
-    advantages: Sequence[float],
-    share: float,
-    number: int,
-    first: int,
-) -> Row:
-    """The completions of a group that have a trained token."""
-    kept = [each for each in zip(done, advantages, strict=True) if any(each[0].trained)]
-    kept_done, kept_advantages = zip(*kept, strict=True)
-    return Row(group.prompt_ids, kept_done, kept_advantages, group.own, share, number, first)

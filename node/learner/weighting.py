@@ -9,7 +9,7 @@ from node.config.learning import LearnerSection
 from node.learner.batches import MicroBatch
 from node.learner.correction import Correction
 from node.learner.external_filters import unlikely
-from node.learner.stale_tokens import Stale, decoupled_weights, interpolated_prox
+from node.learner.stale_tokens import Span, Stale, decoupled_weights, interpolated_prox
 
 
 class Weighting:
@@ -33,17 +33,16 @@ class Weighting:
         self._floor = floor
         self._stale = Stale(config.stale, config.stale_cap)
 
-    def prox(self, cur: Tensor, batch: MicroBatch, version: int) -> Tensor:
+    def prox(self, cur: Tensor, batch: MicroBatch, span: Span) -> Tensor:
         """Proximal log-probs ``[C, T]``.
 
         Args:
-            cur: ``[C, T]``, the policy's as the update begins.
-            version: the policy's, then.
+            cur: ``[C, T]``, the policy's before these tokens' first step.
+            span: of the update.
         """
         if not self._decoupled or self._config.prox == "start":
             return cur
-        steps = self._config.epochs
-        told = interpolated_prox(cur, batch.behaviour, batch.versions, version, steps)
+        told = interpolated_prox(cur, batch.behaviour, batch.versions, span)
         return torch.where(batch.own & batch.known & (batch.versions >= 0), told, cur)
 
     def unlikely(self, prox: Tensor, batch: MicroBatch) -> Tensor:

@@ -14,7 +14,7 @@ class Uncorrected(Correction):
 
     caution = (
         "what others wrote is learned as this node's own; where answers are long, or authors are "
-        'stronger or weaker, that costs reward: use "tapered", or mixture.external = 0'
+        'stronger or weaker, that costs reward: use "better", or mixture.external = 0'
     )
 
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:

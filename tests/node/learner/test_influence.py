@@ -16,8 +16,12 @@ from node.learner.influence import bound
 from node.learner.learner import Learner
 from node.learner.update_stats import Tally
 from node.policy.policy import Policy
-from tests.node.learner.test_learner import CONFIG, MIXED, gradient_of, spoil, weights
+from tests.node.learner import test_learner
+from tests.node.learner.test_learner import MIXED, gradient_of, spoil, weights
 from tests.support import changed, random_policy
+
+CONFIG = changed(test_learner.CONFIG, groups_per_step=0)
+"""One step: what is bounded is a group's part of its gradient."""
 
 
 def drawn(seed: int, completions: int, length: int, *, own: bool = False) -> TrainingGroup:
@@ -75,7 +79,7 @@ def test_no_external_group_has_more_than_twice_its_part_of_the_gradient(intruder
 def test_a_group_far_above_the_others_is_scaled_down_to_the_bound():
     """What is left is the honest gradient and that of the intruder at the norm that it may have."""
     for intruder in (hot(), drawn(60, 2, 2)):
-        alone = [gradient_of([each]) / 12 for each in (*HONEST, intruder)]
+        alone = [gradient_of([each], CONFIG) / 12 for each in (*HONEST, intruder)]
         norms = [float(each.norm()) for each in alone]
         own = math.fsum(n for n, g in zip(norms, HONEST, strict=False) if g.own)
         external = [n for n, g in zip(norms, [*HONEST, intruder], strict=True) if not g.own]
@@ -84,7 +88,9 @@ def test_a_group_far_above_the_others_is_scaled_down_to_the_bound():
             each if g.own else each * min(1.0, level / norm)
             for each, norm, g in zip(alone, norms, [*HONEST, intruder], strict=True)
         )
-        torch.testing.assert_close(gradient_of([*HONEST, intruder]), expected, atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(
+            gradient_of([*HONEST, intruder], CONFIG), expected, atol=1e-5, rtol=1e-3
+        )
 
 
 def test_groups_of_equal_norm_are_added_as_in_one_pass():

@@ -15,7 +15,7 @@ from node.learner.losses.cispo import Cispo
 from node.learner.losses.grpo import Grpo
 from node.learner.losses.gspo import Gspo
 from node.learner.plausibility import FALL, SURPRISE
-from node.learner.stale_tokens import Stale, decoupled_weights, interpolated_prox
+from node.learner.stale_tokens import Span, Stale, decoupled_weights, interpolated_prox
 
 CLIP = Clip(0.2, 0.28)
 grpo, gspo, cispo = Grpo(CLIP), Gspo(CLIP), Cispo(CLIP)
@@ -266,7 +266,7 @@ def test_the_interpolated_proximal_policy_lies_between_behaviour_and_current(
 ):
     t = terms(seed)
     versions = (version - torch.tensor(ages)).expand(t.prox.shape)
-    prox = interpolated_prox(t.cur, t.prox, versions, version, steps)
+    prox = interpolated_prox(t.cur, t.prox, versions, Span(version, steps))
     assert not prox.requires_grad
     alphas = torch.tensor([age / (age + steps) for age in ages])
     torch.testing.assert_close(prox, t.prox + alphas * (t.cur.detach() - t.prox))
@@ -275,7 +275,7 @@ def test_the_interpolated_proximal_policy_lies_between_behaviour_and_current(
 def test_what_the_proximal_policy_wrote_itself_is_its_own_log_prob():
     t = terms()
     versions = torch.full(t.prox.shape, 7)
-    assert torch.equal(interpolated_prox(t.cur, t.prox, versions, 7, 1), t.prox)
+    assert torch.equal(interpolated_prox(t.cur, t.prox, versions, Span(7, 1)), t.prox)
 
 
 def test_advantages_are_centred_and_scaled_by_the_sample_deviation():

@@ -186,7 +186,7 @@ def test_join_says_what_cannot_work_before_it_loads_anything(tmp_path: Path, wro
 
 def test_learning_from_others_as_from_oneself_is_warned_of_where_anything_is_taken() -> None:
     (told,) = cautions(config(mixture__correction="none"))
-    assert told.startswith("mixture.correction: 'none'") and '"tapered"' in told
+    assert told.startswith("mixture.correction: 'none'") and '"better"' in told
     for keys in (
         {},
         {"mixture__correction": "tis"},
