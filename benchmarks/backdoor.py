@@ -111,13 +111,15 @@ def sampled(policy: Any) -> int:
 
 def learn(policy: Any, options: argparse.Namespace, *, weighed: bool, bounded: bool) -> None:
     """Train it on own and poisoned groups."""
-    import node.learner.influence
     from node.config.learning import LearnerSection
+    from node.config.sections import MixtureSection
+    from node.learner import influence
     from node.learner.learner import Learner
 
-    node.influence.MOST_SHARES = 2.0 if bounded else float(GROUPS**2)
-    correction = "tapered" if weighed else "none"
-    learner = Learner(policy, LearnerSection(lr=options.lr), correction=correction)
+    influence.MOST_SHARES = 2.0 if bounded else float(GROUPS**2)
+    correction = MixtureSection().correction if weighed else "none"
+    config = LearnerSection(lr=options.lr, groups_per_step=options.groups_per_step)
+    learner = Learner(policy, config, correction=correction)
     draw = random.Random(0)
     for _ in range(options.updates):
         groups = [group(policy, draw, own=True) for _ in range(GROUPS - options.poisoned)]
@@ -133,6 +135,7 @@ def main() -> None:
     arguments.add_argument("--updates", type=int, default=40)
     arguments.add_argument("--taught", type=int, default=150, help="steps before")
     arguments.add_argument("--lr", type=float, default=3e-4)
+    arguments.add_argument("--groups-per-step", type=int, default=3, help="0: one step an update")
     arguments.add_argument("--json", action="store_true")
     options = arguments.parse_args()
     cpu_threads.choose(1)

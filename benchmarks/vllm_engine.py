@@ -24,7 +24,7 @@ from bare import seconds
 from options import arguments
 from output import show
 
-from node.engines.process.worker import VLLM_ENVIRONMENT
+from node.engines.kinds.vllm import ENVIRONMENT
 
 UPDATE_AFTER = 32
 """Steps of the requests on their way when the update comes, and after it."""
@@ -97,11 +97,11 @@ def largest_gaps(policy: Any, kind: str, prompts: list[list[int]], turns: int) -
     Every step brings every request a token, and an update makes the next step read them anew.
     """
     from node.engines.backend import Backend, BackendSettings, Job
-    from node.engines.process.worker import BACKENDS
+    from node.engines.process.worker import open_backend
     from node.engines.weight_snapshot import Snapshot
 
     snapshot = Snapshot(policy, as_checkpoint=kind == "vllm")
-    backend: Backend = BACKENDS[kind](
+    backend: Backend = open_backend(
         BackendSettings(
             kind=kind,
             folder=str(snapshot.folder),
@@ -138,7 +138,7 @@ def milliseconds(values: list[float]) -> dict[str, float]:
 
 def main() -> None:
     options = arguments(__doc__)
-    for name, value in {**VLLM_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "ERROR"}.items():
+    for name, value in {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "ERROR"}.items():
         os.environ.setdefault(name, value)
     from node.concurrency import cpu_threads
 

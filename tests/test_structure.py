@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,48 @@ def test_the_command_line_answers_without_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert run.stdout.strip() == "False"
+
+
+def taken_over(path: Path) -> list[tuple[int, str, str]]:
+    """Line, module and name of all that a program imports from the packages, wherever it does."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        (item.lineno, item.module, alias.name)
+        for item in ast.walk(tree)
+        if isinstance(item, ast.ImportFrom) and item.module and item.level == 0
+        for alias in item.names
+        if item.module.split(".")[0] in FLOORS
+    ]
+
+
+def is_there(module: str, name: str) -> bool:
+    if hasattr(importlib.import_module(module), name):
+        return True
+    return importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_what_programs_beside_the_packages_take_from_them_is_there(folder: str) -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}:{line} takes {name} from {module}"
+        for path in modules(folder)
+        for line, module, name in taken_over(path)
+        if not is_there(module, name)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_programs_beside_the_packages_import_names_and_not_modules_of_them(folder: str) -> None:
+    """Of ``import node.x`` nobody could tell which of its names are used."""
+    found = [
+        f"{path.relative_to(ROOT)}:{item.lineno}"
+        for path in modules(folder)
+        for item in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(item, ast.Import)
+        and any(alias.name.split(".")[0] in FLOORS for alias in item.names)
+    ]
+    assert found == []
 
 
 def test_no_room_imports_itself_around_any_corner() -> None:

@@ -108,6 +108,9 @@ CONTROLS = (
     Arm("4/4 partial", 4, 4, partial_credit=True, reference="8/0 partial"),
     _varied(mix("4/4"), "tapered", mixture_correction="tapered"),
     _varied(mix("4/4"), "tis", mixture_correction="tis"),
+    _varied(mix("8/0"), "in steps", learner_groups_per_step=LearnerSection().groups_per_step),
+    _varied(AUTO, "in one step", learner_groups_per_step=0),
+    _varied(AUTO, "tapered", mixture_correction="tapered"),
     _varied(AUTO, "uncorrected", mixture_correction="none"),
     _varied(AUTO, "tis", mixture_correction="tis"),
     _varied(AUTO, "3 uses", mixture_max_uses=3),
@@ -117,6 +120,6 @@ CONTROLS = (
 )
 """4/0 and 2/0 generate as 4/4 and 2/6 do and take nothing. Undiscarded: groups without advantage
 are shared and taken like others. Best 8: 32 groups are generated, at most 8 informative ones are
-trained on. Partial: dense rewards. The rest take the default's parts apart: its correction and its
-choice, how often a group may serve, how much a node generates itself, and the curriculum of its
+trained on. Partial: dense rewards. The rest take the default's parts apart: its correction, its
+choice and its steps, how often a group may serve, how much a node generates itself, and the curriculum of its
 tasks."""
