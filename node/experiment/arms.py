@@ -121,5 +121,5 @@ CONTROLS = (
 """4/0 and 2/0 generate as 4/4 and 2/6 do and take nothing. Undiscarded: groups without advantage
 are shared and taken like others. Best 8: 32 groups are generated, at most 8 informative ones are
 trained on. Partial: dense rewards. The rest take the default's parts apart: its correction, its
-choice and its steps, how often a group may serve, how much a node generates itself, and the curriculum of its
-tasks."""
+choice and its steps, how often a group may serve, how much a node generates itself, and the
+curriculum of its tasks."""

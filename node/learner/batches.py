@@ -14,6 +14,9 @@ from torch import Tensor
 
 from protocol.rollout import Tokens
 
+CHEAP_PADDING = 256
+"""Tokens that take less time in a pass than a pass takes for itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingCompletion:
@@ -178,22 +181,30 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Lay rows out, of similar length together, so that :func:`held_tokens` meets the budget.
 
-    Rows with one completion stay among themselves and need no mask. A row beyond the budget gets a
-    micro-batch of its own.
+    Rows with one completion need no mask, and stay among themselves but for few tokens' sake. A row
+    beyond the budget gets a micro-batch of its own.
     """
     pending: list[Row] = []
     for row in sorted(rows, key=lambda row: (row.shared, row.length)):
-        crowded = held_tokens(len(pending) + 1, row, mask_weight) > token_budget
-        if pending and (crowded or row.shared != pending[0].shared):
+        together = [*pending, row]
+        if pending and not _lie_well(together, token_budget, mask_weight):
             yield _collate(pending, pad_id, device)
-            pending = []
-        pending.append(row)
+            together = [row]
+        pending = together
     if pending:
         yield _collate(pending, pad_id, device)
 
 
+def _lie_well(rows: Sequence[Row], token_budget: int, mask_weight: float) -> bool:
+    """Whether rows, those of several completions last, may be one micro-batch."""
+    length, masked = max(row.length for row in rows), rows[-1].shared
+    held = len(rows) * length * (1.0 + (length * mask_weight if masked else 0.0))
+    padding = sum(length - row.length for row in rows if not row.shared) if masked else 0
+    return held <= token_budget and padding <= CHEAP_PADDING
+
+
 def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBatch:
-    shared = rows[0].shared
+    shared = any(row.shared for row in rows)
     first = min(len(row.prompt_ids) for row in rows) - 1
     kept = max(row.length for row in rows) - first
     length = kept + first

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from node.learner.batches import (
+    CHEAP_PADDING,
     MicroBatch,
     Row,
     TrainingCompletion,
@@ -143,11 +144,23 @@ def test_a_mask_weighs_with_the_square_of_a_row_and_only_where_there_is_one() ->
 
 
 def test_rows_with_a_mask_and_rows_without_one_lie_apart() -> None:
-    batches = laid_out(alone(9, 8), SHARED, alone(2, 9))
+    batches = laid_out(alone(CHEAP_PADDING + 3, 8), SHARED, alone(2, 9))
     assert [(batch.segments is None, batch.numbers) for batch in batches] == [
         (True, (9, 8)),
         (False, (0, 1, 2)),
     ]
+
+
+def test_for_few_tokens_there_is_no_pass_of_their_own() -> None:
+    (batch,) = laid_out(alone(CHEAP_PADDING + 2, 8), SHARED, alone(2, 9))
+    assert batch.segments is not None and batch.numbers == (9, 8, 0, 1, 2)
+
+
+def test_a_row_of_one_completion_reads_the_same_beside_masked_ones() -> None:
+    (batch,) = laid_out(MASKED.part(1, 2), SHARED)
+    assert batch.segments is not None and batch.position_ids is not None
+    assert batch.segments[0].tolist() == [0, 0, 1, 1, 1, 0]
+    assert batch.position_ids[0].tolist() == [0, 1, 2, 3, 4, 0]
 
 
 def test_the_first_tokens_of_a_completion_keep_what_belongs_to_them() -> None:
