@@ -92,6 +92,11 @@ CASES = {
         behaving(MIXED, 0.5), {"epochs": 3, "micro_batch_tokens": 24, "lr": 3e-3}
     ),
     "prompts shared": Case(sharing_prompts(), {"epochs": 2}, {"correction": "tapered"}),
+    "a step for each group, better answers alone": Case(
+        [*MIXED, *sharing_prompts()],
+        {"groups_per_step": 1, "epochs": 2},
+        {"correction": "better"},
+    ),
     "one group": Case(sharing_prompts()[:1], {"epochs": 2}),
     "fewer rows than ranks": Case(one_row(), {"epochs": 2}),
     "half precision": Case(
