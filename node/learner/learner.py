@@ -165,7 +165,7 @@ class Learner:
             if not norm:
                 continue  # a step would go on in the direction of earlier ones
             if not made:
-                gap = self._gap_beside(rows, newest)
+                gap = self._gap_beside(step.rows, newest)
             lr = self._step()
             made += 1
         used = usefulness(rows, tally.plausible())

@@ -15,8 +15,7 @@ class Step:
     """What one optimizer step of an update reads.
 
     Attributes:
-        rows: so many that a completion's share in their loss is what it would be in an update of
-            them alone.
+        rows: with the shares that they would have in an update of these alone.
         groups: informative groups that the step stands for.
         weight: of the step in figures of the whole update; those of all steps add up to 1.
     """
@@ -34,7 +33,7 @@ def steps_of(rows: Sequence[Row], useful: int, groups_per_step: int) -> list[Ste
     step is a mean over its share of all groups, so that the steps' mean is the update's.
 
     Args:
-        rows: one for each informative group that has a trained token, own ones first.
+        rows: one for each informative group of which a trained token is read.
         useful: informative groups.
     """
     count = max(1, len(rows) // groups_per_step) if groups_per_step else 1

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -67,13 +67,24 @@ class Checkpoints:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep every checkpoint that is here now, whatever a running node writes meanwhile."""
-        if not self.folder.is_dir():
+        """Keep every checkpoint that is here now, whatever a running node writes meanwhile.
+
+        A process that may not write here can do so as soon as a node has saved one.
+        """
+        with ExitStack() as stack:
+            if lock := self._reader():
+                fcntl.flock(stack.enter_context(lock), fcntl.LOCK_SH)
             yield
-            return
-        with self._readers() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            yield
+
+    def _reader(self) -> BinaryIO | None:
+        path = self.folder / READERS
+        try:
+            return path.open("rb") if path.exists() else self._readers()
+        except FileNotFoundError:
+            return None  # there is no checkpoint either
+        except OSError as error:
+            log.info("%s: %s; a node that runs here may delete what is read", path, error)
+            return None
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first; damaged ones included."""

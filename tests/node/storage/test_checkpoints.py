@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from node.errors import CheckpointError, DiskFullError, NodeError
 from node.storage import checkpoints as module
-from node.storage.checkpoints import DIGESTS, Checkpoints
+from node.storage.checkpoints import DIGESTS, READERS, Checkpoints
 
 
 def writer(text: str):
@@ -79,6 +81,20 @@ def test_nothing_is_set_aside_while_another_process_reads(three_saved: Checkpoin
         three_saved.roll_back(2)
     assert three_saved.steps() == [2, 3]
     assert three_saved.roll_back(2) == [3]
+
+
+def test_what_lies_where_nobody_may_write_can_be_read(
+    three_saved: Checkpoints, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path, mode: str = "r") -> BinaryIO:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    (three_saved.folder / READERS).unlink()
+    with monkeypatch.context() as patch, caplog.at_level("INFO"):
+        patch.setattr(Path, "open", refuse)
+        with three_saved.reading():
+            assert three_saved.steps() == [2, 3]
+    assert "Read-only file system" in caplog.text and "may delete" in caplog.text
 
 
 def test_where_there_is_no_checkpoint_there_is_nothing_to_keep(checkpoints: Checkpoints) -> None:
