@@ -83,7 +83,7 @@ class Checkpoints:
         except FileNotFoundError:
             return None  # there is no checkpoint either
         except OSError as error:
-            log.info("%s: %s; a node that runs here may delete what is read", path, error)
+            log.warning("%s: %s; a node that runs here may delete what is read", path, error)
             return None
 
     def steps(self) -> list[int]:
@@ -116,6 +116,7 @@ class Checkpoints:
         self._sweep()
         draft = self.folder / f".draft-{os.getpid()}"
         try:
+            (self.folder / READERS).touch()
             draft.mkdir(mode=PRIVATE_FOLDER)
             write(draft)
             (draft / STATE).write_text(json.dumps(dict(state), indent=1) + "\n")
@@ -193,7 +194,11 @@ class Checkpoints:
         aside = self.rolled_back()
         source = self if step in self.steps() else aside
         source.load(step)
-        with self._readers() as lock:
+        try:
+            lock = self._readers()
+        except OSError as error:
+            raise write_error(self.folder, error) from error
+        with lock:
             if not _unread(lock):
                 raise NodeError(
                     "another process reads the checkpoints in",

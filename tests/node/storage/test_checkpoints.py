@@ -90,11 +90,19 @@ def test_what_lies_where_nobody_may_write_can_be_read(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     (three_saved.folder / READERS).unlink()
-    with monkeypatch.context() as patch, caplog.at_level("INFO"):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refuse)
         with three_saved.reading():
             assert three_saved.steps() == [2, 3]
     assert "Read-only file system" in caplog.text and "may delete" in caplog.text
+
+
+def test_where_the_lock_cannot_be_had_going_back_says_so(three_saved: Checkpoints) -> None:
+    (three_saved.folder / READERS).unlink()
+    (three_saved.folder / READERS).mkdir()
+    with pytest.raises(NodeError, match=str(three_saved.folder)):
+        three_saved.roll_back(2)
+    assert three_saved.steps() == [2, 3]
 
 
 def test_where_there_is_no_checkpoint_there_is_nothing_to_keep(checkpoints: Checkpoints) -> None:
