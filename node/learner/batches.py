@@ -168,8 +168,11 @@ def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
     Args:
         mask_weight: of one number of the mask.
     """
-    mask = longest.length * mask_weight if longest.shared else 0.0
-    return rows * longest.length * (1.0 + mask)
+    return _held(rows, longest.length, mask_weight if longest.shared else 0.0)
+
+
+def _held(rows: int, length: int, mask_weight: float) -> float:
+    return rows * length * (1.0 + length * mask_weight)
 
 
 def micro_batches(
@@ -198,7 +201,7 @@ def micro_batches(
 def _lie_well(rows: Sequence[Row], token_budget: int, mask_weight: float) -> bool:
     """Whether rows, those of several completions last, may be one micro-batch."""
     length, masked = max(row.length for row in rows), rows[-1].shared
-    held = len(rows) * length * (1.0 + (length * mask_weight if masked else 0.0))
+    held = _held(len(rows), length, mask_weight if masked else 0.0)
     padding = sum(length - row.length for row in rows if not row.shared) if masked else 0
     return held <= token_budget and padding <= CHEAP_PADDING
 
