@@ -25,7 +25,7 @@ class UpdateStats:
     A figure that nothing was measured for is None; what is counted is 0 then.
 
     Attributes:
-        loss: of the first epoch, before its step.
+        loss: of the first epoch, before its steps, at their mean.
         grad_norm: likewise, before clipping.
         entropy: of the policy, nats a token.
         clip_fraction: share of the loss's terms whose ratio to the proximal policy left the trust
