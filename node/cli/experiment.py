@@ -31,6 +31,16 @@ Long = Annotated[
         help="How long answers are: of a few tokens, or with their working, of some dozens.",
     ),
 ]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vary",
+        metavar="'KEY=VALUE ...'",
+        help="Run auto beside the mixes with some keys of the configuration set otherwise, such as "
+        "'mixture.local=8 mixture.informative=40'; may be repeated.",
+        show_default=False,
+    ),
+]
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
 ]
@@ -55,16 +65,7 @@ def sapo(
             show_default=False,
         ),
     ] = None,
-    select: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--select",
-            metavar="NAME",
-            help="A selection to run beside the mixes, such as one of your own package; "
-            "may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    vary: Vary = None,
     controls: Annotated[
         bool, typer.Option("--controls", help="Run the controls beside the mixes.")
     ] = False,
@@ -115,7 +116,7 @@ def sapo(
     are the simulation's.
     """
     from node.experiment.answers import ANSWERS, answers_of
-    from node.experiment.arms import AUTO, CONTROLS, MIXES, mix, selecting
+    from node.experiment.arms import AUTO, CONTROLS, MIXES, mix, varied
     from node.experiment.run import Plan, run
     from node.experiment.settings import Settings
     from node.experiment.tables import table
@@ -128,7 +129,7 @@ def sapo(
         mixes, seeds = mixes or list(QUICK), 1
         settings = replace(settings, rounds=rounds or set_up.quick_rounds, model=set_up.recipe)
     arms = tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO)
-    arms += tuple(map(selecting, select or ()))
+    arms += tuple(map(varied, vary or ()))
     if controls:
         arms += tuple(arm for arm in CONTROLS if arm.name not in {a.name for a in arms})
     root = run_dir or _folder("quick" if quick else "sapo", answers)
@@ -161,6 +162,7 @@ def regimes(
             show_default=False,
         ),
     ] = None,
+    vary: Vary = None,
     seeds: Seeds = 5,
     answers: Long = "short",
     rounds: Annotated[
@@ -197,7 +199,7 @@ def regimes(
     Unequal, divided or different nodes, dense rewards, churn and useless peers, eight nodes each.
     """
     from node.experiment.answers import ANSWERS, answers_of
-    from node.experiment.arms import AUTO, MIXES, mix
+    from node.experiment.arms import AUTO, MIXES, mix, varied
     from node.experiment.regime_report import run_regimes, table
     from node.experiment.regimes import REGIMES, find
     from node.experiment.run import Plan
@@ -210,9 +212,10 @@ def regimes(
     if quick:
         names, mixes, seeds = names or list(QUICK_REGIMES), mixes or ["8/0", "auto"], 1
         settings = replace(settings, rounds=rounds or set_up.quick_rounds, model=set_up.recipe)
+    arms = tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO)
     plan = Plan(
         settings,
-        tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO),
+        (*arms, *map(varied, vary or ())),
         tuple(range(seeds)),
         workers,
         tuple(map(find, dict.fromkeys(names))) if names else tuple(REGIMES.values()),

@@ -9,10 +9,13 @@ from typing import Any
 from node.errors import ConfigError, UsageError
 
 
-def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
+def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """``["learner.lr=1e-5"]`` to ``{"learner.lr": 1e-5}``: values are TOML, or else plain text.
 
     For a key that takes a text, what TOML reads as a number or the like is the text itself.
+
+    Args:
+        option: of the command line, that errors name.
 
     Raises:
         ConfigError: a pair is not of the form section.key=value.
@@ -22,7 +25,7 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         tables = key.strip().split(".")
         if not equals or len(tables) < 2 or not all(tables):
-            raise ConfigError("--set", pair, "Write section.key=value, as in learner.lr=1e-5.")
+            raise ConfigError(option, pair, "Write section.key=value, as in learner.lr=1e-5.")
         value = _value(text.strip())
         textual = not isinstance(value, str) and _takes_text(key.strip())
         assignments[key.strip()] = text.strip() if textual else value

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from node.config.config import Config
-from node.config.kinds import SELECTIONS
 from node.config.learning import LearnerSection
-from node.config.overrides import parse_mix
+from node.config.overrides import parse_assignments, parse_mix
 from node.config.sections import MixtureSection
-from node.errors import UsageError
+from node.errors import ConfigError, UsageError
 from node.run.rules import Rules
 
 DEFAULT = MixtureSection()
@@ -44,7 +44,7 @@ class Arm:
     @property
     def file_name(self) -> str:
         """The name without what file systems dislike."""
-        return self.name.replace("/", "-").replace(" ", "_").replace(",", "")
+        return re.sub(r"[^\w.=-]", "_", self.name.replace("/", "-"))
 
 
 AUTO = Arm(
@@ -87,13 +87,28 @@ def mix(text: str) -> Arm:
     return Arm(f"{local}/{external}", local, external)
 
 
-def selecting(name: str) -> Arm:
-    """As nodes train by default, but for the selection.
+VARIED = ("engine", "learner", "mixture", "tasks")
+"""Tables that a variation may set keys of; what is in the others is the experiment's."""
+
+
+def varied(text: str) -> Arm:
+    """As nodes train by default, but for some keys: ``"mixture.local=8 mixture.informative=40"``.
 
     Raises:
-        ConfigError: there is no such kind.
+        UsageError: it names no key.
+        ConfigError: there is no such key, it is of a table that an experiment sets itself, or the
+            value is wrong.
     """
-    return _varied(AUTO, SELECTIONS.check(name), mixture_select=name)
+    keys = parse_assignments(text.split(), "--vary")
+    if not keys:
+        raise UsageError("--vary", repr(text), "Write section.key=value, as in learner.lr=1e-4.")
+    for key in keys:
+        if key.partition(".")[0] not in VARIED:
+            tables = ", ".join(VARIED)
+            raise ConfigError("--vary", key, f"Use keys of {tables}; the rest is the experiment's.")
+    Config.with_overrides({**AUTO.overrides, **keys})
+    name = f"{AUTO.name} {' '.join(text.split())}"
+    return replace(AUTO, name=name, overrides={**AUTO.overrides, **keys})
 
 
 MIXES = tuple(mix(text) for text in ("8/0", "6/2", "4/4", "2/6"))

@@ -73,7 +73,7 @@ def summarise_regime(
 def judge(summaries: Sequence[Summary]) -> RegimeVerdict | None:
     """The default beside the best of the others, which have the same seeds."""
     default = next((s for s in summaries if s.arm == AUTO.name), None)
-    fixed = [s for s in summaries if s.arm != AUTO.name]
+    fixed = [s for s in summaries if not s.arm.startswith(AUTO.name)]
     if default is None or not fixed:
         return None
     rival = max(fixed, key=lambda s: s.measures["cumulative"].mean)

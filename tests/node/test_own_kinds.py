@@ -57,7 +57,15 @@ def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeyp
     command = ["experiment", "sapo", "--quick", "--mix", "auto", "--nodes", "2", "--run-dir", "run"]
     command += ["--rounds", "3", "--bury", "0"]
     run = subprocess.run(
-        [sys.executable, "-m", "node.cli.main", *command, "--select", name, "--json"],
+        [
+            sys.executable,
+            "-m",
+            "node.cli.main",
+            *command,
+            "--vary",
+            f"mixture.select={name}",
+            "--json",
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -65,4 +73,4 @@ def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeyp
         timeout=600,
     )
     assert run.returncode == 0, run.stderr
-    assert f"auto {name}" in json.dumps(json.loads(run.stdout))
+    assert f"auto mixture.select={name}" in json.dumps(json.loads(run.stdout))

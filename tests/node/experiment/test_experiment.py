@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 
 from node.config.config import Config
-from node.errors import NodeError
-from node.experiment.arms import AUTO, CONTROLS, Arm, mix
+from node.errors import ConfigError, NodeError
+from node.experiment.arms import AUTO, CONTROLS, Arm, mix, varied
 from node.experiment.bases import Base
 from node.experiment.folder import ExperimentFolder
 from node.experiment.jobs import Job
@@ -81,6 +81,24 @@ def test_the_auto_arm_trains_as_nodes_do_by_default():
     arm = node_config(SMALL, Configuration(mix("auto"), 0), 0, "tiny")
     assert arm.mixture == Config().mixture
     assert AUTO.rules == Rules()
+
+
+def test_a_variation_trains_as_nodes_do_by_default_but_for_its_keys():
+    arm = varied(" mixture.local=3  learner.lr=1e-4 ")
+    assert arm.name == "auto mixture.local=3 learner.lr=1e-4"
+    changed = node_config(SMALL, Configuration(arm, 0), 0, "tiny")
+    default = node_config(SMALL, Configuration(mix("auto"), 0), 0, "tiny")
+    assert (changed.mixture.local, changed.learner.lr) == (3, 1e-4)
+    assert changed.mixture.model_copy(update={"local": default.mixture.local}) == default.mixture
+    names = [
+        "tasks.weights={gcd=1}",
+        "tasks.weights={gcd=10}",
+        "mixture.refuse=[]",
+        "engine.top_k=1",
+    ]
+    assert len({varied(name).file_name for name in names[:3]}) == 3
+    with pytest.raises(ConfigError, match=r"engine\.top_k"):
+        varied(names[3])
 
 
 def test_the_auto_arm_takes_as_many_groups_as_the_update_lacks():
