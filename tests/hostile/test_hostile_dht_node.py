@@ -139,6 +139,50 @@ def test_mallory_answers_a_search_with_bytes_that_are_no_records(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("crowd", [1, 20_000])
+def test_mallory_lists_the_asker_and_a_crowd_as_neighbours_and_records_are_still_stored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, crowd: int
+) -> None:
+    from hivemind.dht.routing import DHTID
+    from hivemind.proto import dht_pb2
+
+    async def scenario() -> None:
+        counters = Counters()
+        first = await honest("anna", tmp_path, counters)
+        second = await honest("ben", tmp_path, Counters(), peers=first.addresses())
+        bad = await mallory(tmp_path, first.addresses()[0])
+        asked = []
+        nobody = Identity.from_seed(b"nobody is listening under this!!")
+
+        async def raw(data: bytes, remote: object) -> bytes:
+            request = dht_pb2.FindRequest.FromString(data)
+            asked.append(request)
+            us = PeerID.from_base58(first.peer_id).to_bytes()
+            nodes, peers = [request.peer.node_id, bytes(20)], [us, us]
+            for _ in range(crowd):
+                nodes.append(DHTID.generate().to_bytes())
+                peers.append(PeerID.from_base58(nobody.peer_id).to_bytes())
+            result = dht_pb2.FindResult(nearest_node_ids=nodes, nearest_peer_ids=peers)
+            results = [result] * len(request.keys)
+            info = bad.dht.protocol.node_info
+            return dht_pb2.FindResponse(results=results, peer=info).SerializeToString()
+
+        handlers = bad.control.unary_handlers
+        handlers[next(name for name in handlers if name.endswith("rpc_find"))] = raw
+        try:
+            assert await first.store("k", b"anna", b"good one", time.time() + 60)
+            assert asked
+            assert await second.read("k") == await first.read("k") == {b"anna": b"good one"}
+            assert counters.snapshot()["neighbours_refused"] >= 2
+            assert "failed" not in caplog.text
+        finally:
+            await asyncio.gather(first.close(), second.close(), bad.stop())
+
+    from hivemind.p2p import PeerID
+
+    asyncio.run(scenario())
+
+
 def test_one_bad_record_in_a_replica_does_not_hide_the_good_ones(tmp_path: Path) -> None:
     async def scenario() -> None:
         first = await honest("anna", tmp_path, Counters())

@@ -23,7 +23,7 @@ from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
 from swarm.transport.hivemind.client import expect_hang_ups, limit_calls, take_streams
 from swarm.transport.hivemind.records import RecordGate, StrictSerializer
-from swarm.transport.hivemind.routing import OneIdEach
+from swarm.transport.hivemind.routing import OneIdEach, OtherNeighbours
 from swarm.transport.hivemind.settings import NodeSettings
 from swarm.transport.hivemind.storage import BoundedStorage
 from swarm.transport.machine import DETACHED, DaemonFailed, with_port_of
@@ -85,6 +85,8 @@ class HivemindNode:
         )
         routing = OneIdEach(dht.protocol, counters, guests)
         dht.protocol.update_routing_table = routing.update
+        others = OtherNeighbours(dht.protocol, counters, dht.node_id, p2p.peer_id)
+        dht.protocol.call_find = others.find
         limit_calls(p2p, counters, guests)
         expect_hang_ups(p2p)
         return cls(p2p, dht, gate, visible)
