@@ -24,6 +24,11 @@ Extract = Literal["text", "answer_tag", "boxed"]
 
 QUESTION = "{question}"
 
+MAX_NESTING = 16
+"""Of a level's settings, objects and arrays inside one another: parsers differ in how many they
+bear, and a manifest is the same to everybody."""
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
 _ENV_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _LIMITS = Limits(MAX_MANIFEST_BYTES, depth=4, items=1 << 15, str_len=1 << 13, bin_len=32)
 _FIELDS = (
@@ -188,6 +193,8 @@ def canonical_json(value: object) -> str:
 
 def _check_level(level: object, where: str) -> None:
     text = schema.text(level, where, 4096)
+    if _nesting(text) > MAX_NESTING:
+        raise BadSchema(f"{where}: nested deeper than {MAX_NESTING}")
     try:
         value = json.loads(text)
         canonical = canonical_json(value)
@@ -195,6 +202,15 @@ def _check_level(level: object, where: str) -> None:
         raise BadSchema(f"{where}: not JSON: {error}") from error
     if type(value) is not dict or canonical != text:
         raise BadSchema(f"{where}: expected a canonical JSON object, got {short(text)}")
+
+
+def _nesting(text: str) -> int:
+    """How deep the brackets of a JSON text go; of what is no JSON, any number."""
+    depth = deepest = 0
+    for sign in _STRING.sub("", text):
+        depth += (sign in "[{") - (sign in "]}")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _to_wire(manifest: Manifest) -> dict[str, object]:

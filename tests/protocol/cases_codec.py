@@ -24,6 +24,7 @@ VALID = {
     "smallest integer": -(1 << 63),
     "float": 0.1,
     "float that is a whole number": 1.0,
+    "negative zero": -0.0,
     "empty string": "",
     "longest one-byte-head string": "x" * 31,
     "str8": "x" * 32,

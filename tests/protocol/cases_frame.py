@@ -21,6 +21,7 @@ from tests.protocol.samples import (
     MANIFEST,
     OTHER_SWARM,
     SWARM,
+    TOKENS,
     announcement,
     batch,
     completion,
@@ -60,6 +61,14 @@ def _tokens(wire: dict) -> dict:
     return _segment(wire)["tokens"]
 
 
+def of_dictionary(number: int) -> bytes:
+    """A frame whose zstd head names a dictionary; 0 is none."""
+    packed = bytearray(zstandard.ZstdCompressor().compress(PLAIN))
+    packed[4] |= 1  # one byte of dictionary id, behind the descriptor of a single segment
+    packed.insert(5, number)
+    return framed_body(struct.pack(">BI", 1, len(PLAIN)) + bytes(packed), ALICE)
+
+
 def zipped(plain: bytes, declared: int, **settings: object) -> bytes:
     packed = zstandard.ZstdCompressor(**settings).compress(plain)
     return framed_body(struct.pack(">BI", 1, declared) + packed)
@@ -68,6 +77,27 @@ def zipped(plain: bytes, declared: int, **settings: object) -> bytes:
 VALID = {
     "plain": FRAME,
     "zstd": seal(batch(*(group(n) for n in range(4))), ALICE, SWARM),
+    "zstd with a checksum": framed_body(
+        struct.pack(">BI", 1, len(PLAIN))
+        + zstandard.ZstdCompressor(write_checksum=True).compress(PLAIN),
+        ALICE,
+    ),
+    "zstd with a dictionary id of 0": of_dictionary(0),
+    "negative zeros": seal(
+        replace(
+            batch(
+                group(
+                    0,
+                    completion(reward=-0.0, tokens=replace(TOKENS, logprobs=(-0.0, -1.0, 0.0))),
+                    completion(),
+                )
+            ),
+            created=-0.0,
+        ),
+        ALICE,
+        SWARM,
+        compress=False,
+    ),
     "dialogue": seal(batch(group(3, dialogue(), completion())), ALICE, SWARM, compress=False),
     "two families, no tokens": seal(
         batch(
@@ -142,6 +172,15 @@ INVALID = {
     ),
     "zstd bomb": (zipped(bytes(1 << 20), 1 << 20), "too_large"),
     "zstd bomb that declares little": (zipped(bytes(1 << 20), 100), "bad_compression"),
+    "zstd with a wrong checksum": (
+        framed_body(
+            struct.pack(">BI", 1, len(PLAIN))
+            + zstandard.ZstdCompressor(write_checksum=True).compress(PLAIN)[:-1]
+            + b"\0"
+        ),
+        "bad_compression",
+    ),
+    "zstd with a dictionary id of 1": (of_dictionary(1), "bad_compression"),
     "not zstd": (framed_body(struct.pack(">BI", 1, 4) + b"1234"), "bad_compression"),
     "skippable zstd frame": (
         framed_body(struct.pack(">BI", 1, 4) + bytes.fromhex("502a4d1804000000") + b"1234"),
@@ -166,6 +205,7 @@ INVALID = {
     "field unknown": (bent(lambda w: w.update(more=1)), "bad_schema"),
     "fields reordered": (bent(lambda w: w.update(sequence=w.pop("sequence"))), "bad_schema"),
     "integer for a float": (bent(lambda w: w.update(created=1)), "bad_schema"),
+    "model name too long": (bent(lambda w: w.update(model="x" * 129)), "too_large"),
     "model name with an escape": (bent(lambda w: w.update(model="\x1b[2J")), "bad_schema"),
     "encoding digest too short": (bent(lambda w: w.update(encoding=bytes(31))), "bad_schema"),
     "temperature zero": (bent(lambda w: w.update(temperature=0.0)), "bad_schema"),

@@ -25,6 +25,12 @@ def bent_env(**fields: object) -> bytes:
 
 ODD = canonical_json({"é": "\n\x7f🙂/", "a": [1, -2.5, 1e-05, 1e16, True, None, {}], "b": 10**20})
 
+
+def nested(depth: int) -> str:
+    """A canonical object with arrays in it, and brackets in a string that do not count."""
+    return '{"[[[[[[[[[[[[[[[[[[":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
+
+
 VALID = {
     "open": SIGNED,
     "allow list": sign_manifest(CLOSED, ALICE),
@@ -34,8 +40,14 @@ VALID = {
     ),
 }
 
+VALID["level nested sixteen deep"] = sign_manifest(
+    replace(MANIFEST, catalogue=(replace(MANIFEST.catalogue[0], levels=(nested(16),)),)), ALICE
+)
+
 INVALID = {
     "nothing": (b"", "truncated"),
+    "half a magic": (SIGNED[:4], "truncated"),
+    "half another magic": (b"SWAP", "bad_magic"),
     "a frame": (FRAME, "bad_magic"),
     "a swarm id where there is none yet": (SIGNED[:39] + b"\1" + SIGNED[40:], "wrong_swarm"),
     "another founder": (SIGNED[:40] + MALLORY.author + SIGNED[72:], "bad_signature"),
@@ -65,6 +77,13 @@ INVALID = {
     "level with a needless escape": (bent_env(levels=['{"a":"\\u00e9"}']), "bad_schema"),
     "level with NaN": (bent_env(levels=['{"a":NaN}']), "bad_schema"),
     "level that is an array": (bent_env(levels=["[]"]), "bad_schema"),
+    "level nested seventeen deep": (bent_env(levels=[nested(17)]), "bad_schema"),
+    "level nested two thousand deep": (bent_env(levels=[nested(2000)]), "bad_schema"),
+    "name of the swarm too long": (bent(lambda w: w.update(name="x" * 65)), "too_large"),
+    "name of a family too long": (bent_env(name="x" * 65), "bad_schema"),
+    "version too long": (bent_env(version="x" * 129), "too_large"),
+    "template too long": (bent_env(template="{question}" + "x" * 4087), "too_large"),
+    "level too long": (bent_env(levels=['{"a":"' + "x" * 4089 + '"}']), "too_large"),
     "template without a place": (bent_env(template="?"), "bad_schema"),
     "template with two places": (bent_env(template="{question}{question}"), "bad_schema"),
     "unknown extraction": (bent_env(extract="regex"), "bad_schema"),
@@ -76,6 +95,15 @@ INVALID = {
     "allow list with a repeat": (
         bent(lambda w: w.update(admission=["allow-list", [ALICE.author] * 2])),
         "bad_schema",
+    ),
+    "admission of nothing": (bent(lambda w: w.update(admission=[])), "bad_schema"),
+    "admission that is no array": (bent(lambda w: w.update(admission="open")), "bad_schema"),
+    "open to somebody": (bent(lambda w: w.update(admission=["open", None])), "bad_schema"),
+    "allow list without a list": (bent(lambda w: w.update(admission=["allow-list"])), "bad_schema"),
+    "allow list of nobody": (bent(lambda w: w.update(admission=["allow-list", []])), "bad_schema"),
+    "work and something more": (
+        bent(lambda w: w.update(admission=["proof-of-work", 1, 1])),
+        "too_many_items",
     ),
     "too much work": (bent(lambda w: w.update(admission=["proof-of-work", 41])), "bad_schema"),
 }

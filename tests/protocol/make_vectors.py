@@ -24,7 +24,13 @@ from protocol.messages import (
     encode_gossip_response,
     encode_pull_response,
 )
-from tests.protocol import cases_codec, cases_frame, cases_manifest, cases_record
+from tests.protocol import (
+    cases_answers,
+    cases_codec,
+    cases_frame,
+    cases_manifest,
+    cases_record,
+)
 from tests.protocol.samples import (
     ALICE,
     BOB,
@@ -244,6 +250,15 @@ def messages() -> dict:
     return {"context": {}, "vectors": entries}
 
 
+def answers() -> dict:
+    """What of a completion is scored."""
+    entries = [
+        {"name": name, "input": text.encode().hex(), "extract": how, "expected": answer}
+        for name, (how, text, answer) in cases_answers.ANSWERS.items()
+    ]
+    return {"context": {}, "vectors": entries}
+
+
 def in_swarm(manifest: Manifest = MANIFEST) -> dict:
     signed = sign_manifest(manifest, ALICE)
     return {"swarm_id": swarm_id(signed).hex(), "manifest": signed.hex()}
@@ -257,6 +272,7 @@ FILES = {
     "frame": frame,
     "announcement": announcement,
     "messages": messages,
+    "answers": answers,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from protocol.limits import (
     MAX_MANIFEST_BYTES,
     MAX_RECORD_BYTES,
 )
+from protocol.manifest import MAX_NESTING
+from tests.protocol.cases_answers import BLANK
 
 SPECIFICATION = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 
@@ -43,11 +46,21 @@ def test_domains_are_distinct_and_fit_their_length_byte() -> None:
     assert all(0 < len(value) < 256 for value in defined)
 
 
+def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> None:
+    listed = set()
+    (told,) = re.findall(r"which is (U\+0009.*?) and nothing else", section(12), flags=re.DOTALL)
+    for first, last in re.findall(r"U\+([0-9A-F]{4})(?:–([0-9A-F]{4}))?", told):
+        listed |= set(range(int(first, 16), int(last or first, 16) + 1))
+    assert listed == {code for code in range(sys.maxunicode + 1) if not chr(code).strip()}
+    assert listed == set(map(ord, BLANK))
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [
         (5, [k.magic.decode() for k in (envelope.MANIFEST, envelope.FRAME, envelope.ANNOUNCEMENT)]),
         (6, [f"At most {MAX_MANIFEST_BYTES} bytes", f"2 … {MAX_COMPLETIONS}, a group"]),
+        (6, [f"up to {MAX_NESTING} deep"]),
         (7, [f"at most {MAX_FRAME_BYTES}", f"items {MAX_ITEMS}", f"1 to {MAX_GROUPS};"]),
         (8, [f"At most {MAX_RECORD_BYTES} bytes", f"now + {CLOCK_SKEW:.0f} s"]),
         (8, [f"now + {LIFETIME_EPOCHS} × `epoch_seconds`", f"+ {LIFETIME_EPOCHS + 1}) ×"]),
