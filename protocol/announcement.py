@@ -42,7 +42,7 @@ class Offer:
         groups: how many it holds.
         env_digest: 8 bytes, big-endian; bit ``i mod 64`` set for each family, ``i`` its place in
             the manifest's catalogue.
-        informative: groups whose claimed rewards differ; a hint, not a promise.
+        informative: groups whose claimed rewards differ.
     """
 
     content_id: bytes

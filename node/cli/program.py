@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from node.cli import (
     checkpoints,
+    conformance,
     demo,
     doctor,
     evaluate,
@@ -68,6 +69,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("plot", plot.command, TyperCommand, "plot demo-run/20260101-120000 --out swarm.png"),
     ("rollouts", rollouts.command, TyperCommand, "rollouts -n 8"),
     ("doctor", doctor.command, SpreadPeers, f"doctor --peers {PEER}"),
+    ("conformance", conformance.command, TyperCommand, f"conformance --peers {PEER}"),
     ("eval", evaluate.command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
     ("checkpoints", checkpoints.command, TyperCommand, "checkpoints --config my-node"),
     ("rollback", rollback.command, TyperCommand, "rollback --to best"),

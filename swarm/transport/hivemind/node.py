@@ -23,11 +23,11 @@ from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
 from swarm.transport.hivemind.client import expect_hang_ups, limit_calls, take_streams
 from swarm.transport.hivemind.records import RecordGate, StrictSerializer
-from swarm.transport.hivemind.routing import OneIdEach, OtherNeighbours
+from swarm.transport.hivemind.routing import guard_routing
 from swarm.transport.hivemind.settings import NodeSettings
 from swarm.transport.hivemind.storage import BoundedStorage
 from swarm.transport.machine import DETACHED, DaemonFailed, with_port_of
-from swarm.transport.transport import PeerUnreachable
+from swarm.transport.transport import PeerUnreachable, Refused
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +83,7 @@ class HivemindNode:
             if predecessor
             else BoundedStorage(dht.protocol.storage, counters, guests)
         )
-        routing = OneIdEach(dht.protocol, counters, guests)
-        dht.protocol.update_routing_table = routing.update
-        others = OtherNeighbours(dht.protocol, counters, dht.node_id, p2p.peer_id)
-        dht.protocol.call_find = others.find
+        guard_routing(dht, counters, guests)
         limit_calls(p2p, counters, guests)
         expect_hang_ups(p2p)
         return cls(p2p, dht, gate, visible)
@@ -252,6 +249,17 @@ class HivemindNode:
             writer.close()
             raise
         return reader, writer
+
+    async def call(self, peer: str, name: str, request: bytes) -> bytes:
+        """What a peer's handler of that name answers; :class:`Refused` where it does not."""
+        from hivemind.p2p import PeerID
+
+        try:
+            async with asyncio.timeout(RPC_SECONDS):
+                handled = self.control.call_unary_handler(PeerID.from_base58(peer), name, request)
+                return bytes(await handled)
+        except Exception as error:
+            raise Refused(f"peer {peer} did not answer {name}: {error!r}") from error
 
     async def disconnect(self, peer: str) -> None:
         """End all connections with a peer, and its streams with them."""

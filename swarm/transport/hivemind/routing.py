@@ -21,6 +21,13 @@ SAME_ID_SECONDS = 10.0
 MAX_PEERS = 4096
 
 
+def guard_routing(dht: Any, counters: Counters, guests: Guests) -> None:
+    """Put both rules before the methods of hivemind's ``DHTNode``."""
+    protocol = dht.protocol
+    protocol.update_routing_table = OneIdEach(protocol, counters, guests).update
+    protocol.call_find = OtherNeighbours(protocol, counters, dht.node_id, dht.peer_id).find
+
+
 class OtherNeighbours:
     """Stands before ``DHTProtocol.call_find``: of an answer's neighbours, those that may help.
 

@@ -1,0 +1,85 @@
+"""``swarm-node conformance``: whether a peer does what the protocol says."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.common import DebugOption, JsonOption, print_json
+from node.errors import NodeError, UsageError
+
+if TYPE_CHECKING:
+    from node.conformance.case import Finding
+
+COLOURS = {"ok": "green", "skip": "yellow", "fail": "red"}
+EXAMPLE = "/ip4/192.0.2.7/tcp/31337/p2p/12D3Koo…"
+
+
+def command(
+    address: Annotated[
+        str,
+        typer.Option(
+            "--peers", metavar="ADDRESS", help="Of the one peer to look at.", show_default=False
+        ),
+    ] = "",
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Try a peer on the streams, records and errors of docs/protocol.md. Exit 1 on a failure.
+
+    For whoever writes another implementation. The peer is spoken to as by a stranger, under a key
+    that is thrown away; it may refuse this client for a while afterwards.
+    """
+    from node.monitor.terminal import Terminal
+
+    if "/p2p/" not in address:
+        raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
+    with Terminal(stderr=True).status("looking at the peer"):
+        findings = asyncio.run(_look(address))
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _show(findings)
+    if any(finding.outcome == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+async def _look(address: str) -> list[Finding]:
+    from node.conformance.trial import look_at
+    from protocol.errors import ProtocolError
+    from swarm.transport.transport import TransportError
+
+    with tempfile.TemporaryDirectory() as thrown_away:
+        try:
+            return await look_at(address, Path(thrown_away))
+        except TransportError as error:
+            remedy = "Look at it with swarm-node doctor --peers; nothing was tried."
+            raise NodeError("the peer hands out no manifest", error, remedy) from error
+        except ProtocolError as error:
+            raise NodeError(
+                "the peer's manifest does not hold",
+                f"{error.code}: {error}",
+                "Try it on the vectors of docs/protocol.md, section 14, first.",
+            ) from error
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    from rich.text import Text
+
+    from node.monitor.printable import printable
+    from node.monitor.terminal import Terminal
+
+    console = Terminal(soft_wrap=True)
+    for finding in findings:
+        outcome = (f"{finding.outcome:<4}", COLOURS[finding.outcome])
+        console.print(Text.assemble(outcome, f"  section {finding.section:<2}  {finding.says}"))
+        if finding.found:
+            console.print(f"      {'':<10}  -> {printable(finding.found)}", highlight=False)
+    counts = {kind: sum(f.outcome == kind for f in findings) for kind in COLOURS}
+    console.print(", ".join(f"{count} {kind}" for kind, count in counts.items()))

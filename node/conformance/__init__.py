@@ -1,0 +1,1 @@
+"""Whether a peer does what ``docs/protocol.md`` says, whatever it is written in."""

@@ -1,0 +1,97 @@
+"""As much of protobuf's encoding as the calls of the hash table take, from their field numbers.
+
+Written from the numbers in ``docs/protocol.md``, so that these are what is tried, and not what a
+library's schema happens to say.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+Field = bool | int | float | bytes
+Fields = dict[int, list[Field]]
+"""Values by field number, in their order; a message inside another one is bytes."""
+
+_VARINT, _DOUBLE, _BYTES = 0, 1, 2
+
+
+def encode(fields: Mapping[int, Field | Sequence[Field]]) -> bytes:
+    """A message; a sequence is a repeated field, packed where it holds numbers."""
+    return b"".join(_encode(number, value) for number, value in fields.items())
+
+
+def decode(data: bytes) -> Fields:
+    """The fields of a message; packed numbers stay bytes (:func:`doubles`, :func:`varints`).
+
+    Raises:
+        ValueError: it is none.
+    """
+    fields, at = defaultdict[int, list[Field]](list), 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        value: Field
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+        elif kind == _DOUBLE:
+            (value,), at = struct.unpack_from("<d", data, at), at + 8
+        elif kind == _BYTES:
+            size, at = _varint(data, at)
+            value, at = data[at : at + size], at + size
+            if len(value) < size:
+                raise ValueError("a field ends before its length says")
+        else:
+            raise ValueError(f"unexpected wire type {kind}")
+        fields[number].append(value)
+    return dict(fields)
+
+
+def varints(values: Sequence[Field]) -> list[int]:
+    """Of a repeated field of truth values or whole numbers, packed or not."""
+    found: list[int] = []
+    for value in values:
+        if isinstance(value, bytes):
+            at = 0
+            while at < len(value):
+                number, at = _varint(value, at)
+                found.append(number)
+        else:
+            found.append(int(value))
+    return found
+
+
+def _encode(number: int, value: Field | Sequence[Field]) -> bytes:
+    if isinstance(value, bytes):
+        return _number(number << 3 | _BYTES) + _number(len(value)) + value
+    if isinstance(value, bool | int):
+        return _number(number << 3 | _VARINT) + _number(int(value))
+    if isinstance(value, float):
+        return _number(number << 3 | _DOUBLE) + struct.pack("<d", value)
+    if value and isinstance(value[0], bytes):
+        return b"".join(_encode(number, each) for each in value)
+    packed = b"".join(
+        struct.pack("<d", each) if isinstance(each, float) else _number(int(each)) for each in value
+    )
+    return _encode(number, packed) if packed else b""
+
+
+def _number(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("a number that does not end")
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at

@@ -1,0 +1,245 @@
+"""What a peer does as a node of the hash table (section 10)."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import msgpack
+
+from node.conformance.case import Broken, Case, Untried, require
+from node.conformance.peer import Peer
+from node.conformance.protobuf import Field, Fields, decode, encode, varints
+from protocol.admission_rule import AllowList, ProofOfWork, find_nonce
+from protocol.announcement import CLOCK_SKEW, Announcement, sign_announcement
+from protocol.identity import Identity
+from protocol.keys import dht_key_of, epoch_of, record_key, shard_of
+from swarm.transport.transport import TransportError
+
+NODE_BYTES = 20
+BUCKET = 20
+DICTIONARY_CODE = 0x50
+MOST_WORK = 20
+"""Bits of a proof of work that is done to try a peer: a second or so."""
+_NOT_FOUND, _DICTIONARY = 0, 2
+
+
+async def _ping(peer: Peer) -> None:
+    answer = await _call(peer, "rpc_ping", {2: _node(peer), 3: False})
+    (node,) = decode(_bytes(answer, 2)).get(1, [b""])
+    require(_length(node) == NODE_BYTES, f"its node id has {_length(node)} bytes")
+    (clock,) = answer.get(4, [0.0])
+    require(isinstance(clock, float), "its clock is no double")
+    off = float(clock) - time.time()
+    require(abs(off) <= CLOCK_SKEW, f"its clock is {off:+.1f} s off this machine's")
+
+
+async def _absent(peer: Peer) -> None:
+    result = await _find(peer, secrets.token_bytes(NODE_BYTES), {3: _node(peer)})
+    require(_enum(result) == _NOT_FOUND, "it finds a key that was drawn at random")
+    _neighbours(result)
+
+
+async def _never_the_asker(peer: Peer) -> None:
+    await _call(peer, "rpc_ping", {2: _node(peer)})
+    result = await _find(peer, peer.node_id, {3: _node(peer)})
+    nodes, _ = _neighbours(result)
+    require(peer.node_id not in nodes, "it lists the asker")
+
+
+async def _clients(peer: Peer) -> None:
+    _neighbours(await _find(peer, secrets.token_bytes(NODE_BYTES), {}))
+
+
+async def _several(peer: Peer) -> None:
+    keys = [secrets.token_bytes(NODE_BYTES) for _ in range(3)]
+    answer = await _call(peer, "rpc_find", {2: keys})
+    count = len(answer.get(2, []))
+    require(count == len(keys), f"{count} results for {len(keys)} keys")
+
+
+async def _stores(peer: Peer) -> None:
+    record, key, expiry = _announced(peer)
+    await _stored(peer, key, record, expiry)
+    found = await _records(peer, key)
+    require(peer.identity.author in found, "what it stored is not to be found")
+    value, until = found[peer.identity.author]
+    require(value == record, "it gives other bytes than it was given")
+    require(until == expiry, f"expiration {expiry!r} became {until!r}")
+
+
+async def _renews(peer: Peer) -> None:
+    first, key, expiry = _announced(peer)
+    later, _, end = _announced(peer, longer=0.5)
+    await _store(peer, key, first, expiry)
+    await _stored(peer, key, later, end)
+    require(await _store(peer, key, first, expiry) != [1], "it stores one that ends earlier")
+    value, _ = (await _records(peer, key)).get(peer.identity.author, (b"", 0.0))
+    require(value == later, "the record that ends earlier is there")
+
+
+async def _refuses(peer: Peer) -> None:
+    author = peer.identity.author
+    record, key, expiry = _announced(peer)
+    epoch = epoch_of(time.time(), peer.manifest.epoch_seconds)
+    ahead, ahead_key, ahead_end = _announced(peer, epoch=epoch + 2)
+    past, past_key, past_end = _announced(peer, epoch=max(0, epoch - 4))
+    stranger = Identity.generate()
+    flipped = record[:-1] + bytes([record[-1] ^ 1])
+    wrong: dict[str, tuple[bytes, bytes, bytes, float]] = {
+        "under another author's name": (key, _packed(stranger.author), _packed(record), expiry),
+        "in another place": (bytes(20), _packed(author), _packed(record), expiry),
+        "prolonged": (key, _packed(author), _packed(record), expiry + 60.0),
+        "with a bit flipped": (key, _packed(author), _packed(flipped), expiry),
+        "of an epoch ahead": (ahead_key, _packed(author), _packed(ahead), ahead_end),
+        "of an epoch gone by": (past_key, _packed(author), _packed(past), past_end),
+        "of 5,000 bytes": (key, _packed(author), _packed(record + bytes(5000)), expiry),
+        "that is a number": (key, _packed(author), msgpack.packb(1), expiry),
+        "without a subkey": (key, msgpack.packb(None), _packed(record), expiry),
+        "under a text": (key, msgpack.packb(author.hex()), _packed(record), expiry),
+        "without an end": (key, _packed(author), _packed(record), math.inf),
+        "nested": (key, _packed(author), b"\x91" * 100_000, expiry),
+    }
+    for what, (place, subkey, value, until) in wrong.items():
+        try:
+            taken = await _call(peer, "rpc_store", _request([place], [subkey], [value], [until]))
+        except TransportError:
+            continue  # an error refuses it as well
+        require(not any(varints(taken.get(2, []))), f"it stores a record {what}")
+
+
+async def _uneven(peer: Peer) -> None:
+    record, key, expiry = _announced(peer)
+    lists = _request([key] * 3, [_packed(peer.identity.author)], [_packed(record)], [expiry])
+    with suppress(TransportError, ValueError):
+        await peer.call("rpc_store", lists)
+    for name in ("rpc_ping", "rpc_find", "rpc_store"):
+        with suppress(TransportError):
+            await peer.transport.node.call(peer.peer_id, f"DHTProtocol.{name}", b"\xff" * 64)
+    await _ping(peer)
+
+
+def _announced(
+    peer: Peer, *, epoch: int | None = None, longer: float = 0.0
+) -> tuple[bytes, bytes, float]:
+    """A record of the client that offers nothing, its key and its expiration.
+
+    Raises:
+        Untried: the manifest does not let the client announce.
+    """
+    rule, seconds = peer.manifest.admission, peer.manifest.epoch_seconds
+    if isinstance(rule, AllowList):
+        raise Untried("the swarm has an allow list, and this client is not on it")
+    if isinstance(rule, ProofOfWork) and rule.bits > MOST_WORK:
+        raise Untried(f"the swarm asks for {rule.bits} bits of work")
+    now = epoch_of(time.time(), seconds) if epoch is None else epoch
+    author = peer.identity.author
+    announcement = Announcement(
+        epoch=now,
+        shard=shard_of(author, now, peer.manifest.shards),
+        sequence=time.time_ns() // 1000,
+        policy_step=0,
+        expiry=(now + 2 + longer) * seconds,
+        nonce=find_nonce(rule, peer.swarm, author),
+        offers=(),
+    )
+    key = record_key(peer.swarm, now, peer.manifest.shards, announcement.shard)
+    signed = sign_announcement(announcement, peer.identity, peer.swarm)
+    return signed, dht_key_of(key), announcement.expiry
+
+
+async def _stored(peer: Peer, key: bytes, record: bytes, expiry: float) -> None:
+    taken = await _store(peer, key, record, expiry)
+    require(taken == [1], f"asked to store a record that holds, it answers {taken}")
+
+
+async def _store(peer: Peer, key: bytes, record: bytes, expiry: float) -> list[int]:
+    lists = _request([key], [_packed(peer.identity.author)], [_packed(record)], [expiry])
+    return varints((await _call(peer, "rpc_store", lists)).get(2, []))
+
+
+def _request(
+    keys: Sequence[bytes],
+    subkeys: Sequence[bytes],
+    values: Sequence[bytes],
+    expirations: Sequence[float],
+) -> dict[int, Field | Sequence[Field]]:
+    return {2: keys, 3: subkeys, 4: values, 5: expirations, 6: [False] * len(keys)}
+
+
+async def _find(peer: Peer, key: bytes, sender: Mapping[int, Field]) -> Fields:
+    answer = await _call(peer, "rpc_find", {2: [key], **sender})
+    results = answer.get(2, [])
+    require(len(results) == 1, f"{len(results)} results for one key")
+    return decode(_bytes(answer, 2))
+
+
+async def _records(peer: Peer, key: bytes) -> dict[bytes, tuple[bytes, float]]:
+    """What it holds under a key, by author."""
+    result = await _find(peer, key, {})
+    require(_enum(result) == _DICTIONARY, f"the result is of kind {_enum(result)}, 2 was due")
+    try:
+        outer = msgpack.unpackb(_bytes(result, 2), strict_map_key=False)
+        require(outer.code == DICTIONARY_CODE, f"msgpack extension {outer.code}")
+        _, _, entries = msgpack.unpackb(outer.data)
+        found = {author: (msgpack.unpackb(value), expiry) for author, value, expiry in entries}
+    except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
+        raise Broken(f"its dictionary cannot be read: {error!r}") from error
+    return found
+
+
+def _neighbours(result: Fields) -> tuple[list[bytes], list[bytes]]:
+    nodes, peers = ([each for each in result.get(n, []) if isinstance(each, bytes)] for n in (4, 5))
+    require(len(nodes) == len(peers), f"{len(nodes)} node ids beside {len(peers)} PeerIDs")
+    require(len(nodes) <= BUCKET, f"it lists {len(nodes)} nodes")
+    lengths = {len(node) for node in nodes}
+    require(lengths <= {NODE_BYTES}, f"node ids of {sorted(lengths)} bytes")
+    return nodes, peers
+
+
+async def _call(peer: Peer, name: str, fields: Mapping[int, Field | Sequence[Field]]) -> Fields:
+    try:
+        return await peer.call(name, fields)
+    except (ValueError, struct.error) as error:
+        raise Broken(f"the answer to {name} is no protobuf: {error}") from error
+
+
+def _node(peer: Peer) -> bytes:
+    return encode({1: peer.node_id})
+
+
+def _packed(value: bytes) -> bytes:
+    return bytes(msgpack.packb(value, use_bin_type=True))
+
+
+def _bytes(fields: Fields, number: int) -> bytes:
+    """A field that is to be bytes; empty where it is not there."""
+    (first, *_) = fields.get(number, [b""])
+    if not isinstance(first, bytes):
+        raise Broken(f"field {number} is {first!r}, not bytes")
+    return first
+
+
+def _enum(result: Fields) -> int:
+    return varints(result.get(1, [0]))[0]
+
+
+def _length(value: Field) -> int:
+    return len(value) if isinstance(value, bytes) else 0
+
+
+CASES = (
+    Case(10, "answers a ping with its node id and a clock that agrees", _ping),
+    Case(10, "finds nothing where nothing is, and lists neighbours", _absent),
+    Case(10, "never lists the asker", _never_the_asker),
+    Case(10, "serves clients, which have no node id", _clients),
+    Case(10, "answers several keys in their order", _several),
+    Case(10, "stores a record and gives it back bit for bit", _stores),
+    Case(10, "replaces a record by one that ends later, and by no other", _renews),
+    Case(10, "stores no record that does not hold", _refuses),
+    Case(10, "outlives calls that make no sense", _uneven),
+)

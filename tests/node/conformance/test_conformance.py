@@ -1,0 +1,166 @@
+"""A member of ours does what the protocol says, and a sloppy one is caught at what it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from node.conformance import protobuf
+from node.conformance.case import Finding
+from node.conformance.trial import CASES, look_at
+from protocol.codec import encode
+from protocol.identity import Identity
+from protocol.manifest import sign_manifest
+from protocol.messages import GOSSIP_STREAM, MANIFEST_STREAM, PULL_STREAM, PullStatus
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.transport import Limits
+from tests.swarm.network_parts import FOUNDER, Node, identity, manifest
+
+LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+
+
+def key_file(folder: Path, name: str) -> Path:
+    key = folder / f"{name}.key"
+    key.write_bytes(identity(name).export())
+    key.chmod(0o600)
+    return key
+
+
+def opened(folder: Path, name: str) -> Path:
+    inner = folder / f"of {name}"
+    inner.mkdir()
+    return inner
+
+
+@pytest.mark.processes
+def test_a_member_that_shares_groups_passes_every_case(tmp_path: Path) -> None:
+    async def scenario() -> list[Finding]:
+        counters = Counters()
+        transport = HivemindTransport(key_file(tmp_path, "anna"), listen=LISTEN, counters=counters)
+        anna = Node("anna", transport, SystemClock(), counters, manifest())
+        await transport.start()
+        try:
+            anna.publish(3)
+            await anna.member.step()
+            return await look_at(transport.addresses()[0], opened(tmp_path, "anna"))
+        finally:
+            await transport.close()
+
+    findings = asyncio.run(scenario())
+    assert [f for f in findings if f.outcome != "ok"] == []
+    assert len(findings) == len(CASES)
+
+
+@pytest.mark.processes
+def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Path) -> None:
+    signed = sign_manifest(manifest(), FOUNDER)
+    answers = {
+        MANIFEST_STREAM: signed,
+        PULL_STREAM: bytes([PullStatus.OK]) + bytes(200),
+        GOSSIP_STREAM: encode([b"no announcement", b"none either"]),
+    }
+
+    async def scenario() -> list[Finding]:
+        transport = HivemindTransport(key_file(tmp_path, "sloppy"), listen=LISTEN)
+        transport.use_validator(lambda record: True)
+        for protocol, answer in answers.items():
+
+            async def anything(peer: str, request: bytes, answer: bytes = answer) -> bytes:
+                return answer
+
+            transport.handle(protocol, anything, Limits(1 << 32, 64, 64))
+        await transport.start()
+        try:
+            return await look_at(transport.addresses()[0], opened(tmp_path, "sloppy"))
+        finally:
+            await transport.close()
+
+    found = {finding.says: finding for finding in asyncio.run(scenario())}
+    broken = {says for says, finding in found.items() if finding.outcome == "fail"}
+    assert broken == {
+        "stores no record that does not hold",
+        "refuses a request for a manifest that is not empty",
+        "closes a stream whose length is over the limit",
+        "answers that a frame is not there, or that it is busy",
+        "refuses content ids of another length",
+        "gossips announcements that hold",
+        "gossips no more records than it is asked for",
+        "gossips later epochs than the one it is told",
+        "refuses malformed requests for gossip",
+        "offers frames that are as it says",
+    }
+    assert "under another author's name" in found["stores no record that does not hold"].found
+    assert "bad_magic" in found["gossips announcements that hold"].found
+
+
+@pytest.mark.processes
+def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_path: Path) -> None:
+    async def scenario() -> subprocess.CompletedProcess[str]:
+        transport = HivemindTransport(key_file(tmp_path, "bare"), listen=LISTEN)
+        transport.use_validator(lambda record: True)
+
+        async def gives(peer: str, request: bytes) -> bytes:
+            return sign_manifest(manifest(), FOUNDER)
+
+        transport.handle(MANIFEST_STREAM, gives, Limits(0, 4, 4))
+        await transport.start()
+        try:
+            command = [sys.executable, "-m", "node.cli.main", "conformance", "--json", "--peers"]
+            return await asyncio.to_thread(
+                subprocess.run,
+                [*command, transport.addresses()[0]],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+        finally:
+            await transport.close()
+
+    run = asyncio.run(scenario())
+    assert run.returncode == 1, run.stderr
+    outcomes = Counter(finding["outcome"] for finding in json.loads(run.stdout))
+    assert outcomes["fail"] > 5 < outcomes["ok"]
+
+
+def test_a_peer_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    nobody = Identity.generate().peer_id
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "node.cli.main", "conformance"),
+            *("--peers", f"/ip4/127.0.0.1/tcp/9/p2p/{nobody}"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 1
+    assert run.stderr.count("\n") == 1, run.stderr
+    assert "nothing was tried" in run.stderr
+
+
+def test_protobuf_is_written_and_read_as_others_do() -> None:
+    from hivemind.proto.dht_pb2 import NodeInfo, StoreRequest
+
+    theirs = StoreRequest(
+        keys=[b"a" * 200, b""],
+        values=[b"v"],
+        expiration_time=[1.5, 2.5],
+        in_cache=[False, True],
+        peer=NodeInfo(node_id=b"n"),
+    )
+    ours = {2: [b"a" * 200, b""], 4: [b"v"], 5: [1.5, 2.5], 6: [False, True]}
+    data = protobuf.encode({**ours, 7: protobuf.encode({1: b"n"})})
+    assert data == theirs.SerializeToString()
+    fields = protobuf.decode(data)
+    assert (fields[2], protobuf.varints(fields[6])) == ([b"a" * 200, b""], [0, 1])
+    for torn in (data[:3], b"\xff" * 20, b"\x0b"):
+        with pytest.raises(ValueError, match=r"field|number|wire"):
+            protobuf.decode(torn)
