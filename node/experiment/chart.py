@@ -29,7 +29,7 @@ def draw(
     figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
     _curves(left, summaries, recordings, nodes)
-    left.set_title("mean reward of own rollouts, band: standard error over seeds")
+    left.set_title("reward of own rollouts, band: standard error over seeds")
     left.legend(frameon=False, fontsize="small")
     _bars(right, summaries)
     figure.savefig(path, dpi=130)
@@ -86,7 +86,8 @@ def _bars(axes: Any, summaries: Sequence[Summary]) -> None:
             _bar(axes, place + 0.2, PAPER[summary.arm] / PAPER["8/0"], GREY, None)
     axes.bar(0, 0, color=GREY, label="paper (Qwen2.5-0.5B, 2000 rounds)")
     axes.axhline(1.0, color="0.5", linewidth=0.8)
-    axes.set_xticks(range(len(summaries)), [s.arm for s in summaries], rotation=20)
+    names = [summary.arm.replace(" ", "\n") for summary in summaries]
+    axes.set_xticks(range(len(names)), names, rotation=20, ha="right", fontsize="small")
     axes.set_title("cumulative reward, multiples of the reference's")
     axes.legend(frameon=False, fontsize="small")
 
