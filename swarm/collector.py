@@ -14,6 +14,7 @@ from typing import Protocol
 from protocol.announcement import Offer
 from protocol.errors import BadKey
 from protocol.identity import author_of
+from protocol.messages import MAX_GOSSIP
 from swarm.accounts import Accounts
 from swarm.common.backoff import Backoff
 from swarm.common.clock import Clock
@@ -36,6 +37,12 @@ logger = logging.getLogger(__name__)
 
 REMEMBERED_FRAMES = 16_384
 ATTEMPTS = 3
+
+PLENTY = 2
+"""Times the pulls of an epoch: a member that knows of so many authors with something to pull needs
+no more of them, and asks for :data:`FEW` announcements all the same, lest whoever fills its shards
+of the hash table decides alone whom it knows."""
+FEW = 16
 
 LEAST_PAUSE = 4.0
 LONGEST_PAUSE = 64.0
@@ -125,8 +132,10 @@ class Collector:
         if not peers or self._gossip_epoch == self._directory.epoch:
             return
         self._gossip_epoch = self._directory.epoch
+        enough = len(self._candidates()) >= PLENTY * self._limits.pulls_per_epoch
+        limit = FEW if enough else MAX_GOSSIP
         asked = self._whom_to_ask(peers)
-        answers = await asyncio.gather(*map(self._ask, asked))
+        answers = await asyncio.gather(*(self._ask(peer, limit) for peer in asked))
         for record in (record for records in answers for record in records):
             if self._directory.accept(record) is not None:
                 self._counters.add("announcements_by_gossip")
@@ -176,9 +185,9 @@ class Collector:
         except BadKey:
             return False
 
-    async def _ask(self, peer: str) -> list[bytes]:
+    async def _ask(self, peer: str, limit: int) -> list[bytes]:
         try:
-            records = await self._exchange.gossip(peer)
+            records = await self._exchange.gossip(peer, limit)
         except TransportError as error:
             self._counters.add("gossip_failed", reason=error.code)
             pause = self._mute.failed(peer)
@@ -189,14 +198,7 @@ class Collector:
 
     def _start_pulls(self) -> None:
         """Begin as many pulls as may be begun now, one from each author in a drawn order."""
-        candidates = [
-            (known.author, offers[0])
-            for known in self._directory.known()
-            if known.author != self._directory.identity.author
-            and known.author not in self._pulling
-            and not self._silent.waits(known.author)
-            and (offers := self._new(known.author, known.announcement.offers))
-        ]
+        candidates = self._candidates()
         self._rng.shuffle(candidates)
         useful = self._directory.useful()
         for author, offer in candidates:
@@ -206,6 +208,17 @@ class Collector:
             self._note(author, offer.content_id, made + 1)
             rate = MINIMUM_RATE if author in useful else STRANGERS_RATE
             self._pulling[author] = asyncio.create_task(self._pull(author, offer, rate))
+
+    def _candidates(self) -> list[tuple[bytes, Offer]]:
+        """Authors that a pull could begin from now, with what it would ask for."""
+        return [
+            (known.author, offers[0])
+            for known in self._directory.known()
+            if known.author != self._directory.identity.author
+            and known.author not in self._pulling
+            and not self._silent.waits(known.author)
+            and (offers := self._new(known.author, known.announcement.offers))
+        ]
 
     def _new(self, author: bytes, offers: Iterable[Offer]) -> list[Offer]:
         """Offers of an author that are worth a pull, the most informative first.

@@ -137,13 +137,16 @@ class Exchange:
             raise WrongContent(f"{len(frame)} bytes with another hash than {content_id.hex()}")
         return frame
 
-    async def gossip(self, peer: str) -> list[bytes]:
+    async def gossip(self, peer: str, limit: int = MAX_GOSSIP) -> list[bytes]:
         """Records that ``peer`` knows of the present and the previous epoch, none checked yet.
+
+        Args:
+            limit: of records.
 
         Raises:
             WrongContent, and the errors of :meth:`Transport.request`
         """
-        request = GossipRequest(max(0, self._directory.epoch - 2), MAX_GOSSIP)
+        request = GossipRequest(max(0, self._directory.epoch - 2), limit)
         answer = await self._transport.request(
             peer,
             GOSSIP_STREAM,
@@ -152,7 +155,7 @@ class Exchange:
             deadline=ANSWER_SECONDS,
         )
         try:
-            return decode_gossip_response(answer)
+            return decode_gossip_response(answer, limit)
         except ProtocolError as error:
             raise WrongContent(f"malformed gossip ({error.code})") from error
 

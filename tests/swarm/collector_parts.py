@@ -13,6 +13,7 @@ from protocol.messages import (
     GOSSIP_STREAM,
     PULL_STREAM,
     PullStatus,
+    decode_gossip_request,
     decode_pull_request,
     encode_gossip_response,
     encode_pull_response,
@@ -43,6 +44,7 @@ class Author:
         self.key = identity(name).author
         self.asked: list[bytes] = []
         self.gossips = 0
+        self.limits: list[int] = []
         self.status = PullStatus.OK
         self.held: asyncio.Event | None = None
         self.dropped = 0
@@ -96,6 +98,7 @@ class Author:
 
     async def _gossip(self, peer: str, request: bytes) -> bytes:
         self.gossips += 1
+        self.limits.append(decode_gossip_request(request).limit)
         if self.silent:
             raise Refusal("in a bad mood")
         return encode_gossip_response([])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.collector import CollectorLimits
+from protocol.messages import MAX_GOSSIP
+from swarm.collector import FEW, PLENTY, CollectorLimits
 from tests.swarm.collector_parts import Parts, run
 from tests.swarm.network_parts import EPOCH_SECONDS
 
@@ -78,3 +79,27 @@ def test_one_peer_known_to_be_useful_is_asked_whatever_the_draw(seed: int) -> No
         assert friend.gossips == 3
 
     run(scenario, CollectorLimits(gossip_peers=2), seed)
+
+
+def test_who_knows_plenty_to_pull_asks_for_few_announcements() -> None:
+    pulls = 3
+
+    async def scenario(parts: Parts) -> None:
+        cleo = await parts.author("cleo")
+        authors = [await parts.author(f"author {number}") for number in range(PLENTY * pulls)]
+        for author in authors:
+            await parts.collector.gossip()
+            await parts.swarm.clock.advance(EPOCH_SECONDS)
+            author.announce(author.offer(1, informative=0))
+        for author in authors:
+            author.announce(author.offer(1))
+        await parts.collector.gossip()
+        assert cleo.limits == [MAX_GOSSIP] * len(authors) + [FEW]
+        await parts.turn()
+        await parts.swarm.clock.advance(EPOCH_SECONDS)
+        for author in authors:
+            author.announce(author.offer(1))
+        await parts.collector.gossip()
+        assert cleo.limits[-1] == MAX_GOSSIP, "half of them have nothing left that is new"
+
+    run(scenario, CollectorLimits(gossip_peers=20, pulls_per_epoch=pulls))
