@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM := .venv-vllm
+GENRL := .venv-genrl
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-docs lint mutants fuzz bench vllm test-vllm chaos chaos-short split soak docs clean
+.PHONY: demo test test-docs lint mutants fuzz bench vllm test-vllm genrl chaos chaos-short split soak docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -74,6 +75,14 @@ $(VENV)/installed-fuzz: $(VENV)/installed-test
 	$(PIP) --editable ".[fuzz]"
 	touch $@
 
+# What benchmarks/peers.py compares with.
+genrl: $(GENRL)/installed
+
+$(GENRL)/installed:
+	$(PYTHON) -m venv $(GENRL)
+	$(GENRL)/bin/python -m pip --quiet --disable-pip-version-check install torch==2.13.0 gensyn-genrl==0.3.0 hivemind==1.1.12
+	touch $@
+
 # For machines without a GPU. vLLM's own torchvision, torchaudio and torchcodec are built for
 # another torch than the CPU's, and stop transformers from being imported.
 $(VLLM)/installed: pyproject.toml
@@ -85,4 +94,4 @@ $(VLLM)/installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) build dist *.egg-info demo-run swarm-run
+	rm -rf $(VENV) $(VLLM) $(GENRL) build dist *.egg-info demo-run swarm-run

@@ -16,7 +16,8 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,23 +98,35 @@ class Node:
         )
         return cls(identity.author, transport, member, journal, experience.outbox, pool)
 
-    def publish(self, epoch: int) -> None:
-        """Put one informative group into the outbox."""
+    def publish(self, epoch: int, texts: Sequence[str] = ("even", "odd") * 4) -> None:
+        """Put one group into the outbox, informative where lengths are even and odd."""
         (index,) = self.journal.next_indexes(epoch, 1, 1 << 16)
         completions = tuple(
             Completion((Segment(Writer.POLICY, text),), float(len(text) % 2 == 0), Finish.STOP)
-            for text in ("even", "odd") * 4
+            for text in texts
         )
         group = Group("length", 0, epoch, index, completions)
         self.outbox.put([group], Origin(1, "stub", bytes(32), 1.0, 16))
 
     def holds(self, author: bytes, count: int) -> bool:
         """Whether ``count`` groups of an author have come in."""
-        return sum(c.key.author == author for c in self.pool.fresh()) >= count
+        return self.count(author) >= count
+
+    def count(self, author: bytes) -> int:
+        """Groups of an author that have come in."""
+        return sum(c.key.author == author for c in self.pool.fresh())
 
 
-async def measure(nodes: int, groups: int, epoch_seconds: float, folder: Path) -> list[float]:
-    """Seconds from publication to each other member's pool, one for each pair and group."""
+@asynccontextmanager
+async def swarm(
+    nodes: int, epoch_seconds: float, folder: Path, **agreed: int
+) -> AsyncIterator[list[Node]]:
+    """Members of a swarm that has been running for two epochs, and a seed beside them.
+
+    Args:
+        folder: holds what they keep.
+        agreed: limits of the manifest.
+    """
     founder = Identity.generate()
     manifest = Manifest(
         name="latency",
@@ -123,6 +136,7 @@ async def measure(nodes: int, groups: int, epoch_seconds: float, folder: Path) -
         epoch_seconds=epoch_seconds,
         max_groups_per_epoch=1 << 16,
         max_age_epochs=1000,
+        **agreed,
     )
     signed = sign_manifest(manifest, founder)
     Identity.create(folder / "seed.key")
@@ -138,12 +152,18 @@ async def measure(nodes: int, groups: int, epoch_seconds: float, folder: Path) -
             members.append(node)
             running.append(asyncio.create_task(node.member.run()))
         await asyncio.sleep(2 * epoch_seconds)
-        return await publish_in_turn(members, groups, epoch_seconds)
+        yield members
     finally:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(seed.close(), *(node.transport.close() for node in members))
+
+
+async def measure(nodes: int, groups: int, epoch_seconds: float, folder: Path) -> list[float]:
+    """Seconds from publication to each other member's pool, one for each pair and group."""
+    async with swarm(nodes, epoch_seconds, folder) as members:
+        return await publish_in_turn(members, groups, epoch_seconds)
 
 
 async def publish_in_turn(members: list[Node], groups: int, epoch_seconds: float) -> list[float]:
