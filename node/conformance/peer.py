@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.conformance import protobuf
-from node.conformance.protobuf import Field, Fields
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM, MAX_MANIFEST_RESPONSE_BYTES
 from swarm.exchange import fetch_manifest
+from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.protobuf import Field, Fields
 from swarm.transport.streams import ask
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 

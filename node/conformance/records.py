@@ -13,11 +13,11 @@ import msgpack
 
 from node.conformance.case import Broken, Case, Untried, require
 from node.conformance.peer import Peer
-from node.conformance.protobuf import Field, Fields, decode, encode, varints
 from protocol.admission_rule import AllowList, ProofOfWork, find_nonce
 from protocol.announcement import CLOCK_SKEW, Announcement, sign_announcement
 from protocol.identity import Identity
 from protocol.keys import dht_key_of, epoch_of, record_key, shard_of
+from swarm.transport.protobuf import Field, Fields, decode, encode, varints
 from swarm.transport.transport import TransportError
 
 NODE_BYTES = 20

@@ -1,15 +1,15 @@
 """Request and answer on a byte stream, as ``docs/protocol.md`` lays them out.
 
-Each is a u32 big-endian length and that many bytes. A stream that closes where an answer was due
-is a refusal.
+Each is its length, a u32 where nothing else is said, and that many bytes. A stream that closes
+where an answer was due is a refusal.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from struct import Struct
 
+from swarm.transport.framing import U32, Framing
 from swarm.transport.service import Service
 from swarm.transport.transport import (
     HEADER_SECONDS,
@@ -26,7 +26,7 @@ CHUNK = 1 << 16
 REQUEST_SECONDS = 1.5
 """For a request to be complete: at most 64 bytes in this protocol, so a distant round trip."""
 
-_LENGTH = Struct(">I")
+LENGTH_U32 = U32()
 
 
 async def ask(
@@ -37,17 +37,20 @@ async def ask(
     peer: str,
     limit: int,
     minimum_rate: float = MINIMUM_RATE,
+    framing: Framing = LENGTH_U32,
 ) -> bytes:
     """Send one request on a fresh stream and read its answer. The caller sets the deadline.
 
     Raises:
         PeerUnreachable, Refused, DeadlineExceeded, ResponseTooLarge, TooSlow
     """
+    begun = False
     try:
         async with asyncio.timeout(HEADER_SECONDS):
-            writer.write(_LENGTH.pack(len(payload)) + payload)
+            writer.write(framing.head(len(payload)) + payload)
             await writer.drain()
-            (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+            size = await framing.size(reader)
+        begun = True
         if size > limit:
             raise ResponseTooLarge(f"peer {peer} declared {size} bytes, {limit} were agreed on")
         return await _read_at_rate(reader, size, minimum_rate, peer)
@@ -56,7 +59,7 @@ async def ask(
             f"peer {peer} did not begin to answer within {HEADER_SECONDS:g} s"
         ) from error
     except asyncio.IncompleteReadError as error:
-        if not error.partial and error.expected == _LENGTH.size:
+        if not error.partial and not begun:
             raise Refused(f"peer {peer} gave no answer") from error
         raise PeerUnreachable(f"the stream to peer {peer} broke: {error}") from error
     except OSError as error:
@@ -64,7 +67,11 @@ async def ask(
 
 
 async def serve(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, service: Service, peer: str
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    service: Service,
+    peer: str,
+    framing: Framing = LENGTH_U32,
 ) -> tuple[int, int]:
     """Answer the one request of an incoming stream; payload bytes (received, sent).
 
@@ -77,12 +84,12 @@ async def serve(
         with service.admit(peer) as place:
             async with asyncio.timeout(REQUEST_SECONDS) as patience:
                 place.give_way = _at_once(patience)
-                request = await _read_request(reader, service)
+                request = await _read_request(reader, service, framing)
             service.asked(place)
             answer = await service.answer(peer, request)
             # Drained means sent: the peer's place stays taken until the last byte has left.
             writer.transport.set_write_buffer_limits(high=0)
-            writer.write(_LENGTH.pack(len(answer)) + answer)
+            writer.write(framing.head(len(answer)) + answer)
             service.answered(place, len(answer))
             async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE) as patience:
                 place.give_way = _at_once(patience)
@@ -98,8 +105,8 @@ def _at_once(patience: asyncio.Timeout) -> Callable[[], None]:
     return lambda: None if patience.expired() else patience.reschedule(0.0)
 
 
-async def _read_request(reader: asyncio.StreamReader, service: Service) -> bytes:
-    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+async def _read_request(reader: asyncio.StreamReader, service: Service, framing: Framing) -> bytes:
+    size = await framing.size(reader)
     service.check_size(size)
     return await reader.readexactly(size)
 

@@ -42,7 +42,7 @@ def records() -> Target:
     """The serializer of the hash table, and the gate behind it."""
     from hivemind.dht.storage import DictionaryDHTValue
 
-    from swarm.transport.hivemind.records import DictionaryRecord, RecordGate, StrictSerializer
+    from swarm.transport.records import DictionaryRecord, RecordGate, StrictSerializer
 
     serializer = StrictSerializer(DictionaryDHTValue)
     gate = RecordGate(serializer, Counters())

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from swarm.transport.hivemind.node import StreamHandler
+from swarm.transport.node import StreamHandler
 from tests.hostile.peer import Answer, Peer
 
 

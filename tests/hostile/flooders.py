@@ -28,7 +28,7 @@ from protocol.identity import Identity
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
-from swarm.transport.hivemind.settings import NodeSettings
+from swarm.transport.settings import NodeSettings
 from swarm.transport.transport import TransportError
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)

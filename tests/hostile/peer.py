@@ -49,8 +49,9 @@ from protocol.messages import (
 )
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
 from swarm.common.counters import Counters
-from swarm.transport.hivemind.node import HivemindNode, StreamHandler
+from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.node import StreamHandler
 from swarm.transport.transport import Limits, TransportError
 from tests.hostile.terms import Served, Terms
 

@@ -16,7 +16,7 @@ from protocol.messages import (
     PullStatus,
     encode_pull_response,
 )
-from swarm.transport.hivemind.node import StreamHandler
+from swarm.transport.node import StreamHandler
 from swarm.transport.transport import TransportError
 from tests.hostile.behaviour import Behaviour, NodeView, World
 from tests.hostile.peer import Answer, Peer

@@ -21,8 +21,8 @@ from swarm.common.counters import Counters
 from swarm.common.known_peers import REMEMBERED_SECONDS
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.node import HivemindNode
-from swarm.transport.hivemind.settings import NodeSettings
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.settings import NodeSettings
 from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
@@ -140,8 +140,8 @@ def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, monkeyp
     from hivemind.p2p import PeerID
 
     # So that they use it up on a busy machine too.
-    monkeypatch.setattr("swarm.transport.hivemind.client.RPC_BYTES_PER_SECOND", 1 << 17)
-    monkeypatch.setattr("swarm.transport.hivemind.client.RPC_LARGEST", 1 << 17)
+    monkeypatch.setattr("swarm.transport.call_budget.RPC_BYTES_PER_SECOND", 1 << 17)
+    monkeypatch.setattr("swarm.transport.call_budget.RPC_LARGEST", 1 << 17)
 
     async def scenario() -> None:
         async with (

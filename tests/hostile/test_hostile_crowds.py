@@ -18,7 +18,7 @@ from protocol.messages import (
 )
 from swarm.common.counters import Counters
 from swarm.transport.guests import Guests
-from swarm.transport.hivemind.storage import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
+from swarm.transport.storage import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
 from tests.hostile.test_hostile_peers import LIMITS, offer, offer_as
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
 

@@ -13,8 +13,8 @@ import pytest
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
-from swarm.transport.hivemind.settings import NodeSettings
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.settings import NodeSettings
 from swarm.transport.transport import RecordView
 
 pytestmark = pytest.mark.processes

@@ -13,8 +13,8 @@ from swarm.common.counters import Counters
 from swarm.common.known_peers import REMEMBERED_SECONDS, OwnFirst, Standing
 from swarm.transport.apart.link import LinkLost
 from swarm.transport.apart.process import Process
-from swarm.transport.hivemind.transport import LOOKUP_SECONDS
 from swarm.transport.machine import DaemonFailed, with_port_of
+from swarm.transport.node_transport import LOOKUP_SECONDS
 from swarm.transport.record_rule import RecordRule
 from swarm.transport.transport import (
     MINIMUM_RATE,

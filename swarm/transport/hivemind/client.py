@@ -10,15 +10,12 @@ import asyncio
 import logging
 from typing import Any
 
-from swarm.common.budget import ByteBudget
 from swarm.common.counters import Counters
+from swarm.transport.call_budget import CallBudget
 from swarm.transport.guests import Guests
 
 logger = logging.getLogger(__name__)
 
-RPC_BYTES_PER_SECOND = 1 << 20
-RPC_SENT_PER_SECOND = 8 << 20
-RPC_LARGEST = 1 << 19
 UNACCEPTED = 512
 """Streams that may wait for this process while it does something else. Beyond asyncio's hundred the
 daemon resets every further one, so that a flood of streams would shut everybody out."""
@@ -43,25 +40,16 @@ def expect_hang_ups(p2p: Any) -> None:
 
 
 def limit_calls(p2p: Any, counters: Counters, guests: Guests) -> None:
-    """Charge every DHT call that comes in, and its answer, fairly between the peers that call.
-
-    So nobody can keep this node verifying records or sending the same shard again and again.
-    """
-    received = ByteBudget(RPC_BYTES_PER_SECOND, RPC_LARGEST, guests.clock, guests.standings)
-    sent = ByteBudget(RPC_SENT_PER_SECOND, RPC_LARGEST, guests.clock, guests.standings)
+    """Charge every DHT call that comes in, and its answer, to whoever calls."""
+    budget = CallBudget(counters, guests)
     handlers = p2p._client.control.unary_handlers
 
     def charged(handler: Any) -> Any:
         async def serve(request: bytes, peer: Any) -> bytes:
-            caller = str(peer)
-            served = not guests.shown_out(caller) and received.take(caller, len(request))
-            if not (served and sent.take(caller, 0)):
-                counters.add("dht_calls_refused")
-                guests.refused(caller)
-                raise PermissionError("over budget")
-            answer = bytes(await handler(request, peer))
-            sent.owe(caller, len(answer))
-            return answer
+            async def handle() -> bytes:
+                return bytes(await handler(request, peer))
+
+            return await budget.serve(str(peer), len(request), handle)
 
         return serve
 

@@ -1,6 +1,6 @@
 """One p2pd process and the DHT node that speaks through it: the only file that imports hivemind.
 
-Nothing here decides or retries; :mod:`swarm.transport.hivemind.transport` does. A node lives as
+Nothing here decides or retries; :mod:`swarm.transport.node_transport` does. A node lives as
 long as its
 daemon: after the daemon's death :meth:`HivemindNode.start` makes another with the same identity,
 port, DHT id and records.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,17 +21,15 @@ from swarm.common.counters import Counters
 from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
 from swarm.transport.hivemind.client import expect_hang_ups, limit_calls, take_streams
-from swarm.transport.hivemind.records import RecordGate, StrictSerializer
 from swarm.transport.hivemind.routing import guard_routing
-from swarm.transport.hivemind.settings import NodeSettings
-from swarm.transport.hivemind.storage import BoundedStorage
-from swarm.transport.machine import DETACHED, DaemonFailed, with_port_of
+from swarm.transport.machine import DETACHED, DaemonFailed, sweep_sockets, with_port_of
+from swarm.transport.node import StreamHandler
+from swarm.transport.records import RecordGate, StrictSerializer
+from swarm.transport.settings import NodeSettings
+from swarm.transport.storage import BoundedStorage
 from swarm.transport.transport import PeerUnreachable, Refused
 
 logger = logging.getLogger(__name__)
-
-StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""(peer id, reader, writer) of an incoming stream."""
 
 RPC_SECONDS = 1.5
 STOP_SECONDS = 5.0
@@ -65,6 +62,7 @@ class HivemindNode:
         from hivemind.utils.logging import use_hivemind_log_handler
 
         guests = guests or Guests(SystemClock(), counters)
+        sweep_sockets()
         use_hivemind_log_handler("nowhere")
         logging.addLevelName(logging.WARNING, "WARNING")
         serializer = StrictSerializer(DictionaryDHTValue)

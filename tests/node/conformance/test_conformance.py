@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from node.conformance import protobuf
 from node.conformance.case import Finding
 from node.conformance.trial import CASES, look_at
 from protocol.codec import encode
@@ -20,6 +19,7 @@ from protocol.manifest import sign_manifest
 from protocol.messages import GOSSIP_STREAM, MANIFEST_STREAM, PULL_STREAM, PullStatus
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import Limits
 from tests.swarm.network_parts import FOUNDER, Node, identity, manifest

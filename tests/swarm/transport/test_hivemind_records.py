@@ -5,7 +5,7 @@ from __future__ import annotations
 from hivemind.dht.storage import DictionaryDHTValue
 
 from swarm.common.counters import Counters
-from swarm.transport.hivemind.records import (
+from swarm.transport.records import (
     FRESH_SECONDS,
     REMEMBERED_CHECKS,
     DictionaryRecord,

@@ -15,9 +15,9 @@ import pytest
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
-from swarm.transport.hivemind.supervisor import WATCH_SECONDS
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.machine import PortTaken
+from swarm.transport.supervisor import WATCH_SECONDS
 from swarm.transport.transport import (
     ClockSkew,
     Limits,

@@ -1,7 +1,7 @@
 """As much of protobuf's encoding as the calls of the hash table take, from their field numbers.
 
-Written from the numbers in ``docs/protocol.md``, so that these are what is tried, and not what a
-library's schema happens to say.
+Written from the numbers in ``docs/protocol.md``, so that these are what is spoken and tried, and
+not what a library's schema happens to say.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+
+from swarm.transport.framing import varint
 
 Field = bool | int | float | bytes
 Fields = dict[int, list[Field]]
@@ -36,6 +38,8 @@ def decode(data: bytes) -> Fields:
         if kind == _VARINT:
             value, at = _varint(data, at)
         elif kind == _DOUBLE:
+            if len(data) < at + 8:
+                raise ValueError("a double that ends early")
             (value,), at = struct.unpack_from("<d", data, at), at + 8
         elif kind == _BYTES:
             size, at = _varint(data, at)
@@ -46,6 +50,23 @@ def decode(data: bytes) -> Fields:
             raise ValueError(f"unexpected wire type {kind}")
         fields[number].append(value)
     return dict(fields)
+
+
+def doubles(values: Sequence[Field]) -> list[float]:
+    """Of a repeated field of doubles, packed or not.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found: list[float] = []
+    for value in values:
+        if isinstance(value, bytes):
+            if len(value) % 8:
+                raise ValueError("doubles that end early")
+            found += struct.unpack(f"<{len(value) // 8}d", value)
+        else:
+            found.append(float(value))
+    return found
 
 
 def varints(values: Sequence[Field]) -> list[int]:
@@ -64,25 +85,17 @@ def varints(values: Sequence[Field]) -> list[int]:
 
 def _encode(number: int, value: Field | Sequence[Field]) -> bytes:
     if isinstance(value, bytes):
-        return _number(number << 3 | _BYTES) + _number(len(value)) + value
+        return varint(number << 3 | _BYTES) + varint(len(value)) + value
     if isinstance(value, bool | int):
-        return _number(number << 3 | _VARINT) + _number(int(value))
+        return varint(number << 3 | _VARINT) + varint(int(value))
     if isinstance(value, float):
-        return _number(number << 3 | _DOUBLE) + struct.pack("<d", value)
+        return varint(number << 3 | _DOUBLE) + struct.pack("<d", value)
     if value and isinstance(value[0], bytes):
         return b"".join(_encode(number, each) for each in value)
     packed = b"".join(
-        struct.pack("<d", each) if isinstance(each, float) else _number(int(each)) for each in value
+        struct.pack("<d", each) if isinstance(each, float) else varint(int(each)) for each in value
     )
     return _encode(number, packed) if packed else b""
-
-
-def _number(value: int) -> bytes:
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What a hivemind DHT node lets in: strict decoding and checked records.
+"""What a node of the hash table lets in: strict decoding and checked records.
 
 Stand-ins for two parts of ``hivemind.dht`` that trust their peers. They keep the methods that
 its node calls and import nothing of it.

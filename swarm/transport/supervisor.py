@@ -1,4 +1,4 @@
-"""Keeps one p2p daemon running and its peers connected, whatever happens to either."""
+"""Keeps one node running and its peers connected, whatever happens to either."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.transport.guests import Guests
-from swarm.transport.hivemind.node import HivemindNode
-from swarm.transport.hivemind.settings import NodeSettings
-from swarm.transport.machine import check_ports, sweep_sockets
+from swarm.transport.machine import check_ports
+from swarm.transport.node import Launch, Node
 from swarm.transport.peer_cache import PeerCache
 from swarm.transport.redial import Redial
+from swarm.transport.settings import NodeSettings
 from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
 
 logger = logging.getLogger(__name__)
@@ -27,12 +27,12 @@ MAX_SKEW_SECONDS = 3.0
 FIRST_RESTART_PAUSE = 0.5
 LONGEST_RESTART_PAUSE = 30.0
 
-Prepare = Callable[[HivemindNode], Awaitable[None]]
+Prepare = Callable[[Node], Awaitable[None]]
 """Makes a fresh node ready to serve, before it meets anybody."""
 
 
 class Supervisor:
-    """One daemon after another under one identity and port.
+    """One node after another under one identity and port.
 
     Attributes:
         connected: full addresses of the peers connected, by peer id.
@@ -40,6 +40,7 @@ class Supervisor:
 
     def __init__(
         self,
+        launch: Launch,
         settings: NodeSettings,
         peers: Sequence[str],
         cache: PeerCache,
@@ -49,6 +50,7 @@ class Supervisor:
         guests: Guests,
     ) -> None:
         self.connected: dict[str, tuple[str, ...]] = {}
+        self._launch = launch
         self._settings = settings
         self._cache = cache
         self._redial = Redial(peers, cache.load(), clock)
@@ -59,7 +61,7 @@ class Supervisor:
         guests.show_out = self._show_out
         self._unreachable: set[str] = set()
         self._leaving: set[str] = set()
-        self._node: HivemindNode | None = None
+        self._node: Node | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -67,7 +69,7 @@ class Supervisor:
         return self._node is not None
 
     @property
-    def node(self) -> HivemindNode:
+    def node(self) -> Node:
         """The present node.
 
         Raises:
@@ -78,14 +80,13 @@ class Supervisor:
         return self._node
 
     async def start(self) -> None:
-        """Bring the daemon up and dial the peers known; without an answer, go on alone.
+        """Bring the node up and dial the peers known; without an answer, go on alone.
 
         Raises:
             PortTaken, DaemonFailed
             ClockSkew: every peer that answered disagrees with this machine's clock.
         """
         check_ports(self._settings.listen)
-        sweep_sockets()
         self._node = await self._start_node(None)
         self._settings = self._node.at_same_port(self._settings)
         try:
@@ -99,7 +100,7 @@ class Supervisor:
         self.spawn(self._watch())
 
     async def close(self) -> None:
-        """Stop the daemon and everything that would restart it."""
+        """Stop the node and everything that would restart it."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -180,7 +181,7 @@ class Supervisor:
                     dialling = self.spawn(self._dial_missing())
             except (TransportError, OSError, EOFError) as error:
                 self._counters.add("watch_failed")
-                logger.info("the daemon does not tell its peers: %s", error)
+                logger.info("the node does not tell its peers: %s", error)
             if turn % CACHE_EVERY == 0:
                 self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
                 self._redial.remember(self._cache.addresses)
@@ -193,7 +194,7 @@ class Supervisor:
             logger.info("dialling broke off: %s", error)
 
     async def _supervise(self) -> None:
-        """Whenever the daemon dies, start it again as it was and dial whom it knew."""
+        """Whenever the node dies, start it again as it was and dial whom it knew."""
         while True:
             dead = self.node
             reason = await dead.wait_dead()
@@ -206,7 +207,7 @@ class Supervisor:
             await self._prepare(self._node)
             await self._dial(known)
 
-    async def _restart(self, dead: HivemindNode) -> HivemindNode:
+    async def _restart(self, dead: Node) -> Node:
         pause = FIRST_RESTART_PAUSE
         while True:
             try:
@@ -216,10 +217,10 @@ class Supervisor:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RESTART_PAUSE)
 
-    async def _start_node(self, dead: HivemindNode | None) -> HivemindNode:
+    async def _start_node(self, dead: Node | None) -> Node:
         """A new node; when cancelled meanwhile, one that is stopped again rather than lost."""
         starting = asyncio.ensure_future(
-            HivemindNode.start(self._settings, self._counters, dead, self._guests)
+            self._launch(self._settings, self._counters, dead, self._guests)
         )
         try:
             return await asyncio.shield(starting)
@@ -236,7 +237,7 @@ class Supervisor:
     async def _disconnect(self, peer: str) -> None:
         try:
             await self.node.disconnect(peer)
-        except Exception as error:  # noqa: BLE001 - hivemind's and the daemon's
+        except Exception as error:  # noqa: BLE001 - the library's and the daemon's
             logger.info("peer %s was not disconnected: %s", peer, error)
         finally:
             self._leaving.discard(peer)

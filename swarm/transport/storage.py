@@ -1,6 +1,6 @@
-"""A hivemind node's share of the hash table: so many keys, so many records, drawn by lot.
+"""A node's share of the hash table: so many keys, so many records, drawn by lot.
 
-Imports nothing of hivemind, whose own storage it wraps.
+Wraps hivemind's own storage, of which it imports nothing, or one that has its methods.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from swarm.common.bounded import Bounded, lot, rank_of
 from swarm.common.counters import Counters
 from swarm.transport.guests import Guests
-from swarm.transport.hivemind.records import MAX_SUBKEYS
+from swarm.transport.records import MAX_SUBKEYS
 
 MAX_KEYS = 256
 MAX_RECORDS = 16_384

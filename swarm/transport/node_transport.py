@@ -1,0 +1,235 @@
+"""The swarm over a supervised node: its hash table for records, its streams for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from swarm.common.clock import Clock, SystemClock
+from swarm.common.counters import Counters
+from swarm.common.known_peers import Standing
+from swarm.transport.guests import Guests
+from swarm.transport.node import Launch, Node, StreamHandler
+from swarm.transport.peer_cache import PeerCache
+from swarm.transport.service import Service
+from swarm.transport.settings import NodeSettings
+from swarm.transport.streams import ask, serve
+from swarm.transport.supervisor import Supervisor
+from swarm.transport.transport import (
+    MINIMUM_RATE,
+    OPENING_SECONDS,
+    DeadlineExceeded,
+    Handler,
+    Limits,
+    PeerUnreachable,
+    RecordCheck,
+    Refusal,
+    TransportError,
+    check_size,
+)
+
+logger = logging.getLogger(__name__)
+
+LOOKUP_SECONDS = 10.0
+
+
+class NodeTransport:
+    """:class:`swarm.transport.transport.Transport` over a supervised node.
+
+    Args:
+        launch: starts a node.
+        identity: libp2p private key file, as :class:`protocol.identity.Identity` writes it.
+        listen: multiaddresses; a port 0 is drawn once and kept over restarts of the node.
+        announce: multiaddresses told to others in place of the ones listened on.
+        peers: full multiaddresses of bootstrap peers, dialled until they answer.
+        relay: let the bootstrap peers relay for this node when it cannot be reached.
+        start_timeout: seconds for the node to come up.
+        peer_cache: file of peers met before.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        identity: Path,
+        *,
+        listen: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
+        announce: Sequence[str] = (),
+        peers: Sequence[str] = (),
+        relay: bool = False,
+        start_timeout: float = 30.0,
+        peer_cache: Path | None = None,
+        clock: Clock | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        relays = tuple(peers) if relay else ()
+        settings = NodeSettings(identity, tuple(listen), tuple(announce), relays, start_timeout)
+        self._counters = counters or Counters()
+        self._guests = Guests(clock or SystemClock(), self._counters)
+        self._services: dict[str, Service] = {}
+        self._check: RecordCheck | None = None
+        self._bytes_in = 0
+        self._bytes_out = 0
+        self._supervisor = Supervisor(
+            launch,
+            settings,
+            peers,
+            PeerCache(peer_cache),
+            self._prepare,
+            self._guests.clock,
+            self._counters,
+            self._guests,
+        )
+
+    @property
+    def node(self) -> Any:
+        """The node below, a :class:`swarm.transport.node.Node`; another one after each failure."""
+        return self._supervisor.node
+
+    @property
+    def peer_id(self) -> str:
+        return self._supervisor.node.peer_id
+
+    @property
+    def bytes_in(self) -> int:
+        return self._bytes_in
+
+    @property
+    def bytes_out(self) -> int:
+        return self._bytes_out
+
+    async def start(self) -> None:
+        """Bring the node up and dial the peers known; without an answer, go on alone.
+
+        Raises:
+            PortTaken, DaemonFailed
+            ClockSkew: every peer that answered disagrees with this machine's clock.
+        """
+        await self._supervisor.start()
+
+    async def close(self) -> None:
+        await self._supervisor.close()
+
+    def addresses(self) -> tuple[str, ...]:
+        return self._supervisor.node.addresses
+
+    async def connect(self, address: str) -> str:
+        return await self._supervisor.connect(address)
+
+    def peers(self) -> tuple[str, ...]:
+        return tuple(sorted(self._supervisor.connected))
+
+    @property
+    def daemon(self) -> int | None:
+        """Process id of the daemon; None while there is none."""
+        return self._supervisor.node.daemon if self._supervisor.started else None
+
+    def state(self) -> dict[str, Any]:
+        """What others ask of it, as it is now; before the start and after the end less."""
+        state: dict[str, Any] = {"bytes_in": self._bytes_in, "bytes_out": self._bytes_out}
+        if self._supervisor.started:
+            state |= {
+                "peer_id": self.peer_id,
+                "addresses": self.addresses(),
+                "peers": self.peers(),
+            }
+        return state
+
+    def use_validator(self, check: RecordCheck) -> None:
+        self._check = check
+        if self._supervisor.started:
+            self._supervisor.node.gate.check = check
+
+    def use_standing(self, standing: Standing) -> None:
+        self._guests.standings.use(standing)
+
+    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
+        check_size(value)
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                return await self._supervisor.node.store(key, subkey, value, expiry)
+        except Exception as error:  # noqa: BLE001
+            self._lookup_failed("store", error)
+            return False
+
+    async def read(self, key: str) -> dict[bytes, bytes]:
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                return await self._supervisor.node.read(key)
+        except Exception as error:  # noqa: BLE001
+            self._lookup_failed("read", error)
+            return {}
+
+    async def request(
+        self,
+        peer: str,
+        protocol: str,
+        payload: bytes,
+        *,
+        limit: int,
+        deadline: float,
+        minimum_rate: float = MINIMUM_RATE,
+    ) -> bytes:
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(deadline):
+                reader, writer = await self._open(peer, protocol)
+                self._bytes_out += len(payload)
+                answer = await ask(
+                    reader, writer, payload, peer=peer, limit=limit, minimum_rate=minimum_rate
+                )
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"peer {peer} did not answer within {deadline:g} s") from error
+        except (OSError, EOFError, ValueError) as error:
+            raise PeerUnreachable(f"no stream to peer {peer}: {error}") from error
+        finally:
+            if writer is not None:
+                writer.close()
+        self._bytes_in += len(answer)
+        return answer
+
+    async def _open(
+        self, peer: str, protocol: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            async with asyncio.timeout(OPENING_SECONDS):
+                return await self._supervisor.node.open_stream(peer, protocol)
+        except TimeoutError as error:
+            raise PeerUnreachable(
+                f"no stream to peer {peer} within {OPENING_SECONDS:g} s"
+            ) from error
+
+    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
+        self._services[protocol] = Service(protocol, handler, limits, self._counters, self._guests)
+        if self._supervisor.started:
+            added = self._supervisor.node.add_handler(protocol, self._stream_handler(protocol))
+            self._supervisor.spawn(added)
+
+    async def _prepare(self, node: Node) -> None:
+        node.gate.check = self._check
+        for protocol in self._services:
+            await node.add_handler(protocol, self._stream_handler(protocol))
+
+    def _stream_handler(self, protocol: str) -> StreamHandler:
+        async def on_stream(
+            peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            try:
+                received, sent = await serve(reader, writer, self._services[protocol], peer)
+                self._bytes_in += received
+                self._bytes_out += sent
+            except Refusal as refusal:
+                logger.debug("%s from %s refused: %s", protocol, peer, refusal.reason)
+            except TransportError as error:
+                self._counters.add("streams_lost", protocol=protocol, reason=error.code)
+                logger.debug("%s: %s", protocol, error)
+            finally:
+                writer.close()
+
+        return on_stream
+
+    def _lookup_failed(self, call: str, error: Exception) -> None:
+        self._counters.add("dht_failed", call=call)
+        logger.warning("DHT %s failed: %s: %s", call, type(error).__name__, error)
