@@ -71,6 +71,9 @@ class Node(Protocol):
     async def call(self, peer: str, name: str, request: bytes) -> bytes:
         """What a peer's handler of that name answers; :class:`Refused` where it does not."""
 
+    def stand_still(self, seconds: float) -> None:
+        """Let the threads that it has of its own stand still for a while."""
+
     async def wait_dead(self) -> str:
         """Return when it has failed, with what happened."""
 

@@ -126,6 +126,11 @@ class NodeTransport:
         """Process id of the daemon; None while there is none."""
         return self._supervisor.node.daemon if self._supervisor.started else None
 
+    def stand_still(self, seconds: float) -> None:
+        """Let the threads that the node has of its own stand still for a while."""
+        if self._supervisor.started:
+            self._supervisor.node.stand_still(seconds)
+
     def state(self) -> dict[str, Any]:
         """What others ask of it, as it is now; before the start and after the end less."""
         state: dict[str, Any] = {"bytes_in": self._bytes_in, "bytes_out": self._bytes_out}

@@ -1,7 +1,8 @@
 """The network as the swarm sees it: small signed records to all, request and answer to one.
 
-Two implementations keep this contract: :mod:`swarm.transport.hivemind.transport` over real p2p
-daemons and :mod:`swarm.transport.memory` inside a process on a virtual clock.
+Three implementations keep this contract: :mod:`swarm.transport.hivemind.transport` over real p2p
+daemons, :mod:`swarm.transport.libp2p.transport` without one, and :mod:`swarm.transport.memory`
+inside a process on a virtual clock.
 """
 
 # The names say what happened and need no suffix.

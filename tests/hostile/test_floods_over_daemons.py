@@ -27,6 +27,7 @@ from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
 from tests.swarm.network_parts import Node, identity, manifest
+from tests.swarm.transport.over import APART_LIBP2P
 
 pytestmark = pytest.mark.processes
 
@@ -105,7 +106,7 @@ async def answered(anna: Node, ben: Node) -> int:
     return done
 
 
-KINDS = pytest.mark.parametrize("kind", [HivemindTransport, ApartTransport])
+KINDS = pytest.mark.parametrize("kind", [HivemindTransport, ApartTransport, APART_LIBP2P])
 
 
 @KINDS

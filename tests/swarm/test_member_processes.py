@@ -19,6 +19,7 @@ from swarm.common.counters import Counters
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
 from tests.swarm.network_parts import Node, identity, manifest
+from tests.swarm.transport.over import APART_LIBP2P
 
 pytestmark = pytest.mark.processes
 
@@ -66,7 +67,7 @@ def daemons() -> set[int]:
     return {p.pid for p in psutil.Process().children(recursive=True) if p.name() == "p2pd"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, APART_LIBP2P])
 def test_two_members_pool_each_others_groups(kind: Kind, tmp_path: Path) -> None:
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", tmp_path, kind=kind))

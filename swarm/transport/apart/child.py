@@ -10,6 +10,8 @@ import asyncio
 import logging
 import os
 import threading
+import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from swarm.common.processes import socket_at_stdin
 from swarm.common.repeats import Repeats
 from swarm.transport.apart.link import Link
 from swarm.transport.apart.thrift import be_thrifty
-from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.node_transport import NodeTransport
 from swarm.transport.record_rule import RecordRule
 from swarm.transport.transport import Limits
 
@@ -33,7 +35,7 @@ class Child:
         self.counters = Counters()
         self._counted: dict[str, float] = {}
         self._state: dict[str, Any] = {}
-        self._transport: HivemindTransport | None = None
+        self._transport: NodeTransport | None = None
         methods = (
             self.open,
             self.start,
@@ -49,14 +51,21 @@ class Child:
         self.link = Link(reader, writer, {method.__name__: method for method in methods})
 
     @property
-    def transport(self) -> HivemindTransport:
+    def transport(self) -> NodeTransport:
         assert self._transport is not None, "open comes first"
         return self._transport
 
-    def open(self, log_level: int, identity: str, peer_cache: str | None, **settings: Any) -> None:
-        """Make the transport; other arguments as :class:`HivemindTransport` takes them."""
+    def open(
+        self, over: str, log_level: int, identity: str, peer_cache: str | None, **settings: Any
+    ) -> None:
+        """Make the transport.
+
+        Args:
+            over: its class, as ``"module:name"``, which takes the other arguments.
+        """
         logging.getLogger("swarm").setLevel(log_level)
-        self._transport = HivemindTransport(
+        module, _, name = over.partition(":")
+        self._transport = getattr(import_module(module), name)(
             Path(identity),
             peer_cache=Path(peer_cache) if peer_cache else None,
             **settings,
@@ -109,6 +118,12 @@ class Child:
         """Process id of the daemon; None while there is none."""
         return self._transport.daemon if self._transport else None
 
+    def stand_still(self, seconds: float) -> None:
+        """Stand still for a while, with every thread that works."""
+        if self._transport is not None:
+            self._transport.stand_still(seconds)
+        time.sleep(seconds)  # so that the loop stands still as well
+
     def look(self) -> None:
         """Tell the parent what has changed since it was last told."""
         if self._transport is None:
@@ -158,7 +173,7 @@ async def main() -> None:
     handler.addFilter(Repeats(SystemClock()))
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     looking = asyncio.ensure_future(child.look_again())
-    thrifty = asyncio.ensure_future(be_thrifty(child.daemon, child.counters))
+    thrifty = asyncio.ensure_future(be_thrifty(child.daemon, child.counters, child.stand_still))
     try:
         await child.link.run()
     finally:

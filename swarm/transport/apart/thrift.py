@@ -91,13 +91,18 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-async def be_thrifty(daemon: Callable[[], int | None], counters: Counters) -> None:
+async def be_thrifty(
+    daemon: Callable[[], int | None],
+    counters: Counters,
+    stand_still: Callable[[float], None] = time.sleep,
+) -> None:
     """Keep this process and its daemon within their share of the machine, until cancelled.
 
     On Linux only: elsewhere nothing ends a daemon that stands still when its parent is killed.
 
     Args:
         daemon: its process id; None while there is none.
+        stand_still: has this process stand still for so many seconds.
     """
     if sys.platform != "linux":
         return
@@ -111,7 +116,7 @@ async def be_thrifty(daemon: Callable[[], int | None], counters: Counters) -> No
         if pause:
             counters.add("network_paused_seconds", pause)
             with standing_still(meter.daemon):
-                time.sleep(pause)  # so that the loop stands still as well
+                stand_still(pause)
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from swarm.common.counters import Counters
 from swarm.common.known_peers import REMEMBERED_SECONDS, OwnFirst, Standing
 from swarm.transport.apart.link import LinkLost
 from swarm.transport.apart.process import Process
+from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.machine import DaemonFailed, with_port_of
-from swarm.transport.node_transport import LOOKUP_SECONDS
+from swarm.transport.node_transport import LOOKUP_SECONDS, NodeTransport
 from swarm.transport.record_rule import RecordRule
 from swarm.transport.transport import (
     MINIMUM_RATE,
@@ -42,8 +43,7 @@ LONGEST_PAUSE = 30.0
 
 
 class ApartTransport:
-    """:class:`swarm.transport.transport.Transport`, a :class:`HivemindTransport` in another
-    process.
+    """:class:`swarm.transport.transport.Transport`, a :class:`NodeTransport` in another process.
 
     Whatever strangers send is read, decoded, checked and refused there; this process answers the
     requests that were let in. A process that dies is replaced by another of the same identity and
@@ -51,7 +51,8 @@ class ApartTransport:
     :class:`OwnFirst`, as those can be told to another process.
 
     Args:
-        As of :class:`HivemindTransport`.
+        over: the kind of it.
+        identity, others: as of :class:`NodeTransport`.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class ApartTransport:
         start_timeout: float = 30.0,
         peer_cache: Path | None = None,
         counters: Counters | None = None,
+        over: type[NodeTransport] = HivemindTransport,
     ) -> None:
         self._settings: dict[str, Any] = {
+            "over": f"{over.__module__}:{over.__qualname__}",
             "identity": str(identity),
             "listen": tuple(listen),
             "announce": tuple(announce),

@@ -265,6 +265,9 @@ class HivemindNode:
 
         await self.p2p._client.disconnect(PeerID.from_base58(peer))
 
+    def stand_still(self, seconds: float) -> None:
+        """It has no thread of its own; whoever may stop the daemon does so from outside."""
+
     async def wait_dead(self) -> str:
         """Return when the daemon has exited or hung up, with what happened."""
         exited = asyncio.ensure_future(self.p2p._child.wait())

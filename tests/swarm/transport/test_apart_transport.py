@@ -19,7 +19,9 @@ from swarm.common.counters import Counters
 from swarm.transport.apart.link import Link, LinkLost
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.libp2p.transport import Libp2pTransport
 from swarm.transport.machine import PortTaken
+from swarm.transport.node_transport import NodeTransport
 from swarm.transport.transport import (
     Limits,
     PeerUnreachable,
@@ -29,6 +31,7 @@ from swarm.transport.transport import (
     ResponseTooLarge,
     TransportError,
 )
+from tests.swarm.transport.over import OVER
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 ECHO = "swarm-node/test/echo"
@@ -162,9 +165,10 @@ def network_processes() -> list[psutil.Process]:
     return [p for p in below if p.name() == "p2pd" or "swarm.transport.apart.child" in p.cmdline()]
 
 
+@OVER
 @pytest.mark.processes
 def test_requests_and_errors_cross_to_the_network_process_and_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    over: type[NodeTransport], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def echo(peer: str, request: bytes) -> bytes:
         if request == b"no":
@@ -175,7 +179,9 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(
 
     async def scenario() -> None:
         counters = Counters()
-        anna = ApartTransport(identity(tmp_path, "anna"), listen=LOOPBACK, counters=counters)
+        anna = ApartTransport(
+            identity(tmp_path, "anna"), listen=LOOPBACK, counters=counters, over=over
+        )
         with pytest.raises(PeerUnreachable, match="not started"):
             _ = anna.peer_id
         with pytest.raises(PeerUnreachable, match="not started"):
@@ -214,7 +220,7 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(
             with pytest.raises(TypeError, match="OwnFirst"):
                 anna.use_standing(lambda author: 1.0)
             taken = anna.addresses()[0].split("/p2p/")[0]
-            other = ApartTransport(identity(tmp_path, "other"), listen=(taken,))
+            other = ApartTransport(identity(tmp_path, "other"), listen=(taken,), over=over)
             with pytest.raises(PortTaken, match="choose another port"):
                 await other.start()
             async with asyncio.timeout(10):
@@ -237,13 +243,16 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(
 REFUSED = "requests_refused{protocol=swarm-node/test/echo,reason=not_today}"
 
 
+@OVER
 @pytest.mark.processes
-def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
+def test_a_start_that_is_given_up_leaves_no_process(
+    over: type[NodeTransport], tmp_path: Path
+) -> None:
     async def scenario() -> None:
-        anna = ApartTransport(identity(tmp_path, "anna"), listen=LOOPBACK)
+        anna = ApartTransport(identity(tmp_path, "anna"), listen=LOOPBACK, over=over)
         starting = asyncio.ensure_future(anna.start())
         async with asyncio.timeout(60):
-            while not any(p.name() == "p2pd" for p in network_processes()):
+            while not begun(over):
                 await asyncio.sleep(0.02)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -253,13 +262,23 @@ def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def begun(over: type[NodeTransport]) -> bool:
+    """Whether a network's process is there, and has come as far as its daemon where it has one."""
+    processes = network_processes()
+    return any(over is Libp2pTransport or p.name() == "p2pd" for p in processes)
+
+
 WAITING = """
 import asyncio, sys
 from pathlib import Path
 from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.libp2p.transport import Libp2pTransport
 
 async def main():
-    await ApartTransport(Path(sys.argv[1]), listen=("/ip4/127.0.0.1/tcp/0",)).start()
+    over = {k.__name__: k for k in (HivemindTransport, Libp2pTransport)}[sys.argv[2]]
+    listen = ("/ip4/127.0.0.1/tcp/0",)
+    await ApartTransport(Path(sys.argv[1]), listen=listen, over=over).start()
     print("up", flush=True)
     await asyncio.Event().wait()
 
@@ -267,12 +286,13 @@ asyncio.run(main())
 """
 
 
+@OVER
 @pytest.mark.processes
-def test_a_node_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WAITING, str(identity(tmp_path, "anna"))]
+def test_a_node_that_is_killed_leaves_no_process(over: type[NodeTransport], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WAITING, str(identity(tmp_path, "anna")), over.__name__]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None and node.stdout.readline() == "up\n"
         left = network_processes()
-        assert len(left) == 2
+        assert len(left) == (2 if over is HivemindTransport else 1)
         node.send_signal(signal.SIGKILL)
     assert not psutil.wait_procs(left, timeout=20)[1]

@@ -1,4 +1,4 @@
-"""The transport over real p2p daemons, each test on its own event loop."""
+"""What every transport over real connections does, each test on its own event loop."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,9 @@ import pytest
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.libp2p.transport import Libp2pTransport
 from swarm.transport.machine import PortTaken
+from swarm.transport.node_transport import NodeTransport
 from swarm.transport.supervisor import WATCH_SECONDS
 from swarm.transport.transport import (
     ClockSkew,
@@ -53,20 +56,67 @@ def daemons() -> set[int]:
     return {p.pid for p in psutil.Process().children(recursive=True) if p.name() == "p2pd"}
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Of sockets only this process's own are looked for: other swarms may run beside it."""
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "libp2p"]
+
+
+class Swarm:
+    """Makes transports with identities in one folder and closes them all."""
+
+    def __init__(self, folder: Path, kind: type[NodeTransport]) -> None:
+        self.folder = folder
+        self.kind = kind
+        self.open: list[NodeTransport] = []
+
+    async def member(self, name: str, check: Callable[[RecordView], bool] | None = None, **options):
+        key = self.folder / f"{name}.key"
+        if not key.exists():
+            Identity.create(key)
+        transport = self.kind(key, **{"listen": LOOPBACK, **options})
+        transport.use_validator(check or (lambda record: True))
+        await transport.start()
+        self.open.append(transport)
+        return transport
+
+    async def close(self) -> None:
+        await asyncio.gather(*(transport.close() for transport in self.open))
+
+
+@pytest.fixture(
+    params=[
+        HivemindTransport,
+        pytest.param(Libp2pTransport, marks=pytest.mark.alone("libp2p")),
+    ]
+)
+def in_swarm(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs ``scenario(swarm)`` on a fresh loop; nothing of it is left behind.
+
+    Of sockets only this process's own are looked for: other swarms may run beside it.
+    """
     named: list[str] = []
 
     def token(size: int) -> str:
         named.append(os.urandom(size).hex())
         return named[-1]
 
-    monkeypatch.setattr("hivemind.p2p.p2p_daemon.secrets.token_urlsafe", token)
-    yield
-    assert not daemons()
-    left = [path for name in named for path in Path("/tmp").glob(f"hivemind-p2p*{name}.sock")]
-    assert not [path for path in left if nobody_listens(path)]
+    if request.param is HivemindTransport:
+        monkeypatch.setattr("hivemind.p2p.p2p_daemon.secrets.token_urlsafe", token)
+
+    def run(scenario) -> None:
+        async def whole() -> None:
+            swarm = Swarm(tmp_path, request.param)
+            try:
+                await scenario(swarm)
+            finally:
+                await swarm.close()
+
+        asyncio.run(whole())
+        assert not daemons()
+        assert not threads()
+        left = [path for name in named for path in Path("/tmp").glob(f"hivemind-p2p*{name}.sock")]
+        assert not [path for path in left if nobody_listens(path)]
+
+    return run
 
 
 def nobody_listens(path: Path) -> bool:
@@ -80,48 +130,18 @@ def nobody_listens(path: Path) -> bool:
     return False
 
 
-class Swarm:
-    """Makes transports with identities in one folder and closes them all."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.open: list[HivemindTransport] = []
-
-    async def member(self, name: str, check: Callable[[RecordView], bool] | None = None, **options):
-        key = self.folder / f"{name}.key"
-        if not key.exists():
-            Identity.create(key)
-        transport = HivemindTransport(key, **{"listen": LOOPBACK, **options})
-        transport.use_validator(check or (lambda record: True))
-        await transport.start()
-        self.open.append(transport)
-        return transport
-
-    async def close(self) -> None:
-        await asyncio.gather(*(transport.close() for transport in self.open))
-
-
-@pytest.fixture
-def in_swarm(tmp_path: Path):
-    """Runs ``scenario(swarm)`` on a fresh loop."""
-
-    def run(scenario) -> None:
-        async def whole() -> None:
-            swarm = Swarm(tmp_path)
-            try:
-                await scenario(swarm)
-            finally:
-                await swarm.close()
-
-        asyncio.run(whole())
-
-    return run
-
-
 async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.05)
+
+
+async def break_down(transport: NodeTransport) -> None:
+    """End what a transport stands on: its daemon, or its thread where it has none."""
+    if transport.daemon:
+        os.kill(transport.daemon, signal.SIGKILL)
+    else:
+        await transport.node.stop()
 
 
 def echo_on(transport: Transport) -> None:
@@ -184,22 +204,22 @@ def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(in_swarm) -
     in_swarm(scenario)
 
 
-def test_a_killed_daemon_comes_back_with_the_same_identity_port_and_handlers(in_swarm) -> None:
+def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(in_swarm) -> None:
     async def scenario(swarm: Swarm) -> None:
         counters = Counters()
         anna = await swarm.member("anna", counters=counters)
-        before = daemons()
         bert = await swarm.member("bert", peers=anna.addresses())
         echo_on(anna)
         addresses, peer = anna.addresses(), anna.peer_id
         await anna.store("k", b"anna", b"kept", time.time() + 60)
 
-        os.kill(next(iter(before)), signal.SIGKILL)
+        failed = anna.node
+        await break_down(anna)
         await until(lambda: counters.snapshot().get("daemon_restarts"))
         await until(lambda: anna.peers() == (bert.peer_id,))
 
         assert (anna.peer_id, anna.addresses()) == (peer, addresses)
-        assert before.isdisjoint(daemons())
+        assert anna.node is not failed
         answer = await bert.request(peer, ECHO, b"again", limit=100, deadline=10)
         assert answer.endswith(b"again")
         assert await anna.read("k") == {b"anna": b"kept"}
@@ -254,7 +274,7 @@ def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(in
     in_swarm(scenario)
 
 
-def test_a_taken_port_is_said_before_a_daemon_starts(in_swarm) -> None:
+def test_a_taken_port_is_said_before_anything_starts(in_swarm) -> None:
     async def scenario(swarm: Swarm) -> None:
         anna = await swarm.member("anna")
         taken = anna.addresses()[0].split("/p2p/")[0]
@@ -273,13 +293,48 @@ def test_a_clock_ten_seconds_off_is_said_at_the_start(in_swarm) -> None:
     in_swarm(scenario)
 
 
-def test_a_start_that_is_given_up_leaves_no_daemon(in_swarm) -> None:
+def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        answered = asyncio.Event()
+
+        async def large(peer: str, request: bytes) -> bytes:
+            answered.set()
+            return bytes(4 << 20)
+
+        anna.handle(ECHO + "/large", large, Limits(64, concurrent=8, concurrent_per_peer=4))
+        echo_on(anna)
+        bert = await swarm.member("bert", peers=anna.addresses())
+        _, writer = await bert.node.open_stream(anna.peer_id, ECHO + "/large")
+        writer.write(bytes(4))
+        await answered.wait()
+        answer = await bert.request(anna.peer_id, ECHO, bytes(1 << 19), limit=1 << 20, deadline=10)
+        assert len(answer) > 1 << 19
+        writer.close()
+
+    in_swarm(scenario)
+
+
+def test_a_peer_that_is_only_known_by_name_is_found_through_another(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        bert = await swarm.member("bert", peers=anna.addresses())
+        echo_on(bert)
+        carl = await swarm.member("carl")
+        await carl.connect(anna.addresses()[0])
+        answer = await carl.request(bert.peer_id, ECHO, b"found", limit=100, deadline=10)
+        assert answer == carl.peer_id.encode() + b":found"
+
+    in_swarm(scenario)
+
+
+def test_a_start_that_is_given_up_leaves_nothing(in_swarm) -> None:
     async def scenario(swarm: Swarm) -> None:
         starting = asyncio.ensure_future(swarm.member("anna"))
-        await until(daemons)
+        await until(lambda: daemons() or threads())
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        assert not daemons()
+        await until(lambda: not daemons() and not threads())
 
     in_swarm(scenario)

@@ -1,0 +1,46 @@
+"""Where peers listen, as they or others said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from secrets import token_bytes
+
+from swarm.common.bounded import Bounded, lot
+from swarm.transport.libp2p.addresses import place_of
+
+MAX_PEERS = 4096
+MOST_EACH = 8
+
+
+class Book:
+    """A few addresses of each of a bounded number of peers, those that answered first."""
+
+    def __init__(self) -> None:
+        secret = token_bytes(32)
+        self._known: Bounded[str, dict[str, None]] = Bounded(
+            MAX_PEERS, lambda peer: lot(secret, peer.encode())
+        )
+
+    def of(self, peer: str) -> tuple[str, ...]:
+        """Addresses of a peer, without its id."""
+        return tuple(self._known.get(peer) or ())
+
+    def answered(self, peer: str, address: str) -> None:
+        """Note an address at which a peer was met."""
+        self._note(peer, [address, *self.of(peer)])
+
+    def told(self, peer: str, addresses: Iterable[str]) -> None:
+        """Note what a peer, or somebody else, says."""
+        self._note(peer, [*self.of(peer), *addresses])
+
+    def _note(self, peer: str, addresses: Iterable[str]) -> None:
+        usable = [address for address in dict.fromkeys(addresses) if _usable(address)]
+        if usable:
+            self._known.put(peer, dict.fromkeys(usable[:MOST_EACH]))
+
+
+def _usable(address: str) -> bool:
+    try:
+        return place_of(address).port > 0
+    except ValueError:
+        return False

@@ -1,0 +1,242 @@
+"""One stream between the two event loops: trio's side sends and receives, asyncio's side is read
+and written like any other stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from swarm.transport.libp2p.trio_thread import TrioThread
+
+if TYPE_CHECKING:
+    import trio
+
+CHUNK = 1 << 16
+AHEAD = 1 << 18
+"""Bytes that may be on their way to asyncio's side."""
+
+LINGER_SECONDS = 75.0
+"""For the other side to take what was sent before its end, and to end its own: a window of a slow
+one. A reset would throw away what it has not read."""
+
+
+class Carried(Protocol):
+    """What a pipe needs of a stream (:class:`swarm.transport.libp2p.stack.Stream`)."""
+
+    async def read(self, most: int) -> bytes: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def reset(self) -> None: ...
+
+
+class Pipe:
+    """Trio's side. Made on either; :meth:`run` on trio's thread, the other methods by posting."""
+
+    def __init__(self, thread: TrioThread) -> None:
+        self._thread = thread
+        self._bridge: Bridge | None = None
+        self._chunks: deque[bytes] = deque()
+        self._ahead = 0
+        self._finished = False
+        self._aborted = False
+        self._wake: trio.Event | None = None
+
+    def attach(self, bridge: Bridge) -> None:
+        """Say whom what comes is for."""
+        self._bridge = bridge
+        self._stir()
+
+    def send(self, data: bytes) -> None:
+        """Take bytes to be sent."""
+        self._chunks.append(data)
+        self._stir()
+
+    def taken(self, count: int) -> None:
+        """Note that so many bytes have been taken over there."""
+        self._ahead -= count
+        self._stir()
+
+    def finish(self) -> None:
+        """End this side once all is sent."""
+        self._finished = True
+        self._stir()
+
+    def abort(self) -> None:
+        """End both sides at once."""
+        self._aborted = True
+        self._stir()
+
+    async def run(self, stream: Carried, begun: bytes) -> None:
+        """Carry bytes both ways until both sides have ended.
+
+        Args:
+            begun: what has been read of the stream already.
+        """
+        import trio
+
+        clean = False
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_abort, nursery.cancel_scope)
+                ended = trio.Event()
+                nursery.start_soon(self._receive, stream, begun, ended)
+                await self._send_all(stream)
+                with trio.move_on_after(LINGER_SECONDS):
+                    await ended.wait()
+                    clean = True
+                nursery.cancel_scope.cancel()
+        except* ConnectionError as errors:
+            self._tell_lost(ConnectionResetError(str(errors.exceptions[0])))
+        finally:
+            if not clean:
+                with trio.CancelScope(shield=True), trio.move_on_after(1.0):
+                    await stream.reset()
+            self._tell_lost(None)
+
+    async def _send_all(self, stream: Carried) -> None:
+        while True:
+            await self._until(lambda: self._chunks or self._finished)
+            if not self._chunks:
+                break
+            data = self._chunks.popleft()
+            await stream.write(data)
+            if self._bridge is not None:
+                self._thread.tell(self._bridge.sent, len(data))
+        await stream.close()
+
+    async def _receive(self, stream: Carried, begun: bytes, ended: trio.Event) -> None:
+        await self._until(lambda: self._bridge is not None)
+        bridge = self._bridge
+        assert bridge is not None
+        data = begun or await stream.read(CHUNK)
+        while data:
+            self._ahead += len(data)
+            self._thread.tell(bridge.received, data)
+            await self._until(lambda: self._ahead < AHEAD)
+            data = await stream.read(CHUNK)
+        self._thread.tell(bridge.received, b"")
+        ended.set()
+
+    async def _watch_abort(self, scope: trio.CancelScope) -> None:
+        await self._until(lambda: self._aborted)
+        scope.cancel()
+
+    async def _until(self, condition: Callable[[], object]) -> None:
+        import trio
+
+        while not condition():
+            if self._wake is None or self._wake.is_set():
+                self._wake = trio.Event()
+            await self._wake.wait()
+
+    def _stir(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
+    def _tell_lost(self, error: Exception | None) -> None:
+        if self._bridge is not None:
+            self._thread.tell(self._bridge.lost, error)
+
+
+class Bridge(asyncio.Transport):
+    """Asyncio's side of a pipe; what was not sent by the time that it is closed is thrown away.
+
+    Attributes:
+        reader, writer: as for any connection.
+    """
+
+    def __init__(self, thread: TrioThread, pipe: Pipe) -> None:
+        super().__init__()
+        loop = asyncio.get_running_loop()
+        self._thread = thread
+        self._pipe = pipe
+        self._unsent = 0
+        self._high = CHUNK
+        self._full = False
+        self._withheld = 0
+        self._paused = False
+        self._closing = False
+        self._gone = False
+        self.reader = asyncio.StreamReader(limit=CHUNK, loop=loop)
+        self._protocol = asyncio.StreamReaderProtocol(self.reader, loop=loop)
+        self._protocol.connection_made(self)
+        self.writer = asyncio.StreamWriter(self, self._protocol, self.reader, loop)
+        thread.post(pipe.attach, self)
+
+    def received(self, data: bytes) -> None:
+        """Take bytes that came; none: the other side has ended."""
+        if self._gone:
+            return
+        if not data:
+            self._protocol.eof_received()
+            return
+        self._protocol.data_received(data)
+        if self._paused:
+            self._withheld += len(data)
+        else:
+            self._thread.post(self._pipe.taken, len(data))
+
+    def sent(self, count: int) -> None:
+        """Note that bytes have left."""
+        self._unsent -= count
+        if self._full and self._unsent <= self._high:
+            self._full = False
+            self._protocol.resume_writing()
+
+    def lost(self, error: Exception | None) -> None:
+        """Note that nothing more comes or goes."""
+        if not self._gone:
+            self._gone = self._closing = True
+            self._protocol.connection_lost(error)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._closing or not data:
+            return
+        self._unsent += len(data)
+        self._thread.post(self._pipe.send, bytes(data))
+        self._note_full()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = CHUNK if high is None else high
+        self._note_full()
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._thread.post(self._pipe.taken, self._withheld)
+        self._withheld = 0
+
+    def is_reading(self) -> bool:
+        return not self._paused
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if self._unsent:
+            self.abort()
+        elif not self._closing:
+            self._closing = True
+            self._thread.post(self._pipe.finish)
+
+    def abort(self) -> None:
+        self._closing = True
+        self._thread.post(self._pipe.abort)
+
+    def _note_full(self) -> None:
+        if not self._full and self._unsent > self._high:
+            self._full = True
+            self._protocol.pause_writing()

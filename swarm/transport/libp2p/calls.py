@@ -1,0 +1,186 @@
+"""Calls of the hash table as hivemind 1.1 writes them (section 10 of the protocol)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from swarm.transport.libp2p import peer_ids
+from swarm.transport.protobuf import Field, Fields, decode, doubles, encode, varints
+from swarm.transport.transport import Refused
+
+PING, FIND, STORE = (f"DHTProtocol.rpc_{name}" for name in ("ping", "find", "store"))
+CALL_ID_BYTES = 16
+NODE_BYTES = 20
+MOST_KEYS = 256
+"""Keys of one find, records of one store: a node that was away hands over what is another's."""
+
+_NOT_FOUND, _DICTIONARY = 0, 2
+_ERROR_BYTES = 200
+
+Neighbour = tuple[bytes, str]
+"""(node id, peer id)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a node says about one key.
+
+    Attributes:
+        value: the packed dictionary of its records; None where it has none.
+        expiration: the latest of theirs, unix seconds.
+        nearest: the nodes it knows nearest to the key, nearest first.
+    """
+
+    value: bytes | None
+    expiration: float
+    nearest: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One record of a store; the subkey is empty where the value is a whole dictionary."""
+
+    key: bytes
+    subkey: bytes
+    value: bytes
+    expiration: float
+
+
+def pack_call(peer: str, name: str, request: bytes) -> tuple[bytes, bytes]:
+    """A call's id, and the call."""
+    call_id = secrets.token_bytes(CALL_ID_BYTES)
+    body = encode({1: peer_ids.raw(peer), 2: name.encode(), 3: request})
+    return call_id, encode({1: call_id, 3: body})
+
+
+def open_call(data: bytes) -> tuple[bytes, bytes]:
+    """The call's id, and the request; raises ``ValueError``."""
+    call = decode(data)
+    return one(call, 1), one(decode(one(call, 3)), 3)
+
+
+def pack_answer(call_id: bytes, response: bytes) -> bytes:
+    """What answers a call."""
+    return encode({1: call_id, 4: encode({1: response})})
+
+
+def pack_error(call_id: bytes, reason: str) -> bytes:
+    """What refuses a call."""
+    return encode({1: call_id, 4: encode({2: reason.encode()[:_ERROR_BYTES]})})
+
+
+def open_answer(data: bytes, call_id: bytes) -> bytes:
+    """The response to a call.
+
+    Raises:
+        Refused: it is an error, or answers something else.
+        ValueError: it is no answer.
+    """
+    answer = decode(data)
+    response = decode(one(answer, 4))
+    if one(answer, 1) != call_id:
+        raise Refused("the answer is another call's")
+    if error := one(response, 2):
+        raise Refused(f"answered by an error: {error[:_ERROR_BYTES]!r}")
+    return one(response, 1)
+
+
+def pack_node(node_id: bytes) -> bytes:
+    """How a node names itself."""
+    return encode({1: node_id})
+
+
+def node_of(fields: Fields, number: int) -> bytes | None:
+    """The node id that a message's sender names; None: that of a client."""
+    node_id = one(decode(one(fields, number)), 1)
+    if node_id and len(node_id) != NODE_BYTES:
+        raise ValueError(f"a node id of {len(node_id)} bytes")
+    return node_id or None
+
+
+def pack_results(results: Sequence[Result], node_id: bytes) -> bytes:
+    """The response to a find."""
+    return encode({2: [_pack_result(result) for result in results], 3: pack_node(node_id)})
+
+
+def open_results(fields: Fields, keys: int, most: int) -> list[Result]:
+    """What a find brought, with at most so many neighbours for each of so many keys."""
+    results = [_open_result(decode(each), most) for each in several(fields, 2)]
+    if len(results) != keys:
+        raise ValueError(f"{len(results)} results for {keys} keys")
+    return results
+
+
+def pack_store(records: Sequence[Stored], node_id: bytes) -> bytes:
+    """The request of a store."""
+    lists: Mapping[int, Field | Sequence[Field]] = {
+        2: [record.key for record in records],
+        3: [record.subkey for record in records],
+        4: [record.value for record in records],
+        5: [record.expiration for record in records],
+        6: [False] * len(records),
+        7: pack_node(node_id),
+    }
+    return encode(lists)
+
+
+def open_store(fields: Fields) -> list[Stored]:
+    """The records of a store; raises ``ValueError``."""
+    lists = several(fields, 2), several(fields, 3), several(fields, 4), doubles(fields.get(5, []))
+    if len(lists[0]) > MOST_KEYS or len({len(each) for each in lists}) != 1:
+        raise ValueError("lists of different lengths, or too many records")
+    if any(len(key) != NODE_BYTES for key in lists[0]):
+        raise ValueError(f"a key is {NODE_BYTES} bytes")
+    return [Stored(*record) for record in zip(*lists, strict=True)]
+
+
+def pack_stored(stored: Sequence[bool], node_id: bytes) -> bytes:
+    """The response to a store."""
+    return encode({2: list(stored), 3: pack_node(node_id)})
+
+
+def open_stored(fields: Fields) -> list[bool]:
+    """Which records were stored."""
+    return [bool(each) for each in varints(fields.get(2, []))]
+
+
+def one(fields: Fields, number: int) -> bytes:
+    """A field of bytes; empty where it is not there, the last one where there are several."""
+    value = fields.get(number, [b""])[-1]
+    if not isinstance(value, bytes):
+        raise ValueError(f"field {number} is not bytes")
+    return value
+
+
+def several(fields: Fields, number: int) -> list[bytes]:
+    """A repeated field of bytes."""
+    values = [value for value in fields.get(number, []) if isinstance(value, bytes)]
+    if len(values) != len(fields.get(number, [])):
+        raise ValueError(f"field {number} is not bytes")
+    return values
+
+
+def _pack_result(result: Result) -> bytes:
+    nodes, peers = ([pair[n] for pair in result.nearest] for n in (0, 1))
+    listed: dict[int, Field | Sequence[Field]] = {
+        4: [node for node in nodes if isinstance(node, bytes)],
+        5: [peer_ids.raw(peer) for peer in peers if isinstance(peer, str)],
+    }
+    if result.value is None:
+        return encode(listed)
+    return encode({1: _DICTIONARY, 2: result.value, 3: result.expiration, **listed})
+
+
+def _open_result(fields: Fields, most: int) -> Result:
+    nodes, peers = several(fields, 4), several(fields, 5)
+    if len(nodes) != len(peers) or any(len(node) != NODE_BYTES for node in nodes):
+        raise ValueError("neighbours without an id or a peer")
+    nearest = tuple(
+        (node, peer_ids.text(peer)) for node, peer in zip(nodes[:most], peers, strict=False)
+    )
+    if varints(fields.get(1, [_NOT_FOUND]))[-1:] != [_DICTIONARY]:
+        return Result(None, 0.0, nearest)
+    expirations = doubles(fields.get(3, []))
+    return Result(one(fields, 2), expirations[-1] if expirations else 0.0, nearest)

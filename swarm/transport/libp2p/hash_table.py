@@ -1,0 +1,275 @@
+"""A node of hivemind's hash table: answers pings, finds and stores, searches, reads and stores."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from secrets import token_bytes
+from typing import Any
+
+from protocol.keys import dht_key_of
+from swarm.common.counters import Counters
+from swarm.transport.guests import Guests
+from swarm.transport.libp2p import calls
+from swarm.transport.libp2p.calls import FIND, PING, STORE, Neighbour, Result, Stored
+from swarm.transport.libp2p.dictionary import Dictionary
+from swarm.transport.libp2p.share import Share
+from swarm.transport.libp2p.table import BUCKET, RoutingTable, distance
+from swarm.transport.protobuf import Fields, decode, encode, varints
+from swarm.transport.records import MESSAGE_LIMIT
+from swarm.transport.transport import TransportError
+
+logger = logging.getLogger(__name__)
+
+REPLICAS = 5
+WORKERS = 4
+MOST_ASKED = 64
+"""Nodes asked in one search, however many are listed."""
+
+MOST_WORKING = 256
+"""Pings and records handed over that may be under way at a time."""
+
+Call = Callable[[str, str, bytes], Awaitable[bytes]]
+"""(peer id, name, request) -> response; raises ``TransportError``."""
+
+
+class HashTable:
+    """One node's share of the table, and its way to everybody else's.
+
+    Attributes:
+        share: what this node holds.
+        table: whom it knows.
+    """
+
+    def __init__(self, peer_id: str, call: Call, counters: Counters, guests: Guests) -> None:
+        self._peer_id = peer_id
+        self._call = call
+        self._counters = counters
+        self.share = Share(counters, guests)
+        self.table = RoutingTable(token_bytes(calls.NODE_BYTES), guests, counters)
+        self._working: set[asyncio.Task[None]] = set()
+
+    def go_on_over(self, call: Call) -> None:
+        """Reach the others by other means: the connections of a new node in place of a dead one."""
+        self._call = call
+
+    def close(self) -> None:
+        """End what is under way."""
+        for task in self._working:
+            task.cancel()
+
+    async def answer(self, name: str, peer: str, request: bytes) -> bytes:
+        """The response to a call; raises ``ValueError`` for one that makes no sense."""
+        fields = decode(request)
+        if name == PING:
+            return await self._answer_ping(peer, fields)
+        return (self._answer_find if name == FIND else self._answer_store)(peer, fields)
+
+    async def ping(self, peer: str) -> float:
+        """Meet a node; its clock, unix seconds.
+
+        Raises:
+            TransportError, ValueError
+        """
+        request = encode({2: calls.pack_node(self.table.own)})
+        fields = decode(await self._call(peer, PING, request))
+        self._met(calls.node_of(fields, 2), peer)
+        clock = fields.get(4, [0.0])[-1]
+        if not isinstance(clock, float):
+            raise ValueError("its clock is no double")
+        return clock
+
+    async def find_neighbours(self) -> None:
+        """Get to know the nodes nearest to this one."""
+        await self._search(self.table.own)
+
+    async def read(self, key: str) -> dict[bytes, bytes]:
+        """The latest record of each author under ``key``, over all nodes near it."""
+        key_id = dht_key_of(key)
+        merged = Dictionary()
+
+        def take(result: Result) -> None:
+            if result.value is not None:
+                for subkey, entry in self.share.read(key_id, result.value).items():
+                    merged.store(subkey, entry.value, entry.expiration_time)
+
+        take(self._result(key_id, ""))
+        await self._search(key_id, take)
+        return {subkey: self.share.plain(entry.value) for subkey, entry in merged.items()}
+
+    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
+        """Put a record at the nodes nearest to its key; whether any of them took it."""
+        record = self.share.record(key, subkey, value, expiry)
+        key_id = record.key
+        near = [*await self._search(key_id), (self.table.own, self._peer_id)]
+        near.sort(key=lambda pair: distance(key_id, pair[0]))
+        answers: list[bool] = []
+        while near and len(answers) < REPLICAS:
+            few, near = near[: REPLICAS - len(answers)], near[REPLICAS - len(answers) :]
+            taken = await asyncio.gather(*(self._put(peer, [record]) for _, peer in few))
+            answers += [any(each) for each in taken if each is not None]
+        return any(answers)
+
+    async def _put(self, peer: str, records: list[Stored]) -> list[bool] | None:
+        """Which records a node stored; None where it did not answer."""
+        if peer == self._peer_id:
+            return [self.share.keep(record) for record in records]
+        fields = await self._ask(peer, STORE, calls.pack_store(records, self.table.own))
+        if fields is None:
+            return None
+        return calls.open_stored(fields)
+
+    async def _search(
+        self, key: bytes, take: Callable[[Result], None] = lambda result: None
+    ) -> list[Neighbour]:
+        """The nodes that answered of those nearest to a key, nearest first.
+
+        Args:
+            take: is given every answer; raises ``ValueError`` where it is no good.
+        """
+        known = dict(self.table.nearest(key, BUCKET))
+        asked: set[bytes] = {self.table.own}
+        answered: dict[bytes, str] = {}
+        under_way: dict[asyncio.Task[Result | None], bytes] = {}
+
+        def begin() -> None:
+            near = sorted(known, key=lambda node: distance(key, node))[:BUCKET]
+            for node in (node for node in near if node not in asked):
+                if len(under_way) >= WORKERS or len(asked) > MOST_ASKED:
+                    break
+                asked.add(node)
+                task = asyncio.ensure_future(self._find(known[node], key, take))
+                under_way[task] = node
+
+        try:
+            begin()
+            while under_way:
+                done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    node, result = under_way.pop(task), task.result()
+                    if result is None:
+                        known.pop(node, None)
+                    else:
+                        answered[node] = known[node]
+                        for near, peer in self._kept(result.nearest):
+                            known.setdefault(near, peer)
+                begin()
+        finally:
+            for task in under_way:
+                task.cancel()
+        order = sorted(answered, key=lambda node: distance(key, node))
+        return [(node, answered[node]) for node in order[:BUCKET]]
+
+    async def _find(self, peer: str, key: bytes, take: Callable[[Result], None]) -> Result | None:
+        """What a node knows about a key; None where it does not answer, or nonsense."""
+        request = encode({2: [key], 3: calls.pack_node(self.table.own)})
+        fields = await self._ask(peer, FIND, request)
+        if fields is None:
+            return None
+        try:
+            (result,) = calls.open_results(fields, 1, BUCKET + 1)
+            take(result)
+        except ValueError as error:
+            self._counters.add("dht_answers_refused")
+            logger.debug("peer %s: %s", peer, error)
+            return None
+        return result
+
+    async def _ask(self, peer: str, name: str, request: bytes) -> Fields | None:
+        try:
+            fields = decode(await self._call(peer, name, request))
+            self._met(calls.node_of(fields, 3), peer)
+        except (TransportError, ValueError) as error:
+            logger.debug("%s of peer %s: %s", name, peer, error)
+            self.table.forget(peer)
+            return None
+        return fields
+
+    def _kept(self, nearest: tuple[Neighbour, ...]) -> list[Neighbour]:
+        """Of an answer's neighbours those that may help: nobody's word names this node."""
+        others = [(n, p) for n, p in nearest if n != self.table.own and p != self._peer_id]
+        if refused := len(nearest) - len(others[:BUCKET]):
+            self._counters.add("neighbours_refused", refused)
+        return others[:BUCKET]
+
+    async def _answer_ping(self, peer: str, fields: Fields) -> bytes:
+        node_id = calls.node_of(fields, 2)
+        reached = bool(varints(fields.get(3, [0]))[-1:] == [1]) and await self._answers(peer)
+        self._met(node_id, peer)
+        return encode({2: calls.pack_node(self.table.own), 4: time.time(), 5: reached})
+
+    def _answer_find(self, peer: str, fields: Fields) -> bytes:
+        keys = calls.several(fields, 2)
+        if len(keys) > calls.MOST_KEYS or any(len(key) != calls.NODE_BYTES for key in keys):
+            raise ValueError("too many keys, or of another length")
+        self._met(calls.node_of(fields, 3), peer)
+        results: list[Result] = []
+        size = 0
+        for key in keys:
+            results.append(self._result(key, peer))
+            size += len(results[-1].value or b"")
+            if size > MESSAGE_LIMIT:
+                raise ValueError("more records than one message holds")
+        return calls.pack_results(results, self.table.own)
+
+    def _answer_store(self, peer: str, fields: Fields) -> bytes:
+        records = calls.open_store(fields)
+        self._met(calls.node_of(fields, 7), peer)
+        return calls.pack_stored([self.share.keep(record) for record in records], self.table.own)
+
+    def _result(self, key: bytes, asker: str) -> Result:
+        nearest = tuple(self.table.nearest(key, BUCKET, asker))
+        held = self.share.held(key)
+        if held is None:
+            return Result(None, 0.0, nearest)
+        return Result(held.value, held.expiration, nearest)
+
+    def _met(self, node_id: bytes | None, peer: str) -> None:
+        """Note a node; one that is new is given what it should hold."""
+        if node_id is None or peer == self._peer_id:
+            return
+        new = node_id not in self.table
+        due = self._due_to(node_id) if new else []
+        oldest = self.table.seen(node_id, peer)
+        if new and node_id in self.table:
+            for stored in due:
+                self._work(self._hand_over(peer, stored))
+        if oldest is not None:
+            self._work(self._still_there(oldest[1]))
+
+    def _due_to(self, node_id: bytes) -> list[Stored]:
+        """The keys that a new node should hold, and of which this one is the nearest node."""
+        due = []
+        for key in self.share.held_keys():
+            near = [distance(key, node) for node, _ in self.table.nearest(key, REPLICAS)]
+            nearest_here = not near or distance(key, self.table.own) < near[0]
+            among = len(near) < REPLICAS or distance(key, node_id) < near[-1]
+            if nearest_here and among and (held := self.share.held(key)) is not None:
+                due.append(held)
+        return due
+
+    async def _hand_over(self, peer: str, stored: Stored) -> None:
+        if await self._put(peer, [stored]) is None:
+            self._counters.add("records_not_handed_over")
+
+    async def _still_there(self, peer: str) -> None:
+        if not await self._answers(peer):
+            self.table.forget(peer)
+
+    async def _answers(self, peer: str) -> bool:
+        try:
+            await self.ping(peer)
+        except (TransportError, ValueError):
+            return False
+        return True
+
+    def _work(self, work: Coroutine[Any, Any, None]) -> None:
+        if len(self._working) >= MOST_WORKING:
+            work.close()
+            self._counters.add("dht_work_dropped")
+            return
+        task = asyncio.ensure_future(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)

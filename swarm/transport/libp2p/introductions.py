@@ -1,0 +1,205 @@
+"""How peers that speak libp2p learn of one another: who listens where.
+
+Whoever connects is asked where it listens, and told where this node does. A peer that is not
+connected is asked for at some that are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from swarm.common.counters import Counters
+from swarm.transport.framing import Varint
+from swarm.transport.libp2p import peer_ids
+from swarm.transport.libp2p.addresses import place_of
+from swarm.transport.libp2p.book import MOST_EACH, Book
+from swarm.transport.libp2p.host import Host
+from swarm.transport.libp2p.identify import IDENTIFY, identification, listening_at
+from swarm.transport.libp2p.peer_routing import (
+    MOST_PEERS,
+    ROUTING,
+    asked_for,
+    question,
+    reply,
+    told,
+)
+from swarm.transport.libp2p.stack import address_bytes, address_text
+from swarm.transport.libp2p.trio_thread import TrioThread
+from swarm.transport.node import StreamHandler
+from swarm.transport.transport import PeerUnreachable, TransportError
+
+logger = logging.getLogger(__name__)
+
+ASKED_AT_A_TIME = 5
+ANSWER_SECONDS = 2.0
+MOST_QUESTIONS = 64
+"""On one stream: others keep theirs open for the next."""
+
+MESSAGE_BYTES = 1 << 16
+MOST_STREAMS = 64
+STREAM_SECONDS = 60.0
+LENGTH_VARINT = Varint()
+
+Open = Callable[[str, str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+"""(peer id, protocol) -> stream; raises ``PeerUnreachable``."""
+
+
+class Introductions:
+    """Asks and answers for addresses.
+
+    Attributes:
+        book: where peers listen.
+        listening: where this node does.
+    """
+
+    def __init__(
+        self, host: Host, thread: TrioThread, open_stream: Open, counters: Counters
+    ) -> None:
+        self.book = Book()
+        self.listening: tuple[str, ...] = ()
+        self._host = host
+        self._thread = thread
+        self._open = open_stream
+        self._counters = counters
+        self._working: set[asyncio.Task[None]] = set()
+        self._served = 0
+        host.on_connection = self._connected
+
+    def handlers(self) -> dict[str, StreamHandler]:
+        """What answers streams, by protocol."""
+        return {IDENTIFY: self._bounded(self._identify), ROUTING: self._bounded(self._route)}
+
+    def answered(self, peer: str, address: str) -> None:
+        """Note where a peer was met."""
+        self.book.answered(peer, address.partition("/p2p/")[0])
+
+    def close(self) -> None:
+        """End what is under way."""
+        for task in self._working:
+            task.cancel()
+
+    async def reach(self, peer: str) -> None:
+        """Connect to a peer wherever it is.
+
+        Raises:
+            PeerUnreachable
+        """
+        reason = "nobody knows where it listens"
+        for find in (self._remembered, self._asked_for):
+            for address in await find(peer):
+                try:
+                    await self._thread.call(self._host.dial, peer, place_of(address))
+                    return
+                except (OSError, EOFError, ValueError) as error:
+                    reason = str(error)
+        raise PeerUnreachable(f"no stream to peer {peer}: {reason}")
+
+    async def _remembered(self, peer: str) -> tuple[str, ...]:
+        return self.book.of(peer)
+
+    async def _asked_for(self, peer: str) -> tuple[str, ...]:
+        connected = list(await self._thread.call(self._host.connected))
+        some = random.sample(connected, min(ASKED_AT_A_TIME, len(connected)))
+        before = set(self.book.of(peer))
+        await asyncio.gather(*(self._ask(each, peer) for each in some))
+        return tuple(address for address in self.book.of(peer) if address not in before)
+
+    async def _ask(self, whom: str, peer: str) -> None:
+        try:
+            message = await self._exchange(whom, ROUTING, question(peer_ids.raw(peer)))
+            for each, addresses in told(message, address_text, MOST_EACH).items():
+                self.book.told(each, addresses)
+        except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
+            logger.debug("peer %s does not say where %s is: %s", whom, peer, error)
+
+    async def _exchange(self, peer: str, protocol: str, request: bytes | None) -> bytes:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            reader, writer = await self._open(peer, protocol)
+            try:
+                if request is not None:
+                    writer.write(LENGTH_VARINT.head(len(request)) + request)
+                return await _message(reader, 4 * MESSAGE_BYTES)
+            finally:
+                writer.close()
+
+    def _connected(self, peer: str) -> None:
+        self._work(self._ask_where(peer))
+
+    async def _ask_where(self, peer: str) -> None:
+        try:
+            message = await self._exchange(peer, IDENTIFY, None)
+            self.book.told(peer, listening_at(message, address_text, MOST_EACH))
+        except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
+            logger.debug("peer %s does not say where it listens: %s", peer, error)
+
+    async def _identify(
+        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        place = await self._thread.call(self._host.place, peer)
+        message = identification(
+            self._host.stack.public_key,
+            [address_bytes(address) for address in self.listening],
+            await self._thread.call(self._host.spoken),
+            address_bytes(str(place)) if place else b"",
+        )
+        writer.write(LENGTH_VARINT.head(len(message)) + message)
+        await writer.drain()
+
+    async def _route(
+        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        for _ in range(MOST_QUESTIONS):
+            wanted = asked_for(await _message(reader, MESSAGE_BYTES))
+            message = await self._reply(peer_ids.text(wanted), peer)
+            writer.write(LENGTH_VARINT.head(len(message)) + message)
+            await writer.drain()
+
+    async def _reply(self, wanted: str, asker: str) -> bytes:
+        """The peer that is asked for, where it is known, and some of those connected."""
+        connected = [p for p in await self._thread.call(self._host.connected) if p != asker]
+        named = [wanted, *random.sample(connected, min(MOST_PEERS, len(connected)))]
+        return reply(
+            (peer_ids.raw(peer), [address_bytes(address) for address in addresses])
+            for peer in dict.fromkeys(named)
+            if (addresses := self.book.of(peer))
+        )
+
+    def _bounded(self, serve: StreamHandler) -> StreamHandler:
+        """A handler that ends quietly with the stream, and refuses where too many are served."""
+
+        async def on_stream(
+            peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            try:
+                if self._served >= MOST_STREAMS:
+                    self._counters.add("introductions_refused")
+                    return
+                self._served += 1
+                writer.transport.set_write_buffer_limits(high=0)  # drained means sent
+                try:
+                    async with asyncio.timeout(STREAM_SECONDS):
+                        await serve(peer, reader, writer)
+                finally:
+                    self._served -= 1
+            except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
+                logger.debug("introducing peer %s: %s", peer, error)
+            finally:
+                writer.close()
+
+        return on_stream
+
+    def _work(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+
+async def _message(reader: asyncio.StreamReader, most: int) -> bytes:
+    size = await LENGTH_VARINT.size(reader)
+    if size > most:
+        raise ValueError(f"a message of {size} bytes")
+    return await reader.readexactly(size)

@@ -1,0 +1,246 @@
+"""A node over the package libp2p: connections on trio's thread, the hash table on asyncio's.
+
+It has the face of :class:`swarm.transport.node.Node`; after its failure :meth:`Libp2pNode.start`
+makes another with the same identity, port, node id and records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from dataclasses import replace
+
+from protocol.identity import Identity
+from swarm.common.counters import Counters
+from swarm.transport.framing import Varint
+from swarm.transport.guests import Guests
+from swarm.transport.libp2p.addresses import place_of, seen_at
+from swarm.transport.libp2p.bridge import Bridge, Pipe
+from swarm.transport.libp2p.calls import open_answer, pack_call
+from swarm.transport.libp2p.hash_table import HashTable
+from swarm.transport.libp2p.host import Host
+from swarm.transport.libp2p.introductions import Introductions
+from swarm.transport.libp2p.served_calls import served_calls
+from swarm.transport.libp2p.stack import check_library
+from swarm.transport.libp2p.trio_thread import TrioThread
+from swarm.transport.machine import DaemonFailed, with_port_of
+from swarm.transport.node import StreamHandler
+from swarm.transport.records import MESSAGE_LIMIT, RecordGate
+from swarm.transport.settings import NodeSettings
+from swarm.transport.streams import ask
+from swarm.transport.transport import PeerUnreachable, Refused, TransportError
+
+logger = logging.getLogger(__name__)
+
+RPC_SECONDS = 1.5
+STOP_SECONDS = 5.0
+LENGTH_VARINT = Varint()
+
+
+class Libp2pNode:
+    """One host with its hash table. All methods belong to one event loop."""
+
+    daemon: int | None = None
+
+    def __init__(
+        self, settings: NodeSettings, counters: Counters, guests: Guests, identity: Identity
+    ) -> None:
+        self.peer_id = identity.peer_id
+        self.addresses: tuple[str, ...] = ()
+        self._listening: tuple[str, ...] = ()
+        self._settings = settings
+        self._guests = guests
+        self._thread = TrioThread("libp2p")
+        self._host = Host(identity, self._thread, self._incoming, counters)
+        self._handlers: dict[str, StreamHandler] = {}
+        self._streams: set[asyncio.Task[None]] = set()
+        self._introductions = Introductions(self._host, self._thread, self.open_stream, counters)
+        self.hash_table = HashTable(self.peer_id, self.call_table, counters, guests)
+
+    @classmethod
+    async def start(
+        cls,
+        settings: NodeSettings,
+        counters: Counters,
+        predecessor: Libp2pNode | None,
+        guests: Guests,
+    ) -> Libp2pNode:
+        """Listen, taking over the node id and the records of a dead predecessor.
+
+        Raises:
+            DaemonFailed
+        """
+        check_library()
+        node = cls(settings, counters, guests, Identity.load(settings.identity))
+        if predecessor is not None:
+            node.hash_table = predecessor.hash_table
+            node.hash_table.go_on_over(node.call_table)
+        await node._thread.start()
+        try:
+            await node._listen()
+            for calls in served_calls(node.hash_table, counters, guests):
+                await node.add_handler(calls.protocol, calls.serve)
+            for protocol, handler in node._introductions.handlers().items():
+                await node.add_handler(protocol, handler)
+        except BaseException:
+            await node.stop()
+            raise
+        return node
+
+    @property
+    def gate(self) -> RecordGate:
+        """Where the check of records is set."""
+        return self.hash_table.share.gate
+
+    async def connect(self, address: str) -> tuple[str, float]:
+        """Dial a peer and meet it in the hash table: its id, and its clock in unix seconds.
+
+        Raises:
+            PeerUnreachable
+        """
+        _, _, peer = address.rpartition("/p2p/")
+        try:
+            await self._thread.call(self._host.dial, peer, place_of(address))
+            clock = await self.hash_table.ping(peer)
+        except (TransportError, OSError, EOFError, ValueError, LookupError) as error:
+            raise PeerUnreachable(f"no peer answers at {address}: {error}") from error
+        self._introductions.answered(peer, address)
+        return peer, clock
+
+    async def find_neighbours(self) -> None:
+        """Fill the routing table with the nodes nearest to this one."""
+        await self.hash_table.find_neighbours()
+
+    async def connected(self) -> dict[str, tuple[str, ...]]:
+        """Full addresses of the peers connected, by peer id; none yet of who has just come."""
+        peers: tuple[str, ...] = await self._thread.call(self._host.connected)
+        return {
+            peer: tuple(f"{at}/p2p/{peer}" for at in self._introductions.book.of(peer))
+            for peer in peers
+        }
+
+    async def disconnect(self, peer: str) -> None:
+        """End all connections with a peer, and its streams with them."""
+        await self._thread.call(self._host.disconnect, peer)
+
+    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
+        """Whether at least one replica took the record."""
+        return await self.hash_table.store(key, subkey, value, expiry)
+
+    async def read(self, key: str) -> dict[bytes, bytes]:
+        """Records under ``key``, merged over its replicas."""
+        return await self.hash_table.read(key)
+
+    async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve incoming streams of ``protocol``."""
+        self._handlers[protocol] = handler
+        self._thread.post(self._host.speak, protocol)
+
+    async def open_stream(
+        self, peer: str, protocol: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A stream to ``peer``, dialling it if need be.
+
+        Raises:
+            PeerUnreachable
+        """
+        pipe = Pipe(self._thread)
+        bridge = Bridge(self._thread, pipe)
+        try:
+            try:
+                await self._thread.call(self._host.open, peer, protocol, pipe)
+            except LookupError:
+                await self._introductions.reach(peer)
+                await self._thread.call(self._host.open, peer, protocol, pipe)
+        except (OSError, EOFError, ValueError, LookupError) as error:
+            raise PeerUnreachable(f"no stream to peer {peer}: {error}") from error
+        return bridge.reader, bridge.writer
+
+    async def call(self, peer: str, name: str, request: bytes) -> bytes:
+        """What a peer's handler of that name answers; :class:`Refused` where it does not."""
+        try:
+            return await self.call_table(peer, name, request)
+        except (TransportError, ValueError) as error:
+            raise Refused(f"peer {peer} did not answer {name}: {error}") from error
+
+    async def call_table(self, peer: str, name: str, request: bytes) -> bytes:
+        """The response to a call of the hash table.
+
+        Raises:
+            TransportError, ValueError
+        """
+        call_id, call = pack_call(peer, name, request)
+        try:
+            async with asyncio.timeout(RPC_SECONDS):
+                reader, writer = await self.open_stream(peer, name)
+                try:
+                    answer = await ask(
+                        reader,
+                        writer,
+                        call,
+                        peer=peer,
+                        limit=MESSAGE_LIMIT,
+                        framing=LENGTH_VARINT,
+                    )
+                finally:
+                    writer.close()
+        except TimeoutError as error:
+            raise PeerUnreachable(f"no answer within {RPC_SECONDS:g} s") from error
+        return open_answer(answer, call_id)
+
+    async def wait_dead(self) -> str:
+        """Return when the thread has ended, with what happened."""
+        return await asyncio.shield(self._thread.ended)
+
+    async def stop(self) -> None:
+        """End all connections."""
+        self.hash_table.close()
+        self._introductions.close()
+        for task in list(self._streams):
+            task.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._thread.stop()
+        except TimeoutError:
+            logger.warning("the thread of libp2p did not end within %g s", STOP_SECONDS)
+
+    def stand_still(self, seconds: float) -> None:
+        """Let the other thread stand still for a while as well."""
+        self._thread.stand_still(seconds)
+
+    def at_same_port(self, settings: NodeSettings) -> NodeSettings:
+        """``settings`` with the port that was drawn for ``/tcp/0`` written into ``listen``."""
+        return replace(settings, listen=with_port_of(self._listening, settings.listen))
+
+    async def _listen(self) -> None:
+        places = []
+        for address in self._settings.listen:
+            try:
+                place = place_of(address)
+                port = await self._thread.call(self._host.listen, place.host, place.port)
+            except (OSError, ValueError) as error:
+                raise DaemonFailed(f"network.listen = {address}: {error}") from error
+            places.append(replace(place, port=port))
+        self._listening = seen_at(places)
+        told = self._settings.announce or self._listening
+        self.addresses = tuple(f"{address}/p2p/{self.peer_id}" for address in told)
+        self._introductions.listening = told
+
+    def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
+        """Let the handler of a protocol have a stream that somebody opened."""
+        if self._guests.shown_out(peer):
+            self._guests.refused(peer)
+        bridge = Bridge(self._thread, pipe)
+        self._spawn(self._handlers[protocol](peer, bridge.reader, bridge.writer))
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._streams.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._streams.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a stream's handler failed", exc_info=error)

@@ -1,0 +1,291 @@
+"""The parts of a node over libp2p that decide: whom it knows, what it reads, what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import islice
+
+import pytest
+from hivemind.proto import dht_pb2, p2pd_pb2
+
+from protocol.identity import Identity
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
+from swarm.transport.guests import Guests
+from swarm.transport.libp2p import calls, peer_ids
+from swarm.transport.libp2p.addresses import Place, place_of, seen_at
+from swarm.transport.libp2p.book import MOST_EACH, Book
+from swarm.transport.libp2p.calls import Result, Stored
+from swarm.transport.libp2p.dictionary import Dictionary, Shelf
+from swarm.transport.libp2p.hash_table import MOST_ASKED, HashTable
+from swarm.transport.libp2p.identify import identification, listening_at
+from swarm.transport.libp2p.multistream import HEADER, NotSpoken, accept, propose
+from swarm.transport.libp2p.peer_routing import asked_for, question, reply, told
+from swarm.transport.libp2p.table import BUCKET, SAME_ID_SECONDS, RoutingTable, distance
+from swarm.transport.protobuf import decode, encode
+from swarm.transport.transport import PeerUnreachable, Refused
+
+OWN = bytes(20)
+PEERS = [Identity.from_seed(b"peer %027d" % n).peer_id for n in range(8)]
+
+
+def node(number: int, far: bool = True) -> bytes:
+    return (bytes([0x80 if far else 0x01])) + number.to_bytes(19, "big")
+
+
+def table(clock: VirtualClock | None = None) -> tuple[RoutingTable, Counters]:
+    counters = Counters()
+    return RoutingTable(OWN, Guests(clock or VirtualClock(), counters), counters), counters
+
+
+def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        known, counters = table(clock)
+        for n in range(500):
+            known.seen(node(n), "flo")
+        assert len(known) == 1
+        assert counters.snapshot()["routing_refused"] == 499
+        await clock.advance(SAME_ID_SECONDS)
+        known.seen(node(1000), "flo")
+        assert known.nearest(OWN, 20) == [(node(1000), "flo")]
+
+    asyncio.run(scenario())
+
+
+def test_mallory_does_not_take_the_id_of_another_peer_nor_that_of_this_node() -> None:
+    known, counters = table()
+    known.seen(node(1), "ben")
+    known.seen(node(1), "mallory")
+    known.seen(OWN, "mallory")
+    assert known.nearest(OWN, 20) == [(node(1), "ben")]
+    assert counters.snapshot()["routing_refused"] == 2
+
+
+def test_a_crowd_of_peers_waits_in_a_bounded_list_and_who_is_gone_makes_room() -> None:
+    known, _ = table()
+    asked = {known.seen(node(n), f"sybil {n}") for n in range(3000)}
+    assert len(known) == BUCKET
+    assert asked == {None, (node(0), "sybil 0")}
+    known.forget("sybil 0")
+    assert (node(2999), "sybil 2999") in known.nearest(OWN, BUCKET)
+    assert len(known) == BUCKET
+
+
+def test_the_nearest_are_listed_in_their_order_and_the_asker_is_not() -> None:
+    known, _ = table()
+    for n in range(1, 8):
+        known.seen(node(n, far=n % 2 == 0), PEERS[n])
+    near = known.nearest(node(3, far=False), 5, asker=PEERS[3])
+    assert PEERS[3] not in [peer for _, peer in near]
+    gaps = [distance(node(3, far=False), node_id) for node_id, _ in near]
+    assert gaps == sorted(gaps) and len(gaps) == 5
+
+
+def test_messages_are_those_of_hiveminds_schema() -> None:
+    near = tuple((node(n), PEERS[n]) for n in range(3))
+    packed = calls.pack_results([Result(b"value", 7.5, near), Result(None, 0.0, ())], OWN)
+    found = dht_pb2.FindResponse.FromString(packed)
+    assert found.peer.node_id == OWN
+    assert [each.type for each in found.results] == [dht_pb2.FOUND_DICTIONARY, dht_pb2.NOT_FOUND]
+    assert (found.results[0].value, found.results[0].expiration_time) == (b"value", 7.5)
+    assert list(found.results[0].nearest_node_ids) == [each for each, _ in near]
+    assert list(found.results[0].nearest_peer_ids) == [peer_ids.raw(peer) for _, peer in near]
+    assert calls.open_results(decode(found.SerializeToString()), 2, 20) == [
+        Result(b"value", 7.5, near),
+        Result(None, 0.0, ()),
+    ]
+
+    records = [Stored(node(n), b"sub", b"val", 1.0 + n) for n in range(2)]
+    asked = dht_pb2.StoreRequest.FromString(calls.pack_store(records, OWN))
+    assert calls.open_store(decode(asked.SerializeToString())) == records
+    assert list(asked.expiration_time) == [1.0, 2.0]
+    done = dht_pb2.StoreResponse(store_ok=[True, False], peer=dht_pb2.NodeInfo(node_id=OWN))
+    assert calls.open_stored(decode(done.SerializeToString())) == [True, False]
+    assert calls.node_of(decode(done.SerializeToString()), 3) == OWN
+
+    call_id, call = calls.pack_call(PEERS[0], calls.PING, b"request")
+    assert calls.open_call(call) == (call_id, b"request")
+    read = p2pd_pb2.PersistentConnectionRequest.FromString(call)
+    assert (read.callId, read.callUnary.proto) == (call_id, calls.PING)
+    assert (read.callUnary.peer, read.callUnary.data) == (peer_ids.raw(PEERS[0]), b"request")
+
+
+def test_an_answer_that_is_an_error_or_anothers_is_refused() -> None:
+    with pytest.raises(Refused, match="over budget"):
+        calls.open_answer(calls.pack_error(b"id", "over budget"), b"id")
+    with pytest.raises(Refused, match="another call"):
+        calls.open_answer(calls.pack_answer(b"id", b"response"), b"other")
+    assert calls.open_answer(calls.pack_answer(b"id", b"response"), b"id") == b"response"
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        encode({2: [node(1)], 3: [b"s"], 4: [], 5: [1.0]}),
+        encode({2: [b"short"], 3: [b"s"], 4: [b"v"], 5: [1.0]}),
+        encode({2: [node(1)] * 300, 3: [b"s"] * 300, 4: [b"v"] * 300, 5: [1.0] * 300}),
+        encode({2: 1}),
+        b"\xff" * 64,
+    ],
+)
+def test_a_store_that_makes_no_sense_is_refused(nonsense: bytes) -> None:
+    with pytest.raises(ValueError):
+        calls.open_store(decode(nonsense))
+
+
+def answering(answer: Callable[[str], tuple]) -> tuple[HashTable, list[str], Counters]:
+    """A hash table, whom it asked, and its counters; ``answer`` gives a peer's neighbours."""
+    asked: list[str] = []
+    counters = Counters()
+
+    async def call(peer: str, name: str, request: bytes) -> bytes:
+        asked.append(peer)
+        return calls.pack_results([Result(None, 0.0, answer(peer))], node(len(asked)))
+
+    return HashTable("own", call, counters, Guests(VirtualClock(), counters)), asked, counters
+
+
+def test_larry_lists_this_node_and_a_crowd_and_the_search_ends() -> None:
+    made = iter(range(10_000, 1_000_000))
+
+    def crowd(peer: str) -> tuple:
+        few = islice(made, 30)
+        return tuple((node(n), peer_ids.text(n.to_bytes(38, "big"))) for n in few)
+
+    async def scenario() -> None:
+        hash_table, asked, counters = answering(crowd)
+        hash_table.table.seen(node(1), PEERS[0])
+        await hash_table.find_neighbours()
+        assert 1 < len(asked) <= MOST_ASKED
+        assert counters.snapshot()["neighbours_refused"] > 0
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_does_not_answer_is_forgotten_and_the_others_are_asked() -> None:
+    async def call(peer: str, name: str, request: bytes) -> bytes:
+        if peer == PEERS[0]:
+            raise PeerUnreachable("gone")
+        return calls.pack_results([Result(None, 0.0, ())], node(2))
+
+    async def scenario() -> None:
+        counters = Counters()
+        hash_table = HashTable("own", call, counters, Guests(VirtualClock(), counters))
+        hash_table.table.seen(node(1), PEERS[0])
+        hash_table.table.seen(node(2), PEERS[1])
+        await hash_table.find_neighbours()
+        assert hash_table.table.nearest(OWN, 20) == [(node(2), PEERS[1])]
+
+    asyncio.run(scenario())
+
+
+def test_a_shelf_forgets_what_has_expired_and_keeps_the_later_of_two() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        now, shelf = clock.time(), Shelf(clock)
+        assert not shelf.store_subkey(b"k", b"late", b"v", now)
+        assert shelf.store_subkey(b"k", b"anna", b"first", now + 10)
+        assert not shelf.store_subkey(b"k", b"anna", b"again", now + 10)
+        assert shelf.store_subkey(b"k", b"anna", b"second", now + 20)
+        assert shelf.store_subkey(b"k", b"ben", b"short", now + 5)
+        await clock.advance(6)
+        entry = shelf.get(b"k")
+        assert entry is not None and dict(entry.value.items()) == {b"anna": (b"second", now + 20)}
+        await clock.advance(20)
+        assert shelf.get(b"k") is None and len(shelf) == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_empty_dictionary_has_no_latest_expiration_and_packs() -> None:
+    assert Dictionary().latest == float("-inf") and Dictionary().packb()
+
+
+def source(data: bytes) -> Callable[[int], Awaitable[bytes]]:
+    left = bytearray(data)
+
+    async def read(n: int) -> bytes:
+        if len(left) < n:
+            raise EOFError("it hung up")
+        taken = bytes(left[:n])
+        del left[:n]
+        return taken
+
+    return read
+
+
+def line(text: str) -> bytes:
+    return bytes([len(text) + 1]) + text.encode() + b"\n"
+
+
+def agree(work: Callable[..., Awaitable[object]], heard: bytes, *args: object) -> tuple:
+    said: list[bytes] = []
+
+    async def write(data: bytes) -> None:
+        said.append(data)
+
+    async def run() -> object:
+        return await work(source(heard), write, *args)
+
+    return asyncio.run(run()), b"".join(said)
+
+
+def test_a_protocol_is_agreed_on_after_some_that_are_not_spoken() -> None:
+    heard = line(HEADER) + line("/tls/1.0.0") + line("ls") + line("/noise")
+    chosen, said = agree(accept, heard, ("/noise",))
+    assert chosen == "/noise"
+    assert said == line(HEADER) + line("na") * 2 + line("/noise")
+    assert agree(propose, line(HEADER) + line("/noise"), "/noise")[1] == line(HEADER) + line(
+        "/noise"
+    )
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [
+        line("GET / HTTP/1.1"),
+        line(HEADER) + line("na") * 100,
+        line(HEADER) + b"\xff\xff\xff\xff",
+        line(HEADER) + b"\x00",
+        line(HEADER) + b"\x03abc",
+    ],
+)
+def test_whoever_agrees_on_nothing_is_let_go(heard: bytes) -> None:
+    with pytest.raises(NotSpoken):
+        agree(accept, heard, ("/noise",))
+    with pytest.raises(NotSpoken):
+        agree(propose, heard, "/noise")
+
+
+def test_a_book_holds_a_few_addresses_that_can_be_dialled() -> None:
+    book = Book()
+    book.told("anna", [f"/ip4/10.0.0.{n}/tcp/1" for n in range(100)])
+    assert len(book.of("anna")) == MOST_EACH
+    book.told(
+        "ben", ["/ip4/1.2.3.4/udp/1/quic-v1", "/unix/tmp/x", "/ip4/1.2.3.4/tcp/0", "nonsense"]
+    )
+    assert book.of("ben") == ()
+    book.answered("anna", "/dns4/anna.example/tcp/7")
+    assert book.of("anna")[0] == "/dns4/anna.example/tcp/7"
+
+
+def test_an_address_leads_to_a_port_or_is_refused() -> None:
+    assert place_of("/ip6/::1/tcp/7/p2p/x") == Place("ip6", "::1", 7)
+    for nowhere in ("/ip4/1.2.3.4/udp/7", "/ip4/1.2.3.4/tcp/99999", "/ip4//tcp/1", "x" * 1000):
+        with pytest.raises(ValueError):
+            place_of(nowhere)
+    assert "/ip4/127.0.0.1/tcp/7" in seen_at([Place("ip4", "0.0.0.0", 7)])
+    assert seen_at([Place("ip4", "127.0.0.1", 7)]) == ("/ip4/127.0.0.1/tcp/7",)
+
+
+def test_who_is_asked_where_somebody_listens_tells_it() -> None:
+    raw = peer_ids.raw(PEERS[0])
+    assert asked_for(question(raw)) == raw
+    answer = reply([(raw, [b"/one", b"/two"])])
+    assert told(answer, lambda data: data.decode(), 1) == {PEERS[0]: ["/one"]}
+    with pytest.raises(ValueError, match="FIND_NODE"):
+        asked_for(encode({1: 0, 2: raw}))
+    said = identification(b"key", [b"/one", b"/two"], ["/p/1"], b"/seen")
+    assert listening_at(said, lambda data: data.decode(), 8) == ("/one", "/two")
