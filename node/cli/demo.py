@@ -45,6 +45,15 @@ def command(
         str,
         typer.Option("--engine", metavar="KIND", help="What samples: transformers, vllm, …"),
     ] = "transformers",
+    transport: Annotated[
+        str | None,
+        typer.Option(
+            "--transport",
+            metavar="KIND",
+            help="What they meet over: hivemind, libp2p, …, or mixed for both of these.",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -53,12 +62,13 @@ def command(
     It says how to join from another terminal; --rounds 0 leaves all the time for that.
     """
     from node.config.kinds import ENGINES
-    from node.demo.run import DemoSettings, run, table
+    from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run, table
     from node.monitor.terminal import Terminal
 
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if ENGINES.load(engine).beside else NODES)
-    settings = DemoSettings(nodes, rounds, local, external, seed, engine)
+    over = transport or DEFAULT_TRANSPORT
+    settings = DemoSettings(nodes, rounds, local, external, seed, engine, over)
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
     summary = run(settings, folder, Terminal(stderr=json))
     if json:

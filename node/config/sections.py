@@ -6,6 +6,7 @@ Every key carries its description, default, unit and limits here and nowhere els
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 from pydantic import Field
@@ -51,7 +52,13 @@ class NodeSection(Section):
 class NetworkSection(Section):
     """How this node meets its peers."""
 
-    transport: str = kind_key(TRANSPORTS, "hivemind", "The peer-to-peer stack.")
+    transport: str = kind_key(
+        TRANSPORTS,
+        "libp2p" if sys.platform == "win32" else "hivemind",
+        'The peer-to-peer stack; both speak to each other. "hivemind" has a daemon beside it and '
+        'relays; "libp2p" has neither (needs the extra: swarm-node[libp2p]) and is the default on '
+        "Windows.",
+    )
     transport_options: Options = options_key("transport")
     listen: Texts = key(
         ("/ip4/0.0.0.0/tcp/0",),

@@ -19,6 +19,7 @@ from rich.console import Console
 from node.concurrency.semaphores import check_semaphores
 from node.config.config import Config, write_config
 from node.config.kinds import ENGINES
+from node.config.sections import NetworkSection
 from node.demo.chart import draw
 from node.demo.processes import NodeProcess, stop_all
 from node.demo.summary import SwarmSummary, summarise_node, summarise_swarm, table
@@ -28,6 +29,7 @@ from node.engines.kind import EngineKind
 from node.errors import NodeError
 from node.monitor.history import read_history
 from node.network.founding import found_swarm
+from node.network.transport_kind import check_transport
 from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
@@ -42,6 +44,10 @@ EVALUATIONS = 15
 UNLIMITED = 150
 """Rounds in which there are as many, where there is no last one."""
 MODELS = ("tiny", "tiny-wide")
+DEFAULT_TRANSPORT = NetworkSection().transport
+MIXED = ("hivemind", "libp2p")
+SEED = -1
+"""Number of the node that is the seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,11 @@ class DemoSettings:
     external: int = 6
     seed: int = 0
     engine: str = "transformers"
+    transport: str = DEFAULT_TRANSPORT
+
+    def transport_of(self, number: int) -> str:
+        """The kind of node ``number``; with ``mixed`` they take turns, the seed first."""
+        return MIXED[(number + 1) % len(MIXED)] if self.transport == "mixed" else self.transport
 
 
 def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
@@ -70,7 +81,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
     """
     threads = max(1, (os.cpu_count() or 1) // settings.nodes)
     for number in range(settings.nodes):
-        loopback(node_overrides(settings, number, threads))
+        check_transport(loopback(node_overrides(settings, number, threads)).network)
     check_semaphores()
     kind: EngineKind = ENGINES.load(settings.engine)()
     kind.check()
@@ -109,7 +120,8 @@ def swarm_of(
     processes: list[NodeProcess] = []
     environment = {"OMP_NUM_THREADS": str(threads)}
     try:
-        seed = start_seed(folder / "seed", environment)
+        transport = settings.transport_of(SEED)
+        seed = start_seed(folder / "seed", environment, transport)
         processes.append(seed)
         address = seed.wait_for_address(START_SECONDS)
         nodes: dict[str, NodeProcess] = {}
@@ -124,7 +136,9 @@ def swarm_of(
         stop_all(list(reversed(processes)))
 
 
-def start_seed(folder: Path, environment: dict[str, str]) -> NodeProcess:
+def start_seed(
+    folder: Path, environment: dict[str, str], transport: str = DEFAULT_TRANSPORT
+) -> NodeProcess:
     """Found a swarm in ``folder`` and start its seed."""
     folder.mkdir(mode=PRIVATE_FOLDER)
     identity = Identity.create(folder / "identity.key")
@@ -132,7 +146,8 @@ def start_seed(folder: Path, environment: dict[str, str]) -> NodeProcess:
         folder / "manifest.swarm",
         found_swarm(identity, name="demo", catalogue="tiny", epoch_seconds=EPOCH_SECONDS),
     )
-    write_config(folder / "node.toml", loopback({"node.name": "seed"}))
+    overrides = {"node.name": "seed", "network.transport": transport}
+    write_config(folder / "node.toml", loopback(overrides))
     return NodeProcess(["seed", "--config", str(folder / "node.toml")], folder, environment)
 
 
@@ -160,6 +175,7 @@ def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
         "mixture.local": settings.local,
         "mixture.external": settings.external,
         "engine.kind": settings.engine,
+        "network.transport": settings.transport_of(number),
         "engine.max_new_tokens": 16,
         # Small pieces keep a node's memory small; the gradient is the same.
         "learner.micro_batch_tokens": 1024,

@@ -13,10 +13,12 @@ from packaging.requirements import Requirement
 
 from node.concurrency.semaphores import check_semaphores
 from node.config.config import Config
-from node.config.kinds import ENGINES
+from node.config.kinds import ENGINES, TRANSPORTS
+from node.config.sections import NetworkSection
 from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_pinned, check_walls
 from node.errors import ConfigError, NodeError
+from node.network.transport_kind import TransportKind
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, KeyFileError
 from swarm.common.words import counted
@@ -50,6 +52,18 @@ def _package(wanted: Requirement) -> Finding | None:
     if wanted.specifier.contains(version, prereleases=True):
         return None
     return warn("packages", f"{wanted.name} {version}, tested with {wanted.specifier}", remedy)
+
+
+def check_transport(network: NetworkSection) -> Finding:
+    """Whether what the transport works with is there."""
+    kind: TransportKind = TRANSPORTS.load(network.transport)()
+    if kind.daemon:
+        return check_daemon()
+    try:
+        kind.check(network)
+    except ConfigError as error:
+        return fail("transport", f"{error.what}: {error.value}", error.remedy)
+    return ok("transport", network.transport)
 
 
 def check_daemon() -> Finding:
@@ -142,7 +156,7 @@ def check_machine(config: Config, folder: RunFolder) -> list[Finding]:
     """All of the above."""
     return [
         *check_packages(),
-        check_daemon(),
+        check_transport(config.network),
         check_device(config.policy.device),
         check_engine(config.engine.kind),
         check_disk(folder),

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from node.config.config import Config
+from node.config.kinds import TRANSPORTS
 from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_manifest
 from node.network.ports import FAMILIES, listened_on, why_not_free
+from node.network.transport_kind import TransportKind
 from node.storage.run_folder import RunFolder
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
+from swarm.common.counters import Counters
 from swarm.exchange import fetch_manifest
 from swarm.transport.transport import ClockSkew, Transport, TransportError
 
@@ -71,17 +74,16 @@ def _check_connection(address: str) -> Finding:
 
 
 async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list[Finding]:
-    """Dial each peer as a node does, under an identity that is thrown away."""
-    from swarm.transport.hivemind.transport import HivemindTransport
-
+    """Dial each peer as this node would, under an identity that is thrown away."""
+    kind: TransportKind = TRANSPORTS.open(
+        config.network.transport, config.network.transport_options
+    )
+    alone = {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "peers": (), "relay": False}
+    network = config.network.model_copy(update=alone)
     with tempfile.TemporaryDirectory() as thrown_away:
-        key = Path(thrown_away) / "identity.key"
-        Identity.create(key)
-        transport = HivemindTransport(
-            key,
-            listen=("/ip4/127.0.0.1/tcp/0",),
-            start_timeout=config.network.start_timeout,
-        )
+        thrown = RunFolder(Path(thrown_away))
+        Identity.create(thrown.identity)
+        transport = kind.open(network, thrown, Counters(), beside=True)
         try:
             await transport.start()
             dialled = [await _dial_one(transport, peer, config, folder) for peer in peers]

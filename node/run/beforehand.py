@@ -18,6 +18,7 @@ from node.config.kinds import CORRECTIONS, ENGINES, LOGGERS
 from node.config.learning import PolicySection
 from node.errors import ConfigError, NodeError
 from node.network.ports import why_not_free
+from node.network.transport_kind import check_transport
 from node.policy.begun import check_begun
 from node.policy.model_source import check_model
 from node.storage.checkpoints import STATE, Checkpoints
@@ -58,13 +59,14 @@ def cautions(config: Config) -> tuple[str, ...]:
 
 
 def check_places(config: Config, folder: RunFolder) -> None:
-    """Look for what every node needs: a folder to write to, and its ports.
+    """Look for what every node needs: its transport, a folder to write to, and its ports.
 
     Raises:
         NodeError: the folder cannot be written to, or the port of the metrics is taken.
         PortTaken: another port is.
-        ConfigError: a file that is named is not there.
+        ConfigError: the transport, or a file that is named, is not there.
     """
+    check_transport(config.network)
     folder.create()
     for name, path in config.tasks.files.items():
         if not Path(path).is_file():

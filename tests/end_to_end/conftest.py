@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from node.demo.processes import NodeProcess
-from node.demo.run import start_node, start_seed
+from node.demo.run import DEFAULT_TRANSPORT, start_node, start_seed
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -29,8 +29,10 @@ class Swarm:
         self.folder = folder
         self._stack = stack
 
-    def seed(self, name: str = "seed") -> tuple[NodeProcess, str]:
-        process = start_seed(self.folder / name, ENVIRONMENT)
+    def seed(
+        self, name: str = "seed", transport: str = DEFAULT_TRANSPORT
+    ) -> tuple[NodeProcess, str]:
+        process = start_seed(self.folder / name, ENVIRONMENT, transport)
         self._stack.callback(process.close)
         return process, process.wait_for_address(PATIENCE)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from node.config.sections import NetworkSection
+from node.errors import ConfigError
 from node.network.transport_kind import TransportKind
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
@@ -15,6 +17,17 @@ if TYPE_CHECKING:
 
 class Hivemind(TransportKind):
     """Real p2p daemons; beside a learner in a process of their own."""
+
+    daemon = True
+
+    def check(self, network: NetworkSection) -> None:
+        """Look for the package."""
+        if find_spec("hivemind") is None:
+            remedy = (
+                "hivemind is not installed: run pip install hivemind==1.1.12 on Linux or macOS, or "
+                "pip install 'swarm-node[libp2p]' and set it to 'libp2p'."
+            )
+            raise ConfigError("network.transport", "hivemind", remedy)
 
     def open(
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool

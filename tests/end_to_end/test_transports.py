@@ -1,0 +1,54 @@
+"""Nodes over hivemind and nodes over libp2p in one swarm, with a seed of either."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import psutil
+import pytest
+from watching import externals, journal_rows, repeated, wait_until
+
+from node.demo.processes import NodeProcess
+from protocol.identity import Identity
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(
+        find_spec("libp2p") is None, reason="needs libp2p: pip install 'swarm-node[libp2p]'"
+    ),
+]
+
+KINDS = ("hivemind", "libp2p")
+
+
+def author(node: NodeProcess) -> bytes:
+    return Identity.load(node.folder / "identity.key").author
+
+
+def authors_used(node: NodeProcess) -> set[bytes]:
+    if not externals(node):
+        return set()
+    rows = journal_rows(node.folder, "SELECT author, epoch, number FROM used WHERE trained")
+    assert not repeated(rows)
+    return {author for author, _, _ in rows}
+
+
+@pytest.mark.parametrize("of_seed", KINDS)
+def test_two_nodes_of_each_kind_train_on_all_others_and_outlive_their_seed(swarm, of_seed) -> None:
+    seed, address = swarm.seed(transport=of_seed)
+    nodes = [
+        swarm.node(f"{kind}-{number}", address, network__transport=kind)
+        for kind in KINDS
+        for number in range(2)
+    ]
+    names = {author(node) for node in nodes}
+    for node in nodes:
+        others = names - {author(node)}
+        wait_until(lambda n=node, o=others: authors_used(n) >= o, node, "groups of all the others")
+    below = [psutil.Process(node.pid).children(recursive=True) for node in nodes]
+    assert [any(p.name() == "p2pd" for p in each) for each in below] == [True, True, False, False]
+
+    seed.kill()
+    before = [externals(node) for node in nodes]
+    for node, had in zip(nodes, before, strict=True):
+        wait_until(lambda n=node, h=had: externals(n) >= h + 4, node, "groups without the seed")

@@ -1,0 +1,40 @@
+"""What a transport needs is looked for before it is opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.config.config import Config
+from node.config.kinds import TRANSPORTS
+from node.demo.run import SEED, DemoSettings
+from node.errors import ConfigError
+from node.network.transport_kind import check_transport
+
+
+def network(**keys: object):
+    return Config.with_overrides({f"network.{key}": value for key, value in keys.items()}).network
+
+
+@pytest.mark.parametrize("name", ["hivemind", "libp2p"])
+def test_a_transport_whose_package_is_missing_says_what_to_install(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"node.network.transports.{name}.find_spec", lambda package: None)
+    with pytest.raises(ConfigError, match=rf"network.transport: '{name}'.*swarm-node\[libp2p\]"):
+        check_transport(network(transport=name))
+
+
+def test_a_relay_is_refused_where_the_transport_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.network.transports.libp2p.find_spec", lambda package: True)
+    peer = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+    asked = network(transport="libp2p", relay=True, peers=[peer])
+    with pytest.raises(ConfigError, match=r"network.relay: true.*'hivemind' has relays"):
+        check_transport(asked)
+
+
+def test_both_transports_are_known_and_take_turns_in_a_mixed_demo() -> None:
+    assert set(TRANSPORTS.own) == {"hivemind", "libp2p"}
+    mixed = DemoSettings(nodes=4, transport="mixed")
+    assert mixed.transport_of(SEED) == "hivemind"
+    assert [mixed.transport_of(n) for n in range(4)] == ["libp2p", "hivemind"] * 2
+    assert DemoSettings(transport="libp2p").transport_of(SEED) == "libp2p"
