@@ -1,4 +1,4 @@
-"""Requests and responses of the three streams between two peers.
+"""Requests and responses of the streams between two members of a swarm.
 
 Each message is sent as a u32 big-endian length and that many bytes.
 """

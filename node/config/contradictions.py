@@ -95,9 +95,5 @@ def _check_gpus(config: Config) -> None:
 
 def _check_network(config: Config) -> None:
     network = config.network
-    if network.relay and not network.peers:
-        raise ConfigError(
-            "network.relay", True, "Name the peers that relay in network.peers or --peers."
-        )
     for key in ("listen", "announce", "peers"):
         check_addresses(f"network.{key}", getattr(network, key))

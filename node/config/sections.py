@@ -7,7 +7,7 @@ Every key carries its description, default, unit and limits here and nowhere els
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -72,8 +72,10 @@ class NetworkSection(Section):
         (),
         "Peers to dial first, each as /ip4/…/tcp/…/p2p/…. None: start alone and wait to be found.",
     )
-    relay: bool = key(
-        False, "Be reachable through other peers when this machine takes no connection (NAT)."
+    relay: Literal["auto", "off"] = key(
+        "auto",
+        "How a node behind a router is reached: with auto its peers try to dial it, and where they "
+        "cannot, up to three of them relay for it until a direct connection is made.",
     )
     swarm: str = key(
         "",

@@ -78,7 +78,7 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
     kind: TransportKind = TRANSPORTS.open(
         config.network.transport, config.network.transport_options
     )
-    alone = {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "peers": (), "relay": False}
+    alone = {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "peers": (), "relay": "off"}
     network = config.network.model_copy(update=alone)
     with tempfile.TemporaryDirectory() as thrown_away:
         thrown = RunFolder(Path(thrown_away))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from swarm.transport.reach import is_relayed
 from swarm.transport.transport import TransportError
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,8 @@ def _answers(path: Path) -> bool:
 
 def with_port_of(visible: Sequence[str], listen: Sequence[str]) -> tuple[str, ...]:
     """``listen`` with the port that was drawn for ``/tcp/0``, as in the addresses ``visible``."""
-    drawn = next((a.split("/tcp/")[1] for a in visible if "/tcp/" in a), "0/")
+    own = (address for address in visible if "/tcp/" in address and not is_relayed(address))
+    drawn = next((address.split("/tcp/")[1] for address in own), "0/")
     port = drawn.split("/")[0]
     return tuple(
         f"{address[: -len('/tcp/0')]}/tcp/{port}" if address.endswith("/tcp/0") else address

@@ -18,6 +18,7 @@ from swarm.common.clock import Clock, within
 from swarm.common.counters import Counters
 from swarm.common.known_peers import Standing
 from swarm.transport.guests import Guests
+from swarm.transport.reach import Reach
 from swarm.transport.service import Service
 from swarm.transport.transport import (
     HEADER_SECONDS,
@@ -145,6 +146,9 @@ class MemoryTransport:
         reachable = self._network.reachable
         everybody = sorted(self._network.members)
         return tuple(p for p in everybody if p != self.peer_id and reachable(self.peer_id, p))
+
+    def reach(self) -> Reach:
+        return Reach("direct", "inside of one process", links=dict.fromkeys(self.peers(), "direct"))
 
     def use_validator(self, check: RecordCheck) -> None:
         self._check = check

@@ -24,7 +24,7 @@ class Node(Protocol):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Full multiaddresses as seen at the start."""
+        """Full multiaddresses as last looked at, those through relays first."""
 
     @property
     def gate(self) -> RecordGate:
@@ -46,6 +46,9 @@ class Node(Protocol):
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Full addresses of the peers connected, by peer id."""
+
+    async def look(self) -> None:
+        """Bring the addresses up to date: those through relays come and go."""
 
     async def disconnect(self, peer: str) -> None:
         """End all connections with a peer, and its streams with them."""
@@ -73,6 +76,9 @@ class Node(Protocol):
 
     def stand_still(self, seconds: float) -> None:
         """Let the threads that it has of its own stand still for a while."""
+
+    def end(self) -> None:
+        """Come to an end, so that whoever watches it starts another."""
 
     async def wait_dead(self) -> str:
         """Return when it has failed, with what happened."""

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from protocol.dial_back import DIAL_BACK_STREAM, MAX_DIAL_BACK_RESPONSE_BYTES
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.common.known_peers import Standing
+from swarm.transport.dial_back import LIMITS, DialBack
 from swarm.transport.guests import Guests
 from swarm.transport.node import Launch, Node, StreamHandler
 from swarm.transport.peer_cache import PeerCache
+from swarm.transport.reach import Reach, links_of
+from swarm.transport.reachability import ANSWER_SECONDS, Reachability
 from swarm.transport.service import Service
-from swarm.transport.settings import NodeSettings
+from swarm.transport.settings import NodeSettings, Role
 from swarm.transport.streams import ask, serve
 from swarm.transport.supervisor import Supervisor
 from swarm.transport.transport import (
@@ -45,10 +50,15 @@ class NodeTransport:
         listen: multiaddresses; a port 0 is drawn once and kept over restarts of the node.
         announce: multiaddresses told to others in place of the ones listened on.
         peers: full multiaddresses of bootstrap peers, dialled until they answer.
-        relay: let the bootstrap peers relay for this node when it cannot be reached.
+        relay: find out whether peers can dial this node, and be relayed for where they cannot.
         start_timeout: seconds for the node to come up.
         peer_cache: file of peers met before.
+
+    Attributes:
+        relays: whether nodes of this kind relay, for others and by others.
     """
+
+    relays: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -64,8 +74,8 @@ class NodeTransport:
         clock: Clock | None = None,
         counters: Counters | None = None,
     ) -> None:
-        relays = tuple(peers) if relay else ()
-        settings = NodeSettings(identity, tuple(listen), tuple(announce), relays, start_timeout)
+        role: Role = "public" if relay else ""
+        settings = NodeSettings(identity, tuple(listen), tuple(announce), start_timeout, role)
         self._counters = counters or Counters()
         self._guests = Guests(clock or SystemClock(), self._counters)
         self._services: dict[str, Service] = {}
@@ -82,6 +92,12 @@ class NodeTransport:
             self._counters,
             self._guests,
         )
+        self._reachability = Reachability(
+            self._supervisor, self._ask_back, self._counters, relays=self.relays
+        )
+        self._finds_out = relay
+        back = DialBack(self._connections, lambda: self._reachability.relays, self._guests.clock)
+        self.handle(DIAL_BACK_STREAM, back, LIMITS)
 
     @property
     def node(self) -> Any:
@@ -108,6 +124,8 @@ class NodeTransport:
             ClockSkew: every peer that answered disagrees with this machine's clock.
         """
         await self._supervisor.start()
+        if self._finds_out:
+            self._supervisor.spawn(self._reachability.run())
 
     async def close(self) -> None:
         await self._supervisor.close()
@@ -139,8 +157,12 @@ class NodeTransport:
                 "peer_id": self.peer_id,
                 "addresses": self.addresses(),
                 "peers": self.peers(),
+                "reach": asdict(self.reach()),
             }
         return state
+
+    def reach(self) -> Reach:
+        return replace(self._reachability.reach, links=links_of(self._supervisor.connected))
 
     def use_validator(self, check: RecordCheck) -> None:
         self._check = check
@@ -194,6 +216,13 @@ class NodeTransport:
                 writer.close()
         self._bytes_in += len(answer)
         return answer
+
+    async def _connections(self, peer: str) -> tuple[str, ...]:
+        return (await self._supervisor.node.connected()).get(peer, ())
+
+    async def _ask_back(self, peer: str, request: bytes) -> bytes:
+        limit, seconds = MAX_DIAL_BACK_RESPONSE_BYTES, ANSWER_SECONDS
+        return await self.request(peer, DIAL_BACK_STREAM, request, limit=limit, deadline=seconds)
 
     async def _open(
         self, peer: str, protocol: str

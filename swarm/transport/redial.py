@@ -8,6 +8,10 @@ from swarm.common.clock import Clock
 
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
+LOST_SECONDS = 5.0
+"""For a peer met before to come back by itself: one behind a router that starts again dials from
+the port that it would be dialled at, and of two who dial each other so, neither gets through."""
+
 LONGEST_FOR_BOOTSTRAP = 10.0
 AT_A_TIME = 8
 MAX_REMEMBERED = 64
@@ -52,6 +56,8 @@ class Redial:
         """Whether the peer is missing and its pause is over."""
         if peer_of(address) in connected:
             self._next.pop(address, None)
+            if address not in self._bootstrap:
+                self._next[address] = now + LOST_SECONDS, FIRST_SECONDS
             return False
         at, _ = self._next.get(address, (now, 0.0))
         return at <= now

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from swarm.common.clock import Clock
@@ -15,7 +16,7 @@ from swarm.transport.machine import check_ports
 from swarm.transport.node import Launch, Node
 from swarm.transport.peer_cache import PeerCache
 from swarm.transport.redial import Redial
-from swarm.transport.settings import NodeSettings
+from swarm.transport.settings import NodeSettings, Role
 from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Supervisor:
         guests.show_out = self._show_out
         self._unreachable: set[str] = set()
         self._leaving: set[str] = set()
+        self._change = ""
         self._node: Node | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -98,6 +100,22 @@ class Supervisor:
             raise
         self.spawn(self._supervise())
         self.spawn(self._watch())
+
+    @property
+    def settings(self) -> NodeSettings:
+        """How the present node runs."""
+        return self._settings
+
+    def become(self, role: Role, relays: tuple[str, ...], why: str) -> None:
+        """Have another node run in the present one's place, in another role.
+
+        Args:
+            relays: addresses of peers that are to relay for this node.
+            why: what is logged.
+        """
+        self._settings = replace(self._settings, role=role, relays=relays)
+        self._change = why
+        self.node.end()
 
     async def close(self) -> None:
         """Stop the node and everything that would restart it."""
@@ -173,6 +191,7 @@ class Supervisor:
             turn += 1
             try:
                 self.connected = await self.node.connected()
+                await self.node.look()
                 # At once: who is cut off a moment later would else be nobody's to dial.
                 if self._cache.meet(self._addresses_connected()):
                     self._redial.remember(self._cache.addresses)
@@ -198,8 +217,13 @@ class Supervisor:
         while True:
             dead = self.node
             reason = await dead.wait_dead()
-            self._counters.add("daemon_restarts")
-            logger.error("%s; restarting it with the same identity and port", reason)
+            if self._change:
+                self._counters.add("reach_changes")
+                logger.info("%s; starting anew", self._change)
+                self._change = ""
+            else:
+                self._counters.add("daemon_restarts")
+                logger.error("%s; restarting it with the same identity and port", reason)
             known = self._addresses_connected()
             self.connected = {}
             await dead.stop()

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from protocol.limits import MAX_RECORD_BYTES
 from swarm.common.known_peers import Standing
+from swarm.transport.reach import Reach
 
 RECORD_LIMIT = MAX_RECORD_BYTES
 """Bytes of a record's value. Larger ones poison the hash table of whoever stores them."""
@@ -179,6 +180,10 @@ class Transport(Protocol):
 
     def peers(self) -> tuple[str, ...]:
         """Connected peers' ids, sorted, self excluded."""
+        ...
+
+    def reach(self) -> Reach:
+        """Whether others can dial this peer, and how it is connected with each."""
         ...
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:

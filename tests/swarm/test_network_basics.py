@@ -18,7 +18,7 @@ from swarm.common.counters import Counters
 from swarm.common.known_peers import KEPT, Standings
 from swarm.transport.machine import PortTaken, check_ports, sweep_sockets
 from swarm.transport.peer_cache import MAX_ADDRESSES, PeerCache
-from swarm.transport.redial import AT_A_TIME, LONGEST_FOR_BOOTSTRAP, Redial
+from swarm.transport.redial import AT_A_TIME, LONGEST_FOR_BOOTSTRAP, LOST_SECONDS, Redial
 from tests.swarm.experience_parts import wait
 from tests.swarm.network_parts import identity
 
@@ -173,8 +173,16 @@ def test_a_connected_peer_is_not_dialled_and_at_once_when_it_is_lost() -> None:
 
 def test_all_remembered_peers_are_dialled_while_nobody_is_connected() -> None:
     redial = Redial(["/a/p2p/ben"], ["/b/p2p/cleo", "/a/p2p/ben"], VirtualClock())
-    assert redial.due(["cleo", "ben"]) == ()
     assert redial.due([]) == ("/a/p2p/ben", "/b/p2p/cleo")
+
+
+def test_a_remembered_peer_that_is_lost_has_a_few_seconds_to_come_back_by_itself() -> None:
+    clock = VirtualClock()
+    redial = Redial(["/a/p2p/ben"], ["/b/p2p/cleo"], clock)
+    assert redial.due(["cleo", "ben"]) == ()
+    assert redial.due([]) == ("/a/p2p/ben",), "a bootstrap peer is dialled at once"
+    wait(clock, LOST_SECONDS)
+    assert "/b/p2p/cleo" in redial.due([])
 
 
 def test_missing_remembered_peers_are_dialled_a_few_at_a_time_and_each_in_its_turn() -> None:

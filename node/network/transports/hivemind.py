@@ -42,7 +42,7 @@ class Hivemind(TransportKind):
             listen=network.listen,
             announce=network.announce,
             peers=network.peers,
-            relay=network.relay,
+            relay=network.relay == "auto",
             start_timeout=network.start_timeout,
             peer_cache=folder.peer_cache,
             counters=counters,

@@ -20,13 +20,10 @@ class Libp2p(TransportKind):
     """The same network on every system; beside a learner in a process of its own."""
 
     def check(self, network: NetworkSection) -> None:
-        """Look for the package, and for what it does not do."""
+        """Look for the package."""
         if find_spec("libp2p") is None:
             remedy = "libp2p is not installed: run pip install 'swarm-node[libp2p]', or change it."
             raise ConfigError("network.transport", "libp2p", remedy)
-        if network.relay:
-            remedy = "Only the transport 'hivemind' has relays: set it to false, or change that."
-            raise ConfigError("network.relay", True, remedy)
 
     def open(
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
@@ -40,6 +37,7 @@ class Libp2p(TransportKind):
             "listen": network.listen,
             "announce": network.announce,
             "peers": network.peers,
+            "relay": network.relay == "auto",
             "start_timeout": network.start_timeout,
             "peer_cache": folder.peer_cache,
             "counters": counters,

@@ -16,6 +16,7 @@ from swarm.transport.apart.process import Process
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.machine import DaemonFailed, with_port_of
 from swarm.transport.node_transport import LOOKUP_SECONDS, NodeTransport
+from swarm.transport.reach import Reach
 from swarm.transport.record_rule import RecordRule
 from swarm.transport.transport import (
     MINIMUM_RATE,
@@ -105,6 +106,11 @@ class ApartTransport:
 
     def peers(self) -> tuple[str, ...]:
         return tuple(self._state.get("peers", ())) if self._process else ()
+
+    def reach(self) -> Reach:
+        return (
+            Reach(**self._state["reach"]) if "reach" in self._state and self._process else Reach()
+        )
 
     async def start(self) -> None:
         """Start the process, whose daemon comes up and dials.

@@ -1,9 +1,8 @@
 """One p2pd process and the DHT node that speaks through it: the only file that imports hivemind.
 
-Nothing here decides or retries; :mod:`swarm.transport.node_transport` does. A node lives as
-long as its
-daemon: after the daemon's death :meth:`HivemindNode.start` makes another with the same identity,
-port, DHT id and records.
+Nothing here decides or retries; :mod:`swarm.transport.node_transport` does. A node lives as long
+as its daemon: after its death :meth:`HivemindNode.start` makes another with the same identity, port,
+DHT id and records.
 """
 
 from __future__ import annotations
@@ -20,10 +19,13 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
+from swarm.transport.hivemind.addresses import by_peer, packed
 from swarm.transport.hivemind.client import expect_hang_ups, limit_calls, take_streams
-from swarm.transport.hivemind.routing import guard_routing
+from swarm.transport.hivemind.daemon_options import RELAY_FLAGS, options
+from swarm.transport.hivemind.routing import be_client, guard_routing
 from swarm.transport.machine import DETACHED, DaemonFailed, sweep_sockets, with_port_of
 from swarm.transport.node import StreamHandler
+from swarm.transport.reach import is_relayed
 from swarm.transport.records import RecordGate, StrictSerializer
 from swarm.transport.settings import NodeSettings
 from swarm.transport.storage import BoundedStorage
@@ -70,6 +72,8 @@ class HivemindNode:
         p2p = await cls._start_daemon(settings)
         try:
             dht = await cls._start_dht(p2p, gate, predecessor)
+            if settings.client:
+                be_client(dht.protocol)
             visible = tuple(str(address) for address in await p2p.get_visible_maddrs())
         except BaseException:
             await p2p.shutdown()
@@ -111,23 +115,14 @@ class HivemindNode:
 
             @staticmethod
             def _make_process_args(*args: Any, **options: Any) -> list[str]:
-                return [*DETACHED, *P2P._make_process_args(*args, **options)]
+                return [*DETACHED, *P2P._make_process_args(*args, **options), *RELAY_FLAGS]
 
             def _start_listening(self) -> None:
                 self._listen_task = asyncio.ensure_future(take_streams(self))
 
         try:
             # Bootstrap peers are dialled by the transport: a daemon that is given dead ones exits.
-            return await Daemon.create(
-                identity_path=str(settings.identity),
-                check_if_identity_free=False,
-                host_maddrs=settings.listen,
-                announce_maddrs=settings.announce or None,
-                trusted_relays=settings.relays or None,
-                use_auto_relay=bool(settings.relays),
-                nat_port_map=not all("/127.0.0.1/" in address for address in settings.listen),
-                startup_timeout=settings.start_timeout,
-            )
+            return await Daemon.create(**options(settings))
         except (P2PDaemonError, OSError, ValueError) as error:
             raise DaemonFailed(
                 f"the p2p daemon did not start: {error}; check network.listen "
@@ -156,7 +151,7 @@ class HivemindNode:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Full multiaddresses as seen at the start."""
+        """Full multiaddresses as last looked at, those through relays first."""
         return self._visible
 
     async def connect(self, address: str) -> tuple[str, float]:
@@ -173,18 +168,18 @@ class HivemindNode:
         try:
             host, _, peer_id = address.rpartition("/p2p/")
             peer = PeerID.from_base58(peer_id)
-            await self.p2p._client.connect(peer, [Multiaddr(host)])
+            await self.p2p._client.connect(peer, [packed(host, Multiaddr)])
             protocol = self.dht.protocol
             answer = await protocol.get_stub(peer).rpc_ping(
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
             )
-            node_id = DHTID.from_bytes(answer.peer.node_id)
         except Exception as error:
             raise PeerUnreachable(
                 f"no peer answers at {address}: {self._reasons.of(address, error)}"
             ) from error
         self._reasons.forget(address)
-        await protocol.update_routing_table(node_id, peer, responded=True)
+        if raw := answer.peer.node_id:  # a client names none
+            await protocol.update_routing_table(DHTID.from_bytes(raw), peer, responded=True)
         return str(peer), float(answer.dht_time)
 
     async def find_neighbours(self) -> None:
@@ -193,15 +188,17 @@ class HivemindNode:
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Full addresses of the peers this daemon is connected to, by peer id."""
-        peers = await self.p2p.list_peers()
-        return {
-            str(peer.peer_id): tuple(f"{address}/p2p/{peer.peer_id}" for address in peer.addrs)
-            for peer in peers
-        }
+        return by_peer(await self.p2p.list_peers())
+
+    async def look(self) -> None:
+        """Bring the addresses up to date: those through relays come and go."""
+        now = await self.p2p.get_visible_maddrs(latest=True)
+        self._visible = tuple(sorted(map(str, now), key=is_relayed, reverse=True))
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         """Whether at least one replica took the record."""
-        return bool(await self.dht.store(key, value, expiry, subkey=subkey))
+        alone = {"exclude_self": self.dht.protocol.client_mode}
+        return bool(await self.dht.store(key, value, expiry, subkey=subkey, **alone))
 
     async def read(self, key: str) -> dict[bytes, bytes]:
         """Records under ``key``, merged over its replicas."""
@@ -278,6 +275,11 @@ class HivemindNode:
             exited.cancel()
         code = self.p2p._child.returncode
         return "the daemon hung up" if code is None else f"the daemon exited with status {code}"
+
+    def end(self) -> None:
+        """Have the daemon exit, so that whoever watches it starts another."""
+        if self.daemon is not None:
+            self.p2p._child.terminate()
 
     async def stop(self) -> None:
         """End the daemon and remove its sockets."""

@@ -28,6 +28,15 @@ def guard_routing(dht: Any, counters: Counters, guests: Guests) -> None:
     protocol.call_find = OtherNeighbours(protocol, counters, dht.node_id, dht.peer_id).find
 
 
+def be_client(protocol: Any) -> None:
+    """Have a ``DHTProtocol`` serve whoever asks, its clock above all, and name no node of its own.
+
+    Whom nobody can dial holds no record for others, and is in nobody's routing table.
+    """
+    protocol.client_mode = True
+    protocol.node_info = type(protocol.node_info)()
+
+
 class OtherNeighbours:
     """Stands before ``DHTProtocol.call_find``: of an answer's neighbours, those that may help.
 

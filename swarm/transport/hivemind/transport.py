@@ -16,5 +16,7 @@ class HivemindTransport(NodeTransport):
         identity, settings: as of :class:`NodeTransport`.
     """
 
+    relays = True
+
     def __init__(self, identity: Path, **settings: Any) -> None:
         super().__init__(HivemindNode.start, identity, **settings)

@@ -120,6 +120,9 @@ class Libp2pNode:
             for peer in peers
         }
 
+    async def look(self) -> None:
+        """Nothing: the addresses are those listened on, and no others."""
+
     async def disconnect(self, peer: str) -> None:
         """End all connections with a peer, and its streams with them."""
         await self._thread.call(self._host.disconnect, peer)
@@ -188,6 +191,10 @@ class Libp2pNode:
         except TimeoutError as error:
             raise PeerUnreachable(f"no answer within {RPC_SECONDS:g} s") from error
         return open_answer(answer, call_id)
+
+    def end(self) -> None:
+        """Have the thread end, so that whoever watches it starts another."""
+        self._thread.end()
 
     async def wait_dead(self) -> str:
         """Return when the thread has ended, with what happened."""

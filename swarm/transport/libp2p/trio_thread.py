@@ -39,9 +39,13 @@ class TrioThread:
         self._thread.start()
         await self._started
 
+    def end(self) -> None:
+        """Cancel all that runs there."""
+        self.post(self._cancel)
+
     async def stop(self) -> None:
         """Cancel all that runs there, and wait until it has ended."""
-        self.post(self._cancel)
+        self.end()
         await asyncio.shield(self.ended)
 
     async def call(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:

@@ -66,7 +66,7 @@ def test_the_configuration_page_is_up_to_date() -> None:
         ("network.listen=[]", "network.listen", "at least 1 item"),
         ('network.listen=["0.0.0.0:4001"]', "network.listen", "/ip4/"),
         ('network.peers=["/ip4/10.0.0.5/tcp/4001"]', "network.peers", "/p2p/"),
-        ("network.relay=true", "network.relay", "network.peers"),
+        ("network.relay=true", "network.relay", "auto"),
         ("engine.group_size=1", "engine.group_size", "greater than or equal to 2"),
         ("engine.kind=sglang", "engine.kind", "'transformers' or 'vllm'"),
         ("engine.tensor_parallel=2", "engine.tensor_parallel", "engine.kind = 'vllm'"),

@@ -24,14 +24,6 @@ def test_a_transport_whose_package_is_missing_says_what_to_install(
         check_transport(network(transport=name))
 
 
-def test_a_relay_is_refused_where_the_transport_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.network.transports.libp2p.find_spec", lambda package: True)
-    peer = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
-    asked = network(transport="libp2p", relay=True, peers=[peer])
-    with pytest.raises(ConfigError, match=r"network.relay: true.*'hivemind' has relays"):
-        check_transport(asked)
-
-
 def test_both_transports_are_known_and_take_turns_in_a_mixed_demo() -> None:
     assert set(TRANSPORTS.own) == {"hivemind", "libp2p"}
     mixed = DemoSettings(nodes=4, transport="mixed")

@@ -1,0 +1,1 @@
+"""Real nodes on real networks: an open one, and what lies behind routers of several kinds."""

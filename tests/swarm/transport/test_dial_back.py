@@ -1,0 +1,195 @@
+"""Who asks to be dialled back has its own address dialled, at which it has to prove who it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from protocol.dial_back import (
+    DIAL_BACK_STREAM,
+    MAX_PORTS,
+    DialledBack,
+    decode_dial_back_request,
+    decode_dial_back_response,
+    encode_dial_back_request,
+    encode_dial_back_response,
+)
+from protocol.errors import ProtocolError
+from protocol.identity import Identity
+from swarm.common.clock import SystemClock, VirtualClock
+from swarm.transport.dial_back import PAUSE_SECONDS, DialBack
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.noise import NoPeer, who_answers
+from swarm.transport.reach import port_of
+from swarm.transport.transport import Refusal, Refused
+
+ALICE = Identity.generate().peer_id
+
+
+@asynccontextmanager
+async def daemon(folder: Path, name: str) -> AsyncIterator[HivemindTransport]:
+    key = folder / f"{name}.key"
+    Identity.create(key)
+    transport = HivemindTransport(key, listen=("/ip4/127.0.0.1/tcp/0",))
+    await transport.start()
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+@asynccontextmanager
+async def listening(answer: bytes) -> AsyncIterator[tuple[int, list[int]]]:
+    """A port where whoever connects is counted and gets ``answer``."""
+    seen: list[int] = []
+
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(1)
+        writer.write(answer)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], seen
+    finally:
+        server.close()
+
+
+def handler(*addresses: str, clock: VirtualClock | None = None) -> DialBack:
+    async def connections(peer: str) -> tuple[str, ...]:
+        return addresses
+
+    return DialBack(connections, lambda: True, clock or SystemClock())
+
+
+@pytest.mark.processes
+def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_where_it_was_seen(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        async with daemon(tmp_path, "alice") as alice, daemon(tmp_path, "ben") as ben:
+            await alice.connect(ben.addresses()[0])
+            port = port_of(alice.addresses()[0])
+            closed = 1
+            request = encode_dial_back_request((port, closed))
+            answer = await alice.request(
+                ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0
+            )
+            told = decode_dial_back_response(answer, (port, closed))
+            assert told == DialledBack("127.0.0.1", (port,), relays=True)
+            with pytest.raises(Refused):
+                await alice.request(
+                    ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0
+                )
+
+    asyncio.run(scene())
+
+
+@pytest.mark.processes
+def test_mallory_is_not_told_that_she_answers_where_somebody_else_does(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with daemon(tmp_path, "alice") as alice:
+            port = port_of(alice.addresses()[0])
+            assert await who_answers("127.0.0.1", port, 5.0) == alice.peer_id
+            mallory = Identity.generate().peer_id
+            answer = await handler("/ip4/127.0.0.1/tcp/5")(
+                mallory, encode_dial_back_request((port,))
+            )
+            assert decode_dial_back_response(answer, (port,)).open == ()
+
+    asyncio.run(scene())
+
+
+def test_mallory_has_no_address_dialled_but_the_one_that_she_is_connected_from() -> None:
+    async def scene() -> None:
+        async with listening(b"") as (port, seen):
+            await handler("/ip4/127.0.0.2/tcp/5")(ALICE, encode_dial_back_request((port,)))
+            assert not seen, "a server of somebody else was dialled"
+            await handler("/ip4/127.0.0.1/tcp/5")(ALICE, encode_dial_back_request((port,)))
+            assert seen
+
+    asyncio.run(scene())
+
+
+def test_who_is_connected_through_a_relay_has_nothing_dialled() -> None:
+    async def scene() -> None:
+        through = f"/ip4/127.0.0.1/tcp/5/p2p/{ALICE}/p2p-circuit/p2p/{ALICE}"
+        with pytest.raises(Refusal, match="relayed"):
+            await handler(through)(ALICE, encode_dial_back_request((5,)))
+
+    asyncio.run(scene())
+
+
+def test_flo_is_dialled_once_in_a_while_however_often_she_asks() -> None:
+    async def scene() -> None:
+        clock = VirtualClock()
+        async with listening(b"") as (port, seen):
+            flo = handler("/ip4/127.0.0.1/tcp/5", clock=clock)
+            for _ in range(20):
+                try:
+                    await flo(ALICE, encode_dial_back_request((port,)))
+                except Refusal as refusal:
+                    assert refusal.reason == "asked_too_often"
+            assert len(seen) == 1
+            await clock.advance(PAUSE_SECONDS)
+            await flo(ALICE, encode_dial_back_request((port,)))
+            assert len(seen) == 2
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\xff" * 4096,
+        b"\x13/multistream/1.0.0\n\x03na\n",
+        b"\x13/multistream/1.0.0\n\x07/noise\n\xff\xff" + bytes(65535),
+        b"\x13/multistream/1.0.0\n\x07/noise\n\x00\x00",
+        b"\x13/multistream/1.0.0\n\x07/noise\n\x00\xc8" + bytes(200),
+        b"\x13/multistream/1.0.0\n\x07/noise\n\x00\xc8" + b"\x07" * 200,
+    ],
+)
+def test_what_proves_no_peer_id_is_no_peer(answer: bytes) -> None:
+    async def scene() -> None:
+        async with listening(answer) as (port, _):
+            with pytest.raises(NoPeer):
+                await who_answers("127.0.0.1", port, 1.0)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("ports", [(), (0,), (65536,), tuple(range(1, MAX_PORTS + 2))])
+def test_a_request_names_one_to_four_ports(ports: tuple[int, ...]) -> None:
+    with pytest.raises(ProtocolError):
+        decode_dial_back_request(encode_dial_back_request(ports))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        DialledBack("example.org", (5,), True),
+        DialledBack("10.0.0.1", (6,), True),
+        DialledBack("10.0.0.1", (5,), 1),  # type: ignore[arg-type]
+        DialledBack("1" * 65, (), True),
+    ],
+)
+def test_larry_cannot_answer_for_ports_that_were_not_asked_or_with_what_is_no_address(
+    answer: DialledBack,
+) -> None:
+    with pytest.raises(ProtocolError):
+        decode_dial_back_response(encode_dial_back_response(answer), (5,))
+
+
+@pytest.mark.parametrize("host", ["11.7.0.1", "2a00:77::2"])
+def test_request_and_response_read_back_as_they_were(host: str) -> None:
+    ports = (1, 65535, 4001, 443)
+    assert decode_dial_back_request(encode_dial_back_request(ports)) == ports
+    answer = DialledBack(host, ports, relays=False)
+    assert decode_dial_back_response(encode_dial_back_response(answer), ports) == answer
