@@ -10,6 +10,9 @@ from protocol.errors import BadKey
 from protocol.identity import author_of
 
 _ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/\s,]+)/tcp/(\d{1,5})(/[^/\s,]+)*")
+_NAMED = re.compile(r"/dnsaddr/[^/\s,]+(/p2p/[^/\s,]+)")
+"""A name whose TXT records ``_dnsaddr.NAME`` list addresses, port included; of the peer named."""
+
 _IP = {"ip4": IPv4Address, "ip6": IPv6Address}
 _HIGHEST_PORT = 65535
 _PLAIN = "/ip4/10.0.0.5/tcp/31337"
@@ -24,6 +27,8 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
     """
     dialled = key == "network.peers"
     for address in addresses:
+        if dialled and _NAMED.fullmatch(address) and _is_peer(address):
+            continue
         parsed = _ADDRESS.fullmatch(address)
         if not parsed or not _has_host(parsed[1], parsed[2]) or int(parsed[3]) > _HIGHEST_PORT:
             example = _PEER if dialled else _PLAIN

@@ -70,7 +70,8 @@ class NetworkSection(Section):
     )
     peers: Texts = key(
         (),
-        "Peers to dial first, each as /ip4/…/tcp/…/p2p/…. None: start alone and wait to be found.",
+        "Peers to dial first, each as /ip4/…/tcp/…/p2p/… or with a name, /dns4/…/tcp/…/p2p/… or "
+        "/dnsaddr/…/p2p/…. None: start alone and wait to be found.",
     )
     relay: Literal["auto", "off"] = key(
         "auto",

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 BACKOFF = "dial backoff"
 NO_ADDRESS = "no good addresses"
+RELAY = "error opening relay circuit: "
+RELAYS = {
+    "NO_RESERVATION": "the relay does not relay for it any more; join through another peer",
+    "RESOURCE_LIMIT_EXCEEDED": "the relay is full; join through another peer",
+}
 MAX_ADDRESSES = 1024
 
 
@@ -21,7 +26,9 @@ class DialReasons:
         text = str(error) or type(error).__name__
         if BACKOFF in text:
             return self._last.get(address, "not reached lately")
-        if NO_ADDRESS in text:
+        if RELAY in text:
+            reason = RELAYS.get(text.partition(RELAY)[2].split()[0], "the relay does not reach it")
+        elif NO_ADDRESS in text:
             reason = "the name is unknown, or no address of this kind can be dialled"
         else:
             # p2pd lists its attempts as "* [address] dial tcp4 ADDRESS: connect: REASON".

@@ -173,3 +173,26 @@ def test_a_text_that_toml_reads_as_something_else_is_a_text_to_a_key_that_takes_
 def test_a_swarm_is_named_by_the_beginning_of_its_id() -> None:
     config = Config.with_overrides(parse_assignments(["network.swarm=12345678"]))
     assert config.network.swarm == "12345678"
+
+
+NOBODY = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"/dns4/seed.example.org/tcp/31337/p2p/{NOBODY}",
+        f"/dns6/seed.example.org/tcp/31337/p2p/{NOBODY}",
+        f"/dnsaddr/example.org/p2p/{NOBODY}",
+        f"/ip6/2001:db8::7/tcp/31337/p2p/{NOBODY}",
+        f"/ip4/203.0.113.7/tcp/31337/p2p/{NOBODY}/p2p-circuit/p2p/{NOBODY}",
+    ],
+)
+def test_a_peer_is_named_by_a_name_an_address_or_through_a_relay(address: str) -> None:
+    assert Config.with_overrides({"network.peers": [address]}).network.peers == (address,)
+
+
+@pytest.mark.parametrize("key", ["network.listen", "network.announce"])
+def test_only_peers_are_named_by_their_dnsaddr(key: str) -> None:
+    with pytest.raises(ConfigError, match="multiaddress"):
+        Config.with_overrides({key: [f"/dnsaddr/example.org/p2p/{NOBODY}"]})

@@ -21,6 +21,14 @@ PAUSED = Exception(f"{FAILED}  * [/ip4/127.0.0.1/tcp/4001] dial backoff")
             "the name is unknown, or no address of this kind can be dialled",
         ),
         (Exception("Connect failed. msg=invalid peer id"), "invalid peer id"),
+        (
+            Exception(f"{FAILED}  * [/x] error opening relay circuit: NO_RESERVATION (204)"),
+            "the relay does not relay for it any more; join through another peer",
+        ),
+        (
+            Exception(f"{FAILED}  * [/x] error opening relay circuit: CONNECTION_FAILED (203)"),
+            "the relay does not reach it",
+        ),
         (TimeoutError(), "TimeoutError"),
         (PAUSED, "not reached lately"),
     ],
