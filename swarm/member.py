@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.errors import BadKey
 from protocol.identity import author_of, peer_id_of
@@ -24,6 +24,7 @@ from swarm.exchange import Exchange
 from swarm.experience import Experience
 from swarm.journal_errors import JournalError
 from swarm.publisher import Publisher
+from swarm.transport.reach import Reach, Way
 from swarm.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class PeerInfo:
         author: public key; None for a peer whose identity is not an Ed25519 key.
         connected: there is a connection now.
         swarm: id of the swarm that it is in; None while that is not known.
+        link: how it is connected, "direct" or "relayed"; None where it is not.
         policy_step: as last announced; None if nothing of this peer is known.
         groups: groups in the frames it offers.
         heard: unix time of its last sign of life, an announcement or a connection; seconds.
@@ -55,6 +57,7 @@ class PeerInfo:
     groups: int
     heard: float
     swarm: bytes | None = None
+    link: Way | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class MemberStatus:
 
     Attributes:
         peers: everybody connected or heard of, those of other swarms included.
+        reach: whether others can dial this node.
     """
 
     peer_id: str
@@ -72,6 +76,7 @@ class MemberStatus:
     peers: tuple[PeerInfo, ...]
     bytes_in: int
     bytes_out: int
+    reach: Reach = field(default_factory=Reach)
 
     @property
     def members(self) -> int:
@@ -168,6 +173,7 @@ class Member:
             peers=self._peers(),
             bytes_in=self._transport.bytes_in,
             bytes_out=self._transport.bytes_out,
+            reach=self._transport.reach(),
         )
 
     async def _repeat(self, turn: Callable[[], Awaitable[None]], period: float) -> None:
@@ -192,6 +198,7 @@ class Member:
 
     def _peers(self) -> tuple[PeerInfo, ...]:
         connected = set(self._transport.peers())
+        links = self._transport.reach().links
         known = {
             peer_id_of(entry.author): entry
             for entry in self._directory.known()
@@ -210,6 +217,7 @@ class Member:
                     groups=sum(o.groups for o in entry.announcement.offers) if entry else 0,
                     heard=entry.heard if entry and peer not in connected else now,
                     swarm=self._directory.swarm_id if entry else self._acquaintance.swarm_of(peer),
+                    link=links.get(peer) if peer in connected else None,
                 )
             )
         return tuple(result)

@@ -107,7 +107,7 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
         ("peer id", peer["peer_id"]),
         ("author", author[0] if author else NONE),
         ("kind", _kind(peer, ours) or "node"),
-        ("connected", "yes" if peer["connected"] else "no"),
+        ("connected", _link(peer)),
         ("heard", _ago(peer.get("heard"))),
         (
             "admitted",
@@ -124,10 +124,19 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
 def _kind(peer: dict[str, Any], ours: str | None) -> str:
     kinds = {
         "seed": peer.get("seed"),
+        "relayed": peer.get("link") == "relayed",
         "another swarm": peer.get("swarm_id") not in (None, ours),
         "banned": peer["banned"],
     }
     return ", ".join(name for name, holds in kinds.items() if holds)
+
+
+def _link(peer: dict[str, Any]) -> str:
+    """Whether a peer is connected, and how where that was told."""
+    if not peer["connected"]:
+        return "no"
+    ways = {"direct": "yes, directly", "relayed": "yes, through a relay"}
+    return ways.get(peer.get("link") or "", "yes")
 
 
 def _when(peer: dict[str, Any]) -> str:

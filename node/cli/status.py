@@ -35,6 +35,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("peer id", status["peer_id"]),
         ("swarm", f"{status['swarm_name']} {status['swarm_id']}"),
         *(("address", address) for address in status["addresses"]),
+        *(("reach", line) for line in _reach(status)),
         ("peers", _peers(status)),
     ]
     if status["record"] is None:
@@ -47,6 +48,15 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("refused", refusals(record.refused)),
         ("memory", f"{record.rss_mb:.0f} MB"),
     ]
+
+
+def _reach(status: dict[str, Any]) -> list[str]:
+    """Whether others can dial a node that runs, why not, and what would help."""
+    reach = status.get("reach")  # not told by an earlier release
+    if not reach or not status["running"]:
+        return []
+    told = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]
+    return [told, f"-> {reach['remedy']}"] if reach["remedy"] else [told]
 
 
 def _peers(status: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from node.config.config import Config
 from node.config.kinds import TRANSPORTS
 from node.doctor.finding import Finding, fail, ok, warn
+from node.doctor.reach import check_reach, told_by_node
 from node.doctor.tasks import check_manifest
 from node.network.ports import FAMILIES, listened_on, why_not_free
 from node.network.transport_kind import TransportKind
@@ -36,6 +37,8 @@ def check_network(config: Config, folder: RunFolder) -> list[Finding]:
     else:
         reached = [_check_connection(peer) for peer in peers]
         reached += asyncio.run(_dial(peers, config, folder))
+    if folder.holder() is not None:
+        reached += told_by_node(folder)
     return [*check_ports(config, folder), *reached]
 
 
@@ -78,7 +81,9 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
     kind: TransportKind = TRANSPORTS.open(
         config.network.transport, config.network.transport_options
     )
-    alone = {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "peers": (), "relay": "off"}
+    runs = folder.holder() is not None
+    listen = ("/ip4/127.0.0.1/tcp/0",) if runs else config.network.listen
+    alone = {"listen": listen, "announce": (), "peers": (), "relay": "off"}
     network = config.network.model_copy(update=alone)
     with tempfile.TemporaryDirectory() as thrown_away:
         thrown = RunFolder(Path(thrown_away))
@@ -87,7 +92,8 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
         try:
             await transport.start()
             dialled = [await _dial_one(transport, peer, config, folder) for peer in peers]
-            return [finding for findings in dialled for finding in findings]
+            reached = [] if runs else await check_reach(transport, transport.peers())
+            return [*(finding for findings in dialled for finding in findings), *reached]
         except TransportError as error:
             return [fail("dial", "the network does not start here", _line(error))]
         finally:

@@ -60,12 +60,13 @@ class StatusFile:
         """Say how the node is after a round; without a record while there is none."""
         assert self._membership is not None, "it is told first that the node runs"
         membership, status = self._membership, self._membership.status()
-        stopping = self._told.get("state") == STOPPING
+        reach, stopping = status.reach, self._told.get("state") == STOPPING
         self._tell(
             STOPPING if stopping else RUNNING,
             pid=os.getpid(),
             peer_id=status.peer_id,
             addresses=status.addresses,
+            reach={"way": reach.way, "cause": reach.cause, "remedy": reach.remedy},
             swarm_id=membership.swarm_id.hex(),
             swarm_name=membership.manifest.name,
             record=record.to_dict() if record else self._told.get("record"),
@@ -112,6 +113,7 @@ class StatusFile:
         return {
             "peer_id": peer.peer_id,
             "connected": peer.connected,
+            "link": peer.link,
             "swarm_id": peer.swarm.hex() if peer.swarm else None,
             "policy_step": peer.policy_step,
             "bytes_in": account.bytes_in,
@@ -152,7 +154,7 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
         told = {}
     state = _state(told, holder)
     works = state in (RUNNING, STOPPING)
-    peers = [{**p, "connected": works and p.get("connected", False)} for p in told.get("peers", [])]
+    peers = [_now(peer, works) for peer in told.get("peers", [])]
     age = max(0.0, time.time() - told["time"]) if "time" in told else None
     return {
         **dict.fromkeys(("peer_id", "swarm_id", "swarm_name", "record")),
@@ -164,6 +166,12 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
         "state": state,
         "age_s": age,
     }
+
+
+def _now(peer: Mapping[str, Any], works: bool) -> dict[str, Any]:
+    """What was told of a peer, as far as it holds for a node that works or does not."""
+    present = {**peer, "connected": works and peer.get("connected", False)}
+    return present if works or "link" not in peer else {**present, "link": None}
 
 
 def _state(told: Mapping[str, Any], holder: int | None) -> str:

@@ -1,8 +1,7 @@
 """One p2pd process and the DHT node that speaks through it: the only file that imports hivemind.
 
-Nothing here decides or retries; :mod:`swarm.transport.node_transport` does. A node lives as long
-as its daemon: after its death :meth:`HivemindNode.start` makes another with the same identity, port,
-DHT id and records.
+Nothing here decides or retries; the transport does. A node lives as long as its daemon: after that
+one's death :meth:`HivemindNode.start` makes another with the same identity, port, id and records.
 """
 
 from __future__ import annotations

@@ -182,3 +182,17 @@ def test_a_demo_with_vllm_needs_vllm_and_says_so_before_it_starts_anything(
     assert "vLLM is not installed here" in terminal.err
     assert "make vllm" in terminal.err
     assert not Path("demo").exists()
+
+
+def test_status_says_why_nobody_can_dial_a_node_and_what_would_help(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    reach = {"way": "relayed", "cause": "no peer could dial 11.7.0.3", "remedy": "Open a port."}
+    mine = {"pid": os.getpid(), "state": "running", "time": time.time(), "reach": reach}
+    node.write_status({**STATUS, **mine})
+    with node.locked():
+        assert terminal("status", "--config", "node") == 0
+        assert "reach     relayed: no peer could dial 11.7.0.3\n" in terminal.out
+        assert "reach     -> Open a port.\n" in terminal.out
+    assert terminal("status", "--config", "node") == 0
+    assert "reach" not in terminal.out, "of a node that does not run nothing is known"

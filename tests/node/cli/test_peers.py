@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -23,6 +24,7 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
     return {
         "peer_id": identity(name).peer_id,
         "connected": True,
+        "link": "direct",
         "swarm_id": OURS,
         "policy_step": 4,
         "bytes_in": 2048,
@@ -107,7 +109,7 @@ def test_a_beginning_that_only_one_has_shows_it_in_full(
     for expected in (anna.peer_id, anna.author.hex(), "2.0 kB", "reward_mismatch 2", "10 min"):
         assert expected in terminal.out
     told = terminal.json("peers", given, "--config", "node")
-    assert told == {**met[0], "connected": False}
+    assert told == {**met[0], "connected": False, "link": None}
 
 
 @pytest.mark.parametrize(("given", "said"), [("12D3", "several peers"), ("12D3KooWx0", "no peer")])
@@ -145,3 +147,25 @@ def test_ids_are_cut_where_they_differ_and_no_sooner() -> None:
 )
 def test_a_span_of_time_is_told_in_the_unit_that_fits(seconds: float, shown: str) -> None:
     assert lapse(seconds) == shown
+
+
+def test_a_peer_is_shown_as_it_is_connected_while_the_node_runs(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    peers = [peer("anna"), peer("rita", link="relayed"), peer("gus", link=None, connected=False)]
+    told = {"swarm_id": OURS, "peers": peers, "peer_id": "12D3KooWme"}
+    with node.locked():
+        node.write_status({**told, "state": "running", "pid": os.getpid(), "time": time.time()})
+        assert terminal("peers", "--config", "node") == 0
+        anna, rita, gus = (
+            next(line for line in terminal.out.splitlines() if each["peer_id"][:14] in line)
+            for each in peers
+        )
+        assert " relayed " in rita
+        assert "relayed" not in anna and "relayed" not in gus
+        assert terminal("peers", peers[1]["peer_id"], "--config", "node") == 0
+        assert "yes, through a relay" in terminal.out
+        assert terminal("peers", peers[0]["peer_id"], "--config", "node") == 0
+        assert "yes, directly" in terminal.out
+    assert terminal("peers", "--config", "node") == 0
+    assert "relayed" not in terminal.out, "a node that does not run is connected to nobody"

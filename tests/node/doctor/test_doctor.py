@@ -150,6 +150,16 @@ def test_a_node_without_peers_is_told_how_to_name_some(folder: RunFolder) -> Non
     assert "--peers" in check_network(Config(), folder)[-1].remedy
 
 
+def test_what_a_running_node_found_out_about_its_router_is_told(folder: RunFolder) -> None:
+    reach = {"way": "relayed", "cause": "no peer could dial 11.7.0.3", "remedy": "Open a port."}
+    folder.write_status({"reach": reach})
+    with folder.locked():
+        told = check_network(Config(), folder)[-1]
+    assert (told.check, told.level, told.remedy) == ("reach", "warn", "Open a port.")
+    assert "relayed: no peer could dial 11.7.0.3" in told.found
+    assert all(f.check != "reach" for f in check_network(Config(), folder))
+
+
 @pytest.mark.processes
 def test_peers_are_dialled_and_told_dead_from_alive(folder: RunFolder) -> None:
     from swarm.transport.hivemind.transport import HivemindTransport
@@ -176,6 +186,7 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder: RunFolder) -> None:
     levels = {check: [f.level for f in findings if f.check == check] for check in ("peers", "dial")}
     assert levels == {"peers": ["ok", "ok", "fail"], "dial": ["ok", "fail", "fail"]}
     assert all(f.remedy and "\n" not in f.remedy for f in findings if f.level == "fail")
+    assert [f.level for f in findings if f.check == "reach"] == ["ok"], "on one machine all is open"
     (elsewhere,) = [f for f in findings if f.check == "swarm"]
     assert elsewhere.level == "fail"
     assert swarm_id(theirs).hex()[:16] in elsewhere.found

@@ -13,6 +13,7 @@ from node.run.status_file import StatusFile, present_status
 from node.storage.run_folder import RunFolder
 from swarm.accounts import Account
 from swarm.member import PeerInfo
+from swarm.transport.reach import Reach
 from tests.node.monitor.test_monitor import RECORD
 
 PEER = PeerInfo(
@@ -49,7 +50,10 @@ class Member:
 
     def status(self) -> SimpleNamespace:
         return SimpleNamespace(
-            peer_id="12D3KooWme", addresses=("/ip4/127.0.0.1",), peers=self._peers
+            peer_id="12D3KooWme",
+            addresses=("/ip4/127.0.0.1",),
+            peers=self._peers,
+            reach=Reach("relayed", "no peer could dial it", "open a port"),
         )
 
 
@@ -68,6 +72,11 @@ def test_every_state_of_a_run_is_told_and_the_last_record_outlives_it(folder):
         told = present_status(folder)
         assert (told["state"], told["pid"], told["record"]) == ("running", os.getpid(), None)
         assert told["peers"][0]["connected"] and told["age_s"] < 60.0
+        assert told["reach"] == {
+            "way": "relayed",
+            "cause": "no peer could dial it",
+            "remedy": "open a port",
+        }
         status.write(RECORD)
         status.stop()
         assert present_status(folder)["state"] == "stopping"
