@@ -27,7 +27,8 @@ class DialReasons:
         if BACKOFF in text:
             return self._last.get(address, "not reached lately")
         if RELAY in text:
-            reason = RELAYS.get(text.partition(RELAY)[2].split()[0], "the relay does not reach it")
+            status, *_ = [*text.partition(RELAY)[2].split(), ""]
+            reason = RELAYS.get(status, "the relay does not reach it")
         elif NO_ADDRESS in text:
             reason = "the name is unknown, or no address of this kind can be dialled"
         else:

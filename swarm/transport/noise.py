@@ -90,7 +90,7 @@ class Handshake:
             self._agree(theirs)
             static = self._open(sealed)
             self._agree(static)
-            key, signature = _identity(self._open(payload))
+            key, signature = identity_in(self._open(payload))
             Ed25519PublicKey.from_public_bytes(key).verify(signature, SIGNED + static)
         except (InvalidTag, InvalidSignature, ValueError) as error:
             raise NoPeer(f"what answers proves no PeerID: {error!r}") from error
@@ -124,8 +124,8 @@ def _framed(message: bytes) -> bytes:
     return len(message).to_bytes(2, "big") + message
 
 
-def _identity(payload: bytes) -> tuple[bytes, bytes]:
-    """Public key and signature: fields 1 and 2 of the payload, each shorter than 128 bytes.
+def identity_in(payload: bytes) -> tuple[bytes, bytes]:
+    """Public key and signature of a handshake's payload: fields 1 and 2, below 128 bytes each.
 
     Raises:
         ValueError

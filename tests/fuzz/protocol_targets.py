@@ -8,6 +8,13 @@ from protocol import base58, compression, envelope
 from protocol.announcement import check_record, open_announcement
 from protocol.batch import decode_batch, encode_batch
 from protocol.codec import Limits, decode, encode
+from protocol.dial_back import (
+    DialledBack,
+    decode_dial_back_request,
+    decode_dial_back_response,
+    encode_dial_back_request,
+    encode_dial_back_response,
+)
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame, seal
 from protocol.identity import Identity, author_of
@@ -32,6 +39,12 @@ _MESSAGES = (
     decode_pull_response,
     decode_gossip_request,
     decode_gossip_response,
+    decode_dial_back_request,
+    partial(decode_dial_back_response, asked=(443, 4001)),
+)
+_DIAL_BACK = (
+    b"\x04" + encode_dial_back_request((443, 4001)),
+    b"\x05" + encode_dial_back_response(DialledBack("2a00:77::2", (443,), relays=True)),
 )
 
 
@@ -111,7 +124,7 @@ _TARGETS = (
         "messages",
         _messages,
         (ProtocolError,),
-        tuple(bytes([n]) + data for n in range(4) for data in vectors("messages")),
+        (*(bytes([n]) + data for n in range(4) for data in vectors("messages")), *_DIAL_BACK),
     ),
     Target("tokens", _tokens, (ProtocolError,), (encode(samples.plain_wire()["groups"][0]),)),
     Target("identity", _identity, (ProtocolError,), (MALLORY.peer_id.encode(),)),

@@ -25,6 +25,7 @@ from swarm.journal import Journal
 from swarm.packing import pack_pooled, unpack_pooled
 from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
+from swarm.transport.noise import Handshake, NoPeer, identity_in
 from swarm.transport.service import Service
 from swarm.transport.streams import ask, serve
 from swarm.transport.transport import Handler, Limits, Refusal, TransportError
@@ -227,7 +228,26 @@ def dial_reasons() -> Target:
         assert isinstance(reasons.of("a", OSError(data.decode("latin-1"))), str)
 
     seed = b"* [/ip4/1.2.3.4/tcp/1] dial tcp4 1.2.3.4:1: connect: connection refused"
-    return Target("dial_reasons", run, (), (seed,), longest=512)
+    relayed = b"* [/x] error opening relay circuit: NO_RESERVATION (204)"
+    return Target("dial_reasons", run, (), (seed, relayed), longest=512)
+
+
+def handshakes() -> Target:
+    """What mallory answers to a dial: a handshake's second message, and its payload unsealed."""
+
+    def run(data: bytes) -> None:
+        if data[:1] == b"\x00":
+            Handshake().peer_of(data[1:])
+        else:
+            identity_in(data[1:])
+
+    key = b"\x0a\x24\x08\x01\x12\x20" + bytes(32)
+    return Target(
+        "handshakes",
+        run,
+        (NoPeer, ValueError),
+        (bytes(201), b"\x01" + key + b"\x12\x40" + bytes(64)),
+    )
 
 
 TARGETS = {
@@ -240,5 +260,6 @@ TARGETS = {
         admitted,
         journal_rows,
         dial_reasons,
+        handshakes,
     )
 }
