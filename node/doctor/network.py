@@ -91,9 +91,10 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
         transport = kind.open(network, thrown, Counters(), beside=True)
         try:
             await transport.start()
-            dialled = [await _dial_one(transport, peer, config, folder) for peer in peers]
-            reached = [] if runs else await check_reach(transport, transport.peers())
-            return [*(finding for findings in dialled for finding in findings), *reached]
+            dialled = {peer: await _dial_one(transport, peer, config, folder) for peer in peers}
+            answered = [peer.rpartition("/")[2] for peer, found in dialled.items() if found[0].level == "ok"]
+            reached = [] if runs else await check_reach(transport, answered)
+            return [*(finding for found in dialled.values() for finding in found), *reached]
         except TransportError as error:
             return [fail("dial", "the network does not start here", _line(error))]
         finally:

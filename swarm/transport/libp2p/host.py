@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 UPGRADE_SECONDS = 5.0
 NEGOTIATION_SECONDS = 3.0
 MAX_HALF_OPEN = 64
+MOST_HALF_OPEN = 512
+"""With those of hosts that have no other one."""
+
 MAX_CONNECTIONS = 512
 MAX_OF_PEER = 4
 BACKLOG = 128
@@ -143,7 +146,8 @@ class Host:
         import trio
 
         place, port = tcp.socket.getpeername()[:2]
-        if self._half_open.total() >= MAX_HALF_OPEN and self._half_open[place] > 1:
+        half_open = self._half_open.total()
+        if half_open >= (MAX_HALF_OPEN if self._half_open[place] else MOST_HALF_OPEN):
             return self._refuse("half_open")
         self._half_open[place] += 1
         try:
@@ -155,7 +159,8 @@ class Host:
             return None
         finally:
             self._half_open[place] -= 1
-            self._half_open += Counter()
+            if not self._half_open[place]:
+                del self._half_open[place]
         # Until it ends: trio closes what its handler returns from.
         return await self._hold(Connection(muxed, Place(_kind(place), place, port), dialled=False))
 

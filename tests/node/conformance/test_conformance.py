@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,9 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.transport import Limits
+from swarm.transport.transport import Limits, Transport
 from tests.swarm.network_parts import FOUNDER, Node, identity, manifest
+from tests.swarm.transport.over import APART_LIBP2P
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 
@@ -40,11 +42,14 @@ def opened(folder: Path, name: str) -> Path:
     return inner
 
 
+@pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
 @pytest.mark.processes
-def test_a_member_that_shares_groups_passes_every_case(tmp_path: Path) -> None:
+def test_a_member_that_shares_groups_passes_every_case(
+    kind: Callable[..., Transport], tmp_path: Path
+) -> None:
     async def scenario() -> list[Finding]:
         counters = Counters()
-        transport = HivemindTransport(key_file(tmp_path, "anna"), listen=LISTEN, counters=counters)
+        transport = kind(key_file(tmp_path, "anna"), listen=LISTEN, counters=counters)
         anna = Node("anna", transport, SystemClock(), counters, manifest())
         await transport.start()
         try:

@@ -1,0 +1,198 @@
+"""What a host over libp2p takes of whoever does not keep to the rules of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from protocol.identity import Identity
+from swarm.common.counters import Counters
+from swarm.transport.libp2p.addresses import place_of
+from swarm.transport.libp2p.host import MAX_CONNECTIONS, MAX_HALF_OPEN, MAX_OF_PEER
+from swarm.transport.libp2p.multistream import HEADER, propose
+from swarm.transport.libp2p.stack import MAX_FRAME, MAX_STREAMS, MAX_UNREAD, MUXER, SECURITY
+from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.libp2p.trio_thread import TrioThread
+from swarm.transport.transport import Limits
+
+pytestmark = [pytest.mark.processes, pytest.mark.alone("libp2p")]
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+ECHO = "swarm-node/test/echo"
+DEAF = "swarm-node/test/deaf"
+DATA, WINDOW, SYN = 0, 1, 1
+
+
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+class Mallory:
+    """A peer that speaks Noise, and yamux as she likes."""
+
+    def __init__(self, address: str) -> None:
+        self.place = place_of(address)
+        self.peer = address.rpartition("/p2p/")[2]
+        self.identity = Identity.generate()
+
+    async def dial(self):
+        import trio
+        from libp2p.crypto.ed25519 import create_new_key_pair
+        from libp2p.crypto.x25519 import create_new_key_pair as create_noise_keys
+        from libp2p.io.trio import TrioTCPStream
+        from libp2p.network.connection.raw_connection import RawConnection
+        from libp2p.peer.id import ID
+        from libp2p.security.noise.transport import Transport
+
+        tcp = await trio.open_tcp_stream(self.place.host, self.place.port)
+        raw = RawConnection(TrioTCPStream(tcp), initiator=True)
+        await propose(raw.read, raw.write, SECURITY)
+        keys = create_new_key_pair(self.identity.export()[4:36])
+        noise = Transport(keys, create_noise_keys().private_key)
+        secure = await noise.secure_outbound(raw, ID.from_string(self.peer))
+        await propose(secure.read, secure.write, MUXER)
+        return secure
+
+    async def write_until_it_ends(self, frames: list[bytes]) -> None:
+        """Send frames and then wait until the other side hangs up."""
+        import trio
+        from libp2p.io.exceptions import IOException
+
+        secure = await self.dial()
+        with trio.fail_after(20.0):
+            try:
+                for frame in frames:
+                    await secure.write(frame)
+                while await secure.read(12):
+                    pass
+            except IOException:
+                return
+
+
+def frame(kind: int, flags: int, stream: int, length: int, data: bytes = b"") -> bytes:
+    return struct.pack("!BBHII", 0, kind, flags, stream, length) + data
+
+
+def line(text: str) -> bytes:
+    return bytes([len(text) + 1]) + text.encode() + b"\n"
+
+
+def against_anna(tmp_path: Path, scenario) -> Counters:
+    """Run ``scenario(anna, ben, thread)``; what anna counted. Ben is still served at the end."""
+    counters = Counters()
+
+    async def echo(peer: str, request: bytes) -> bytes:
+        return request
+
+    async def whole() -> None:
+        transports = []
+        for name in ("anna", "ben"):
+            Identity.create(tmp_path / name)
+            counted = counters if name == "anna" else Counters()
+            transports.append(Libp2pTransport(tmp_path / name, listen=LOOPBACK, counters=counted))
+            transports[-1].use_validator(lambda record: True)
+            transports[-1].handle(ECHO, echo, Limits(64, 8, 4))
+            await transports[-1].start()
+        anna, ben = transports
+        thread = TrioThread("mallory")
+        await thread.start()
+        try:
+            await scenario(anna, ben, thread)
+            answer = await ben.request(anna.peer_id, ECHO, b"still", limit=9, deadline=10)
+            assert answer == b"still"
+        finally:
+            await thread.stop()
+            await asyncio.gather(anna.close(), ben.close())
+
+    asyncio.run(whole())
+    return counters
+
+
+OVER = "connections_over_bound{bound=over_bounds}"
+
+
+def test_mallory_sends_more_than_anybody_reads(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+
+        async def deaf(peer: str, reader: object, writer: object) -> None:
+            await asyncio.sleep(1e6)
+
+        await anna.node.add_handler(DEAF, deaf)
+        begun = line(HEADER) + line(DEAF)
+        frames = [frame(DATA, SYN, 1, len(begun), begun)]
+        frames += [frame(DATA, 0, 1, MAX_FRAME, bytes(MAX_FRAME))] * (MAX_UNREAD // MAX_FRAME + 4)
+        await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, frames)
+
+    assert against_anna(tmp_path, scenario).snapshot()[OVER] == 1
+
+
+def test_mallory_sends_a_frame_over_the_largest(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+        frames = [frame(WINDOW, SYN, 1, 0), frame(DATA, 0, 1, 1 << 31)]
+        await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, frames)
+
+    against_anna(tmp_path, scenario)
+
+
+def test_flo_opens_more_streams_than_a_connection_takes(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+        # One packet: faster than they can be let go for what they do not say.
+        frames = [frame(WINDOW, SYN, 2 * n + 1, 0) for n in range(2 * MAX_STREAMS)]
+        await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, [b"".join(frames)])
+
+    assert against_anna(tmp_path, scenario).snapshot()[OVER] == 1
+
+
+def test_flo_opens_connections_and_says_nothing(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        place = place_of(anna.addresses()[0])
+        with ExitStack() as stack:
+            for _ in range(3 * MAX_HALF_OPEN):
+                flo = stack.enter_context(closing(socket.socket()))
+                flo.bind(("127.0.0.2", 0))
+                flo.connect((place.host, place.port))
+            # Who comes from elsewhere finds room.
+            await ben.connect(anna.addresses()[0])
+
+    counted = against_anna(tmp_path, scenario).snapshot()
+    assert counted["connections_over_bound{bound=half_open}"] >= MAX_HALF_OPEN
+
+
+def test_flo_connects_again_and_again_under_one_key(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+        flo = Mallory(anna.addresses()[0])
+        held = [await thread.call(flo.dial) for _ in range(3 * MAX_OF_PEER)]
+        await until(lambda: flo.identity.peer_id in anna.peers())
+        assert len(held) == 3 * MAX_OF_PEER
+
+    counted = against_anna(tmp_path, scenario).snapshot()
+    assert counted["connections_over_bound{bound=of_peer}"] == 2 * MAX_OF_PEER
+    assert MAX_OF_PEER < MAX_CONNECTIONS
+
+
+def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        place = place_of(anna.addresses()[0])
+        for words in (b"GET / HTTP/1.1\r\n\r\n", bytes(1000), line(HEADER) + line("/tls/1.0.0")):
+            with closing(socket.create_connection((place.host, place.port))) as stranger:
+                stranger.sendall(words)
+        await ben.connect(anna.addresses()[0])
+        began = time.monotonic()
+        while time.monotonic() < began + 30 and len(anna.peers()) != 1:
+            await asyncio.sleep(0.05)
+        assert anna.peers() == (ben.peer_id,)
+
+    against_anna(tmp_path, scenario)
