@@ -92,7 +92,8 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
         try:
             await transport.start()
             dialled = {peer: await _dial_one(transport, peer, config, folder) for peer in peers}
-            answered = [peer.rpartition("/")[2] for peer, found in dialled.items() if found[0].level == "ok"]
+            well = (peer for peer, found in dialled.items() if found[0].level == "ok")
+            answered = [peer.rpartition("/")[2] for peer in well]
             reached = [] if runs else await check_reach(transport, answered)
             return [*(finding for found in dialled.values() for finding in found), *reached]
         except TransportError as error:
