@@ -47,6 +47,7 @@ class TrioThread:
         """Cancel all that runs there, and wait until it has ended."""
         self.end()
         await asyncio.shield(self.ended)
+        self._thread.join()  # nothing runs there any more but its return
 
     async def call(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         """What ``work`` returns there, or raises; cancelled with the caller.
