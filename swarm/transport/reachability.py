@@ -34,7 +34,7 @@ ASKED = 3
 RELAYS = 3
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-RELAYED_AFTER_SECONDS = 20.0
+RELAYED_AFTER_SECONDS = 10.0
 """For the daemon to be relayed for, before other relays are tried."""
 
 AGAIN_SECONDS = 60.0

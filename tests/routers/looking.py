@@ -1,0 +1,38 @@
+"""What the tests of real routers look at while nodes run behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.end_to_end.watching import wait_until
+from tests.routers.member import Member
+
+
+def way(node: Member) -> str:
+    """How others reach a node, as it says itself."""
+    return str(node.status().get("reach", {}).get("way", ""))
+
+
+def relays(node: Member) -> set[str]:
+    """Peer ids of those that relay for a node."""
+    addresses = node.status().get("addresses", [])
+    return {each.split("/p2p/")[1].split("/")[0] for each in addresses if "/p2p-circuit" in each}
+
+
+def peer(node: Member, other: Member) -> dict[str, Any]:
+    """What a node says of another; empty where it knows nothing."""
+    peers = node.status().get("peers", [])
+    return next((each for each in peers if each["peer_id"] == other.peer_id), {})
+
+
+def admitted(node: Member, other: Member) -> int:
+    """Groups of another that a node has let in."""
+    return int(peer(node, other).get("admitted", 0))
+
+
+def wait_for_groups_both_ways(first: Member, second: Member, groups: int = 2) -> None:
+    """Wait until each has let in so many more groups of the other."""
+    before = {node.folder: admitted(node, of) for node, of in ((first, second), (second, first))}
+    for node, of in ((first, second), (second, first)):
+        most = before[node.folder] + groups
+        wait_until(lambda n=node, o=of, m=most: admitted(n, o) >= m, node, f"{groups} more groups")
