@@ -16,7 +16,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,8 @@ from swarm.pool import Pool
 from swarm.task_ref import TaskRef
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.node_transport import NodeTransport
+from swarm.transport.record_rule import RecordRule
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 WATCH_SECONDS = 0.005
@@ -66,7 +68,9 @@ class Node:
     pool: Pool
 
     @classmethod
-    async def start(cls, folder: Path, signed: bytes, bootstrap: str) -> Node:
+    async def start(
+        cls, folder: Path, signed: bytes, bootstrap: str, over: type[NodeTransport]
+    ) -> Node:
         """Join the swarm with everything real but the judge."""
         clock, counters = SystemClock(), Counters()
         folder.mkdir()
@@ -74,7 +78,9 @@ class Node:
         journal = Journal(folder / "journal.db", clock)
         pool = Pool(journal, 1024, 3600.0, clock, counters)
         experience = Experience.around(pool, journal, clock, counters)
-        transport = ApartTransport(folder / "identity.key", listen=LISTEN, peers=(bootstrap,))
+        transport = ApartTransport(
+            folder / "identity.key", listen=LISTEN, peers=(bootstrap,), over=over
+        )
         await transport.start()
         member = assemble(
             transport,
@@ -119,7 +125,11 @@ class Node:
 
 @asynccontextmanager
 async def swarm(
-    nodes: int, epoch_seconds: float, folder: Path, **agreed: int
+    nodes: int,
+    epoch_seconds: float,
+    folder: Path,
+    over: type[NodeTransport] = HivemindTransport,
+    **agreed: int,
 ) -> AsyncIterator[list[Node]]:
     """Members of a swarm that has been running for two epochs, and a seed beside them.
 
@@ -140,15 +150,15 @@ async def swarm(
     )
     signed = sign_manifest(manifest, founder)
     Identity.create(folder / "seed.key")
-    seed = HivemindTransport(folder / "seed.key", listen=LISTEN)
-    seed.use_validator(lambda record: True)
+    seed = ApartTransport(folder / "seed.key", listen=LISTEN, over=over)
+    seed.use_validator(RecordRule(signed, SystemClock(), Counters()))
     await seed.start()
     members: list[Node] = []
     running: list[asyncio.Task[None]] = []
     try:
         for number in range(nodes):
             (bootstrap,) = seed.addresses()
-            node = await Node.start(folder / f"node{number}", signed, bootstrap)
+            node = await Node.start(folder / f"node{number}", signed, bootstrap, over)
             members.append(node)
             running.append(asyncio.create_task(node.member.run()))
         await asyncio.sleep(2 * epoch_seconds)
@@ -160,9 +170,21 @@ async def swarm(
         await asyncio.gather(seed.close(), *(node.transport.close() for node in members))
 
 
-async def measure(nodes: int, groups: int, epoch_seconds: float, folder: Path) -> list[float]:
-    """Seconds from publication to each other member's pool, one for each pair and group."""
-    async with swarm(nodes, epoch_seconds, folder) as members:
+async def measure(
+    nodes: int,
+    groups: int,
+    epoch_seconds: float,
+    folder: Path,
+    over: type[NodeTransport] = HivemindTransport,
+    began: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """Seconds from publication to each other member's pool, one for each pair and group.
+
+    Args:
+        began: called once all are there.
+    """
+    async with swarm(nodes, epoch_seconds, folder, over) as members:
+        began()
         return await publish_in_turn(members, groups, epoch_seconds)
 
 

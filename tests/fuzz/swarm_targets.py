@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from protocol.batch import encode_batch
 from protocol.errors import ProtocolError
@@ -25,10 +26,34 @@ from swarm.journal import Journal
 from swarm.packing import pack_pooled, unpack_pooled
 from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
+from swarm.transport.libp2p.calls import (
+    FIND,
+    PING,
+    STORE,
+    Result,
+    open_answer,
+    open_call,
+    open_results,
+    pack_answer,
+    pack_call,
+    pack_results,
+    pack_store,
+    pack_stored,
+)
+from swarm.transport.libp2p.hash_table import HashTable
+from swarm.transport.libp2p.identify import identification, listening_at
+from swarm.transport.libp2p.peer_routing import asked_for, reply, told
 from swarm.transport.noise import Handshake, NoPeer, identity_in
+from swarm.transport.protobuf import decode
 from swarm.transport.service import Service
 from swarm.transport.streams import ask, serve
-from swarm.transport.transport import Handler, Limits, Refusal, TransportError
+from swarm.transport.transport import (
+    Handler,
+    Limits,
+    PeerUnreachable,
+    Refusal,
+    TransportError,
+)
 from tests.fuzz.target import Target, vectors
 from tests.protocol import samples
 from tests.protocol.samples import ALICE, MALLORY
@@ -62,6 +87,45 @@ def records() -> Target:
     seeds = (serializer.dumps(full), serializer.dumps(ALICE.author), *vectors("announcement"))
     # What it cannot decode is a ValueError to its caller in hivemind; a scalar has no TypeError.
     return Target("records", run, (ValueError, TypeError), seeds)
+
+
+def calls() -> Target:
+    """What a node over libp2p reads of calls, answers, neighbours, identities and beginnings."""
+    table = HashTable(ALICE.peer_id, _nobody, Counters(), Guests(VirtualClock(), Counters()))
+    table.share.gate.check = _directory(_Captured()).check
+    node_id = bytes(range(20))
+
+    def run(data: bytes) -> None:
+        for name in (PING, FIND, STORE):
+            _tried(lambda name=name: _LOOP.run_until_complete(table.answer(name, "peer", data)))
+        _tried(lambda: open_call(data))
+        _tried(lambda: open_answer(data, b"id"))
+        _tried(lambda: open_results(decode(data), 1, 20))
+        _tried(lambda: listening_at(data, bytes.hex, 8))
+        _tried(lambda: told(data, bytes.hex, 8))
+        _tried(lambda: asked_for(data))
+        table.share.read(node_id, data)
+
+    record = table.share.record("key", ALICE.author, samples.record({}), START + 60.0)
+    near = ((node_id, ALICE.peer_id), (bytes(20), MALLORY.peer_id))
+    seeds = (
+        pack_call(ALICE.peer_id, STORE, pack_store([record], node_id))[1],
+        pack_store([record], node_id),
+        pack_results([Result(record.value, START, near)], node_id),
+        pack_answer(b"id", pack_stored([True], node_id)),
+        reply([(b"peer", [b"address"])]),
+        identification(b"key", [b"address"], ["/protocol"], b"seen"),
+    )
+    return Target("calls", run, (ValueError, OverflowError), seeds)
+
+
+async def _nobody(peer: str, name: str, request: bytes) -> bytes:
+    raise PeerUnreachable("nobody is there")
+
+
+def _tried(work: Callable[[], object]) -> None:
+    with suppress(ValueError, OverflowError, TransportError):
+        work()
 
 
 class _Captured:
@@ -261,5 +325,6 @@ TARGETS = {
         journal_rows,
         dial_reasons,
         handshakes,
+        calls,
     )
 }
