@@ -73,6 +73,7 @@ class Reachability:
         self._counters = counters
         self._tried = Tried()
         self._failed_before = False
+        self._fruitless = 0
 
     @property
     def relays(self) -> bool:
@@ -92,16 +93,20 @@ class Reachability:
             lost = self._supervisor.settings.client and now > relayed_at + RELAYED_AFTER_SECONDS
             if now < asked_at + self._pause(lost):
                 continue
-            if await self._try():
-                asked_at = loop.time()
-                if self._decide(lost):
-                    relayed_at = loop.time()
+            if not (near := self._near()):
+                continue
+            answered, asked_at = await self._try(near), loop.time()
+            if answered and self._decide(lost):
+                relayed_at = loop.time()
 
-    async def _try(self) -> bool:
-        """Ask some peers that are connected directly to dial this node; whether any answered."""
-        ports = self._ports()
+    def _near(self) -> list[str]:
+        """Peers that are connected directly."""
         links = links_of(self._supervisor.connected)
-        near = [peer for peer, way in links.items() if way == "direct"]
+        return [peer for peer, way in links.items() if way == "direct"]
+
+    async def _try(self, near: list[str]) -> bool:
+        """Ask some of these peers to dial this node; whether any answered."""
+        ports = self._ports()
         chosen = sample(near, min(ASKED, len(near)))
         found = await asyncio.gather(*(self._dialled_by(peer, ports) for peer in chosen))
         answers = {
@@ -110,6 +115,7 @@ class Reachability:
         if answers:
             relays = tuple(peer for peer, answer in answers.items() if answer.relays)
             self._tried = Tried(tuple(answers.values()), relays)
+        self._fruitless = 0 if answers else self._fruitless + 1
         return bool(answers)
 
     async def _dialled_by(self, peer: str, ports: tuple[int, ...]) -> DialledBack | None:
@@ -145,6 +151,8 @@ class Reachability:
         return False
 
     def _pause(self, lost: bool) -> float:
+        if self._fruitless:
+            return min(AGAIN_SECONDS, 2.0 ** min(self._fruitless, 10))
         if lost or self._failed_before:
             return RELAYED_AFTER_SECONDS
         return {"direct": DIRECT_SECONDS, "unknown": 0.0}.get(self.reach.way, AGAIN_SECONDS)
