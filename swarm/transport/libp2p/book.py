@@ -29,8 +29,12 @@ class Book:
         """Note an address at which a peer was met."""
         self._note(peer, [address, *self.of(peer)])
 
+    def said(self, peer: str, addresses: Iterable[str]) -> None:
+        """Note what a peer says of itself, before what others said."""
+        self._note(peer, [*addresses, *self.of(peer)])
+
     def told(self, peer: str, addresses: Iterable[str]) -> None:
-        """Note what a peer, or somebody else, says."""
+        """Note what somebody says of another."""
         self._note(peer, [*self.of(peer), *addresses])
 
     def _note(self, peer: str, addresses: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ bounded.
 from __future__ import annotations
 
 import logging
+import socket
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import Place
-from swarm.transport.libp2p.bridge import CHUNK, Pipe
-from swarm.transport.libp2p.multistream import NotSpoken, accept, propose
+from swarm.transport.libp2p.bridge import Carried, Pipe
+from swarm.transport.libp2p.multistream import NotSpoken, accept, proposal
+from swarm.transport.libp2p.proposed import NEGOTIATION_SECONDS, Proposed, Source
 from swarm.transport.libp2p.stack import Muxed, Stack, Stream
 from swarm.transport.libp2p.trio_thread import TrioThread
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UPGRADE_SECONDS = 5.0
-NEGOTIATION_SECONDS = 3.0
 MAX_HALF_OPEN = 64
 MOST_HALF_OPEN = 512
 """With those of hosts that have no other one."""
@@ -34,6 +35,7 @@ MOST_HALF_OPEN = 512
 MAX_CONNECTIONS = 512
 MAX_OF_PEER = 4
 BACKLOG = 128
+KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Incoming = Callable[[str, str, Pipe], None]
 """Takes (peer id, protocol, pipe) of a stream that somebody opened; called on asyncio's loop."""
@@ -113,29 +115,21 @@ class Host:
         await self._thread.nursery.start(self._hold, Connection(muxed, place, dialled=True))
 
     async def open(self, peer: str, protocol: str, pipe: Pipe) -> None:
-        """Open a stream to a connected peer and let ``pipe`` carry it.
+        """Open a stream to a connected peer and let ``pipe`` carry it, once the peer takes it.
+
+        Nobody waits for that, so that a request goes out with the proposal.
 
         Raises:
             LookupError: it is not connected.
-            OSError, EOFError, ValueError: it does not take the stream.
+            OSError: the connection is gone.
         """
-        import trio
-
         held = self._connections.get(peer)
         if not held:
             raise LookupError(peer)
         stream = await held[-1].muxed.open()
-        source = Source(stream)
-        try:
-            with trio.fail_after(NEGOTIATION_SECONDS):
-                await propose(source.read, stream.write, protocol)
-        except BaseException as error:
-            await _give_up(stream)
-            if isinstance(error, trio.TooSlowError):
-                raise ConnectionError(f"no stream within {NEGOTIATION_SECONDS:g} s") from None
-            raise
+        await stream.write(proposal(protocol))
         assert self._thread.nursery is not None
-        self._thread.nursery.start_soon(self._carry, stream, pipe, source.rest)
+        self._thread.nursery.start_soon(self._carry, Proposed(stream, protocol), pipe, b"")
 
     async def disconnect(self, peer: str) -> None:
         """End all connections with a peer."""
@@ -145,7 +139,10 @@ class Host:
     async def _accepted(self, tcp: trio.SocketStream) -> None:
         import trio
 
-        place, port = tcp.socket.getpeername()[:2]
+        try:
+            place, port = tcp.socket.getpeername()[:2]
+        except OSError:
+            return None  # gone before it was looked at
         half_open = self._half_open.total()
         if half_open >= (MAX_HALF_OPEN if self._half_open[place] else MOST_HALF_OPEN):
             return self._refuse("half_open")
@@ -168,6 +165,7 @@ class Host:
         import trio
 
         try:
+            _keep_alive(tcp)
             return await self.stack.upgrade(tcp, peer)
         except BaseException:
             await trio.aclose_forcefully(tcp)
@@ -198,8 +196,7 @@ class Host:
             logger.debug("the connection of %s: %r", muxed.peer, errors.exceptions)
         finally:
             self._release(connection)
-            with trio.CancelScope(shield=True), trio.move_on_after(1.0):
-                await muxed.close()
+            await _close(muxed)
 
     async def _admit(self, connection: Connection) -> None:
         """List a connection; of a peer with too many, and of all, the oldest of whom has most."""
@@ -238,7 +235,7 @@ class Host:
         self._thread.tell(self._incoming, peer, protocol, pipe)
         await self._carry(stream, pipe, source.rest)
 
-    async def _carry(self, stream: Stream, pipe: Pipe, begun: bytes) -> None:
+    async def _carry(self, stream: Carried, pipe: Pipe, begun: bytes) -> None:
         try:
             await pipe.run(stream, begun)
         except Exception:
@@ -249,26 +246,22 @@ class Host:
         self._counters.add("connections_over_bound", bound=bound)
 
 
-class Source:
-    """Reads a stream in whole chunks and hands it out in pieces.
+def _keep_alive(tcp: trio.SocketStream) -> None:
+    """Have the system notice within a minute that the other side is gone without a word."""
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    Attributes:
-        rest: what was read and not handed out.
-    """
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self.rest = b""
+async def _close(muxed: Muxed) -> None:
+    import trio
 
-    async def read(self, n: int) -> bytes:
-        """Exactly ``n`` bytes; raises ``EOFError``, ``OSError``."""
-        while len(self.rest) < n:
-            chunk = await self._stream.read(CHUNK)
-            if not chunk:
-                raise EOFError("it hung up")
-            self.rest += chunk
-        data, self.rest = self.rest[:n], self.rest[n:]
-        return data
+    with trio.CancelScope(shield=True), trio.move_on_after(1.0):
+        try:
+            await muxed.close()
+        except Exception as error:  # noqa: BLE001 - it is gone in any case
+            logger.debug("closing the connection of %s: %r", muxed.peer, error)
 
 
 async def _give_up(stream: Stream) -> None:

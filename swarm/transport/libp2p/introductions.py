@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from swarm.common.counters import Counters
@@ -88,18 +88,31 @@ class Introductions:
         Raises:
             PeerUnreachable
         """
+        reason = await self._dial(peer, self.book.of(peer))
+        if reason:
+            reason = await self._dial(peer, await self._asked_for(peer))
+        if reason:
+            raise PeerUnreachable(f"no stream to peer {peer}: {reason}")
+
+    async def _dial(self, peer: str, addresses: Sequence[str]) -> str:
+        """Dial all at once, as some may lead nowhere; why none answers, empty where one does."""
         reason = "nobody knows where it listens"
-        for find in (self._remembered, self._asked_for):
-            for address in await find(peer):
+        dials = {
+            asyncio.ensure_future(self._thread.call(self._host.dial, peer, place_of(address)))
+            for address in addresses
+        }
+        try:
+            for dial in asyncio.as_completed(dials):
                 try:
-                    await self._thread.call(self._host.dial, peer, place_of(address))
-                    return
+                    await dial
+                    return ""
                 except (OSError, EOFError, ValueError) as error:
                     reason = str(error)
-        raise PeerUnreachable(f"no stream to peer {peer}: {reason}")
-
-    async def _remembered(self, peer: str) -> tuple[str, ...]:
-        return self.book.of(peer)
+        finally:
+            for dialled in dials:
+                dialled.cancel()
+            await asyncio.gather(*dials, return_exceptions=True)
+        return reason
 
     async def _asked_for(self, peer: str) -> tuple[str, ...]:
         connected = list(await self._thread.call(self._host.connected))
@@ -132,7 +145,7 @@ class Introductions:
     async def _ask_where(self, peer: str) -> None:
         try:
             message = await self._exchange(peer, IDENTIFY, None)
-            self.book.told(peer, listening_at(message, address_text, MOST_EACH))
+            self.book.said(peer, listening_at(message, address_text, MOST_EACH))
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
             logger.debug("peer %s does not say where it listens: %s", peer, error)
 

@@ -25,12 +25,26 @@ class NotSpoken(ValueError):  # noqa: N818
 
 
 async def propose(read: Read, write: Write, protocol: str) -> None:
-    """Ask for one protocol, in one piece with the header.
+    """Ask for one protocol and wait until it is agreed on.
 
     Raises:
         NotSpoken
     """
-    await write(_line(HEADER) + _line(protocol))
+    await write(proposal(protocol))
+    await agreed(read, protocol)
+
+
+def proposal(protocol: str) -> bytes:
+    """What asks for one protocol, in one piece with the header."""
+    return _line(HEADER) + _line(protocol)
+
+
+async def agreed(read: Read, protocol: str) -> None:
+    """Read what answers a proposal.
+
+    Raises:
+        NotSpoken
+    """
     if (header := await _read_line(read)) != HEADER:
         raise NotSpoken(f"it begins with {header!r}")
     if await _read_line(read) != protocol:

@@ -237,9 +237,11 @@ class Libp2pNode:
 
     def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
         """Let the handler of a protocol have a stream that somebody opened."""
+        bridge = Bridge(self._thread, pipe)
         if self._guests.shown_out(peer):
             self._guests.refused(peer)
-        bridge = Bridge(self._thread, pipe)
+            bridge.abort()
+            return
         self._spawn(self._handlers[protocol](peer, bridge.reader, bridge.writer))
 
     def _spawn(self, work: Awaitable[None]) -> None:

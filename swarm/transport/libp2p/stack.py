@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.identity import Identity
 from swarm.transport.libp2p.multistream import accept, propose
+from swarm.transport.libp2p.wire import Wire
 from swarm.transport.machine import DaemonFailed
 
 if TYPE_CHECKING:
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
 SECURITY = "/noise"
 MUXER = "/yamux/1.0.0"
 MAX_FRAME = 1 << 20
-"""Bytes of a frame, and of what a stream may be ahead of its reader."""
+"""Bytes of a frame."""
 
 MAX_UNREAD = 8 << 20
 """Bytes that wait for their readers on all streams of a connection."""
 
 MAX_STREAMS = 512
 """Of one connection at a time; each waits for a place of its protocol."""
+
+WINDOW = 1 << 18
+"""Bytes that a side may be ahead of the other's reader on a stream (yamux)."""
 
 WAIT_SECONDS = 0.01
 
@@ -74,12 +78,11 @@ class Stack:
             OSError, EOFError, NotSpoken: it broke, or is none of libp2p.
             ConnectionError: somebody else answers.
         """
-        from libp2p.io.trio import TrioTCPStream
         from libp2p.network.connection.raw_connection import RawConnection
         from libp2p.peer.id import ID
         from libp2p.stream_muxer.yamux.yamux import Yamux
 
-        raw: Any = RawConnection(TrioTCPStream(tcp), initiator=peer is not None)
+        raw: Any = RawConnection(Wire(tcp), initiator=peer is not None)
         try:
             if peer is not None:
                 await propose(_exactly(raw), raw.write, SECURITY)
@@ -186,6 +189,7 @@ class Stream:
 
     def __init__(self, muxed: Any) -> None:
         self._muxed = muxed
+        self._taken = 0
 
     async def read(self, most: int) -> bytes:
         """What has come, at most so many bytes; empty at the end.
@@ -196,13 +200,26 @@ class Stream:
         from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
         try:
-            return bytes(await self._muxed.read(most))
+            data = bytes(await self._muxed.conn.read_stream(self._muxed.stream_id, most))
+            await self._grant(len(data))
+            return data
         except MuxedStreamEOF:
             if self._muxed.conn.event_shutting_down.is_set():
                 raise ConnectionResetError("the connection is gone") from None
             return b""
         except Exception as error:
             raise ConnectionResetError("reset by the other side") from error
+
+    async def _grant(self, taken: int) -> None:
+        """Let the other side send on, once half of its window is used up.
+
+        The muxer's own way grants after every read, and more than was taken.
+        """
+        self._taken += taken
+        if self._taken >= WINDOW // 2:
+            taken, self._taken = self._taken, 0
+            self._muxed.recv_window += taken
+            await self._muxed.send_window_update(taken)
 
     async def write(self, data: bytes) -> None:
         """Send all of it, however slowly the other side takes it; the caller has the patience.

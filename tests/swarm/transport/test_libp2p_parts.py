@@ -141,6 +141,8 @@ def answering(answer: Callable[[str], tuple]) -> tuple[HashTable, list[str], Cou
     counters = Counters()
 
     async def call(peer: str, name: str, request: bytes) -> bytes:
+        if name == calls.PING:
+            return encode({2: calls.pack_node(node(1))})
         asked.append(peer)
         return calls.pack_results([Result(None, 0.0, answer(peer))], node(len(asked)))
 
@@ -269,6 +271,15 @@ def test_a_book_holds_a_few_addresses_that_can_be_dialled() -> None:
     assert book.of("ben") == ()
     book.answered("anna", "/dns4/anna.example/tcp/7")
     assert book.of("anna")[0] == "/dns4/anna.example/tcp/7"
+
+
+def test_what_larry_says_of_a_peer_gives_way_to_its_own_word() -> None:
+    book = Book()
+    book.told("anna", [f"/ip4/10.0.0.{n}/tcp/1" for n in range(100)])
+    book.said("anna", ["/ip4/10.1.1.1/tcp/7"])
+    assert book.of("anna")[0] == "/ip4/10.1.1.1/tcp/7"
+    book.told("anna", ["/ip4/10.2.2.2/tcp/7"])
+    assert "/ip4/10.2.2.2/tcp/7" not in book.of("anna")
 
 
 def test_an_address_leads_to_a_port_or_is_refused() -> None:
