@@ -9,12 +9,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from swarm.transport.hivemind.settings import NodeSettings, Role
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.reach import is_relayed
+from swarm.transport.settings import NodeSettings, Role
 from swarm.transport.transport import PeerUnreachable
 
 pytestmark = pytest.mark.processes
