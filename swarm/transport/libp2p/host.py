@@ -11,7 +11,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
@@ -176,10 +176,8 @@ class Host:
         hosts = Counter(connection.place.host for connection in taken)
         return max(taken, key=lambda connection: hosts[connection.place.host])
 
-    async def _hold(
-        self, connection: Connection, task_status: trio.TaskStatus[None] | None = None
-    ) -> None:
-        """Carry a connection and take its streams, until it ends."""
+    async def _hold(self, connection: Connection, task_status: Any = None) -> None:
+        """Carry a connection and take its streams, until it ends; trio's ``start`` has a status."""
         import trio
 
         muxed = connection.muxed

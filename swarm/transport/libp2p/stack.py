@@ -82,7 +82,9 @@ class Stack:
         from libp2p.peer.id import ID
         from libp2p.stream_muxer.yamux.yamux import Yamux
 
-        raw: Any = RawConnection(Wire(tcp), initiator=peer is not None)
+        # They are what is asked for but for methods that nobody calls.
+        wire: Any = Wire(tcp)
+        raw: Any = RawConnection(wire, initiator=peer is not None)
         try:
             if peer is not None:
                 await propose(_exactly(raw), raw.write, SECURITY)
@@ -93,7 +95,7 @@ class Stack:
             known = str(secure.get_remote_peer())
             if peer is not None and known != peer:
                 raise ConnectionError(f"{known} answers there")
-            guarded = Guarded(secure)
+            guarded: Any = Guarded(secure)
             if peer is not None:
                 await propose(_exactly(guarded), guarded.write, MUXER)
             else:
