@@ -47,7 +47,7 @@ class Flooder:
     async def start(cls, folder: Path, number: int, address: str) -> Flooder:
         key = folder / f"{number}.key"
         Identity.create(key)
-        node = await HivemindNode.start(NodeSettings(key, LISTEN, (), (), 60.0), Counters())
+        node = await HivemindNode.start(NodeSettings(key, LISTEN, (), 60.0), Counters())
         await node.connect(address)
         return cls(node, address.rpartition("/p2p/")[2])
 

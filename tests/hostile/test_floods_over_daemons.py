@@ -166,7 +166,7 @@ async def bare(folder: Path, name: str, address: str) -> HivemindNode:
     key = folder / f"{name}.key"
     key.write_bytes(identity(name).export())
     key.chmod(0o600)
-    node = await HivemindNode.start(NodeSettings(key, LISTEN, (), (), 60.0), Counters())
+    node = await HivemindNode.start(NodeSettings(key, LISTEN, (), 60.0), Counters())
     await node.connect(address)
     return node
 

@@ -53,7 +53,7 @@ async def mallory(folder: Path, address: str) -> HivemindNode:
     from hivemind.utils import MSGPackSerializer
 
     Identity.create(folder / "mallory.key")
-    settings = NodeSettings(folder / "mallory.key", LISTEN, (), (), 30.0)
+    settings = NodeSettings(folder / "mallory.key", LISTEN, (), 30.0)
     node = await HivemindNode.start(settings, Counters())
     protocol = node.dht.protocol
     protocol.serializer = MSGPackSerializer
