@@ -12,7 +12,7 @@ from protocol.errors import BadLifetime, BadSchema, Expired, TooLarge, WrongShar
 from protocol.frame import content_id
 from protocol.identity import Identity
 from protocol.keys import dht_key_of, record_key, shard_of
-from protocol.limits import MAX_FRAME_BYTES, MAX_GROUPS, MAX_OFFERS, MAX_RECORD_BYTES
+from protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, MAX_GROUPS, MAX_OFFERS, MAX_RECORD_BYTES
 from protocol.manifest import Manifest
 from protocol.rollout import Batch
 
@@ -28,7 +28,7 @@ those of two shards in two epochs and one answer of gossip, a few hundred in a s
 
 _LIMITS = Limits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
 
-_FIELDS = ("epoch", "shard", "sequence", "policy_step", "expiry", "nonce", "offers")
+_FIELDS = ("epoch", "depth", "shard", "sequence", "policy_step", "expiry", "nonce", "offers")
 _OFFER = ("content_id", "size", "groups", "env_digest", "informative")
 
 
@@ -58,7 +58,8 @@ class Announcement:
 
     Attributes:
         epoch: in which it was announced.
-        shard: :func:`protocol.keys.shard_of` author and epoch.
+        depth: how many times the shards of the epoch are halved, as its author finds fitting.
+        shard: :func:`protocol.keys.shard_of` author, epoch and depth.
         sequence: strictly increasing over an author's life, announcements and frames together.
         policy_step: the author's policy version.
         expiry: unix time, seconds; also the record's expiration in the DHT.
@@ -67,6 +68,7 @@ class Announcement:
     """
 
     epoch: int
+    depth: int
     shard: int
     sequence: int
     policy_step: int
@@ -119,8 +121,11 @@ def open_announcement(
 def _opened(data: bytes, swarm_id: bytes, manifest: Manifest) -> tuple[bytes, Announcement]:
     author, body = envelope.open_envelope(envelope.ANNOUNCEMENT, data, swarm_id, MAX_RECORD_BYTES)
     announcement = _from_wire(decode(body, _LIMITS))
-    if announcement.shard != shard_of(author, announcement.epoch, manifest.shards):
-        raise WrongShard(f"shard {announcement.shard} is not the author's in this epoch")
+    if announcement.shard != shard_of(author, announcement.epoch, announcement.depth):
+        raise WrongShard(
+            f"shard {announcement.shard} of depth {announcement.depth} is not the author's in this "
+            "epoch"
+        )
     begin = announcement.epoch * manifest.epoch_seconds
     end = (announcement.epoch + 1 + LIFETIME_EPOCHS) * manifest.epoch_seconds
     if not begin < announcement.expiry <= end:
@@ -171,9 +176,9 @@ def check_record(
     author, announcement = open_announcement(value, swarm_id, manifest)
     if subkey != author:
         raise WrongShard("the record stands under another author's subkey")
-    where = record_key(swarm_id, announcement.epoch, manifest.shards, announcement.shard)
+    where = record_key(swarm_id, announcement.epoch, announcement.depth, announcement.shard)
     if key != dht_key_of(where):
-        raise WrongShard("the record stands under another key than its epoch and shard give")
+        raise WrongShard("the record stands under another key than its epoch, depth and shard give")
     if expiry != announcement.expiry:
         raise BadLifetime(f"stored until {expiry}, signed until {announcement.expiry}")
     check_clock(announcement, manifest, now)
@@ -193,6 +198,7 @@ def _to_wire(announcement: Announcement) -> dict[str, object]:
     ]
     return {
         "epoch": announcement.epoch,
+        "depth": announcement.depth,
         "shard": announcement.shard,
         "sequence": announcement.sequence,
         "policy_step": announcement.policy_step,
@@ -203,7 +209,7 @@ def _to_wire(announcement: Announcement) -> dict[str, object]:
 
 
 def _from_wire(wire: object) -> Announcement:
-    epoch, shard, sequence, step, expiry, nonce, offers = schema.fields(
+    epoch, depth, shard, sequence, step, expiry, nonce, offers = schema.fields(
         wire, _FIELDS, "announcement"
     )
     entries = tuple(map(_offer, schema.items(offers, "offers", MAX_OFFERS)))
@@ -211,6 +217,7 @@ def _from_wire(wire: object) -> Announcement:
         raise BadSchema("offers: one frame twice")
     return Announcement(
         epoch=schema.integer(epoch, "epoch"),
+        depth=schema.integer(depth, "depth", 0, MAX_DEPTH),
         shard=schema.integer(shard, "shard"),
         sequence=schema.integer(sequence, "sequence"),
         policy_step=schema.integer(step, "policy_step"),

@@ -1,15 +1,18 @@
-"""Domain separation: no signature or hash made for one purpose is valid for another."""
+"""Domain separation: no signature or hash made for one purpose is valid for another.
+
+The digit is the protocol's version in which the purpose came to be what it is.
+"""
 
 from __future__ import annotations
 
 from hashlib import sha256
 
-MANIFEST = b"swarm-node/1/manifest"
+MANIFEST = b"swarm-node/2/manifest"
 FRAME = b"swarm-node/1/frame"
-ANNOUNCEMENT = b"swarm-node/1/announcement"
+ANNOUNCEMENT = b"swarm-node/2/announcement"
 SWARM = b"swarm-node/1/swarm"
-SHARD = b"swarm-node/1/shard"
-READER = b"swarm-node/1/reader"
+SHARD = b"swarm-node/2/shard"
+READER = b"swarm-node/2/reader"
 TASK = b"swarm-node/1/task"
 HELDOUT = b"swarm-node/1/heldout"
 WORK = b"swarm-node/1/work"

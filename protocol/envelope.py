@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from protocol import domains
-from protocol.errors import BadMagic, TooLarge, Truncated, WrongSwarm
+from protocol.errors import BadMagic, OtherVersion, TooLarge, Truncated, WrongSwarm
 from protocol.identity import Identity, verify
 
 HEAD_BYTES = 8 + 32 + 32 + 64
@@ -26,9 +26,9 @@ class Kind:
     domain: bytes
 
 
-MANIFEST = Kind(b"SWARMAN1", domains.MANIFEST)
+MANIFEST = Kind(b"SWARMAN2", domains.MANIFEST)
 FRAME = Kind(b"SWARFRM1", domains.FRAME)
-ANNOUNCEMENT = Kind(b"SWARANN1", domains.ANNOUNCEMENT)
+ANNOUNCEMENT = Kind(b"SWARANN2", domains.ANNOUNCEMENT)
 
 
 def close(kind: Kind, swarm_id: bytes, identity: Identity, body: bytes) -> bytes:
@@ -53,9 +53,20 @@ def open_envelope(kind: Kind, data: bytes, swarm_id: bytes, most: int) -> tuple[
 def parts(kind: Kind, data: bytes, swarm_id: bytes) -> tuple[bytes, bytes, bytes]:
     """Author, signature and body, the signature not yet verified."""
     if data[:8] != kind.magic[: len(data)]:
+        if _is_of_other_version(kind, data[:8]):
+            raise OtherVersion(kind.magic, data[:8])
         raise BadMagic(f"expected {kind.magic!r}, got {data[:8]!r}")
     if len(data) < HEAD_BYTES:
         raise Truncated(f"{len(data)} bytes, the head alone takes {HEAD_BYTES}")
     if data[8:40] != swarm_id:
         raise WrongSwarm(f"message of swarm {data[8:40].hex()}, expected {swarm_id.hex()}")
     return data[40:72], data[72:HEAD_BYTES], data[HEAD_BYTES:]
+
+
+def of_this_version(kind: Kind, data: bytes) -> bytes:
+    """The message under the magic of ``kind``, where only its version was another."""
+    return kind.magic + data[8:] if _is_of_other_version(kind, data[:8]) else data
+
+
+def _is_of_other_version(kind: Kind, magic: bytes) -> bool:
+    return magic != kind.magic and magic[:7] == kind.magic[:7] and magic[7:].isdigit()

@@ -27,6 +27,21 @@ class BadMagic(ProtocolError):
     code = "bad_magic"
 
 
+class OtherVersion(BadMagic):
+    """The message is of another version of the protocol.
+
+    Attributes:
+        older: than the one spoken here.
+    """
+
+    def __init__(self, expected: bytes, found: bytes) -> None:
+        super().__init__(
+            f"it is of version {chr(found[-1])} of the protocol, and this program speaks version "
+            f"{chr(expected[-1])}"
+        )
+        self.older = found < expected
+
+
 class Truncated(ProtocolError):
     """The bytes end before the value does."""
 

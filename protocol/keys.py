@@ -1,4 +1,9 @@
-"""Numbers that every node derives alike: epochs, shards, record keys and task seeds."""
+"""Numbers that every node derives alike: epochs, shards, record keys and task seeds.
+
+The announcements of an epoch stand in shards. At depth d there are 2^d of them, and an author's is
+told by the first d bits of a hash of author and epoch. Depth follows the number of authors, so that
+a shard of the two depths in use holds about :data:`AUTHORS_A_SHARD` of them together.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,10 @@ from hashlib import sha1
 
 from protocol import domains
 from protocol.codec import encode
+from protocol.limits import MAX_DEPTH
+
+AUTHORS_A_SHARD = 16
+PATH_BITS = 64
 
 
 def epoch_of(unix: float, epoch_seconds: float) -> int:
@@ -14,14 +23,37 @@ def epoch_of(unix: float, epoch_seconds: float) -> int:
     return math.floor(unix / epoch_seconds)
 
 
-def shard_of(author: bytes, epoch: int, shards: int) -> int:
-    """The shard in which an author announces in an epoch; ``shards`` is a power of two."""
-    return _u64(domains.digest(domains.SHARD, author, _be(epoch))) % shards
+def depth_for(authors: float) -> float:
+    """The depth that suits a swarm of so many authors; a node uses the whole numbers around it."""
+    return min(max(0.0, math.log2(max(authors, 1.0) / AUTHORS_A_SHARD)), float(MAX_DEPTH))
 
 
-def record_key(swarm_id: bytes, epoch: int, shards: int, shard: int) -> str:
+def depth_of(author: bytes, epoch: int, depth: float) -> int:
+    """The whole depth at which an author announces in an epoch.
+
+    Of 16 authors to whom a depth of 3.25 suits the swarm, four take depth 4 and the others 3. Which
+    of them do changes every epoch.
+
+    Args:
+        depth: of :func:`depth_for`.
+    """
+    fraction = _u64(domains.digest(domains.SHARD, author, _be(epoch))[8:]) / 2.0**64
+    return min(math.floor(depth + fraction), MAX_DEPTH)
+
+
+def shard_of(author: bytes, epoch: int, depth: int) -> int:
+    """The shard of a depth in which an author announces in an epoch, below 2^depth."""
+    return shard_on(_u64(domains.digest(domains.SHARD, author, _be(epoch))), depth)
+
+
+def shard_on(path: int, depth: int) -> int:
+    """The shard of a depth that a path, 64 bits, leads through: its first ``depth`` bits."""
+    return path >> (PATH_BITS - depth)
+
+
+def record_key(swarm_id: bytes, epoch: int, depth: int, shard: int) -> str:
     """The DHT key of a shard's dictionary of announcements; its subkeys are authors."""
-    return f"swarm-node/1/{swarm_id.hex()}/{epoch}/{shards}/{shard}"
+    return f"swarm-node/2/{swarm_id.hex()}/{epoch}/{depth}/{shard}"
 
 
 def dht_key_of(key: str) -> bytes:
@@ -29,17 +61,15 @@ def dht_key_of(key: str) -> bytes:
     return sha1(encode(key), usedforsecurity=False).digest()
 
 
-def reader_shards(
-    author: bytes, epoch: int, secret: bytes, shards: int, count: int = 2
-) -> tuple[int, ...]:
-    """The distinct shards a reader looks into; unpredictable without its local ``secret``."""
-    drawn: dict[int, None] = {}
-    draw = 0
-    while len(drawn) < min(count, shards):
-        number = _u64(domains.digest(domains.READER, author, _be(epoch), _be(draw), secret))
-        drawn[number % shards] = None
-        draw += 1
-    return tuple(drawn)
+def reader_paths(author: bytes, epoch: int, secret: bytes) -> tuple[int, int]:
+    """Two paths whose shards a reader looks into, one in each half; their first bits differ.
+
+    They are unpredictable without its local ``secret``.
+    """
+    digest = domains.digest(domains.READER, author, _be(epoch), secret)
+    first, second = _u64(digest), _u64(digest[8:])
+    half = 1 << (PATH_BITS - 1)
+    return first, (second & (half - 1)) | (~first & half)
 
 
 def task_seed(author: bytes, epoch: int, index: int) -> int:

@@ -7,6 +7,9 @@ MAX_MANIFEST_BYTES = 1 << 18
 MAX_RECORD_BYTES = 1024
 MAX_OFFERS = 4
 
+MAX_DEPTH = 12
+"""Announcements of an epoch are spread over 2 to this power of keys at most."""
+
 PLAIN_RATIO = 4
 """A frame's body may unpack to this many times the manifest's ``max_frame_bytes``."""
 

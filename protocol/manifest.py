@@ -36,7 +36,6 @@ _FIELDS = (
     "created",
     "catalogue",
     "epoch_seconds",
-    "shards",
     "max_frame_bytes",
     "max_groups_per_epoch",
     "max_completions",
@@ -93,7 +92,6 @@ class Manifest:
         created: unix time, seconds.
         catalogue: task families, each name once.
         epoch_seconds: length of an epoch.
-        shards: announcement shards, a power of two, about one per 32 nodes.
         max_frame_bytes: size of a whole frame on the wire.
         max_groups_per_epoch: a group's ``index`` is below this.
         max_completions: per group; at least two are due.
@@ -107,7 +105,6 @@ class Manifest:
     created: float
     catalogue: tuple[EnvSpec, ...]
     epoch_seconds: float = 60.0
-    shards: int = 1
     max_frame_bytes: int = 1 << 18
     max_groups_per_epoch: int = 256
     max_completions: int = 64
@@ -124,9 +121,6 @@ class Manifest:
         if len({env.name for env in self.catalogue}) < len(self.catalogue):
             raise BadSchema("catalogue names one family twice")
         schema.real(self.epoch_seconds, "epoch_seconds", 0.1, 86400.0)
-        schema.integer(self.shards, "shards", 1, 1 << 16)
-        if self.shards & (self.shards - 1):
-            raise BadSchema(f"shards: expected a power of two, got {self.shards}")
         schema.integer(self.max_frame_bytes, "max_frame_bytes", 1 << 10, MAX_FRAME_BYTES)
         schema.integer(self.max_groups_per_epoch, "max_groups_per_epoch", 1, 1 << 16)
         schema.integer(self.max_completions, "max_completions", 2, MAX_COMPLETIONS)
@@ -174,13 +168,16 @@ def open_manifest(data: bytes) -> Manifest:
 def swarm_id(data: bytes) -> bytes:
     """32-byte id of the swarm whose signed manifest is ``data``: a hash of founder and body.
 
+    A manifest of another version of the protocol has one as well, so that its swarm can be named.
+
     The signature is left out, so that nobody can give one manifest two ids; it is not verified
     here (:func:`open_manifest` does).
 
     Raises:
         BadMagic, Truncated, WrongSwarm: not a manifest.
     """
-    founder, _, body = envelope.parts(envelope.MANIFEST, data, envelope.NO_SWARM)
+    present = envelope.of_this_version(envelope.MANIFEST, data)
+    founder, _, body = envelope.parts(envelope.MANIFEST, present, envelope.NO_SWARM)
     return domains.digest(domains.SWARM, founder, body)
 
 
@@ -230,7 +227,6 @@ def _to_wire(manifest: Manifest) -> dict[str, object]:
         "created": manifest.created,
         "catalogue": catalogue,
         "epoch_seconds": manifest.epoch_seconds,
-        "shards": manifest.shards,
         "max_frame_bytes": manifest.max_frame_bytes,
         "max_groups_per_epoch": manifest.max_groups_per_epoch,
         "max_completions": manifest.max_completions,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from hashlib import sha256
+from itertools import pairwise
 from typing import Final
 
 from protocol import schema
@@ -17,19 +19,25 @@ from protocol.limits import MAX_FRAME_BYTES, MAX_MANIFEST_BYTES, MAX_RECORD_BYTE
 
 MANIFEST_STREAM: Final = "/swarm-node/1/manifest"
 PULL_STREAM: Final = "/swarm-node/1/pull"
-GOSSIP_STREAM: Final = "/swarm-node/1/gossip"
+GOSSIP_STREAM: Final = "/swarm-node/2/gossip"
 
 CONTENT_ID_BYTES = 32
 MAX_GOSSIP = 256
 """Records in one gossip response."""
 
-MAX_GOSSIP_REQUEST_BYTES = 64
+DIGEST_BYTES = 3
+MAX_DIGESTS = 256
+"""Records whose digests stand in one gossip request."""
+
+MAX_GOSSIP_REQUEST_BYTES = 64 + MAX_DIGESTS * DIGEST_BYTES
 MAX_GOSSIP_RESPONSE_BYTES = MAX_GOSSIP * (MAX_RECORD_BYTES + 3) + 3
 MAX_PULL_RESPONSE_BYTES = MAX_FRAME_BYTES + 1
 MAX_MANIFEST_RESPONSE_BYTES = MAX_MANIFEST_BYTES
 
-_REQUEST = ("after", "limit")
-_REQUEST_LIMITS = Limits(MAX_GOSSIP_REQUEST_BYTES, depth=1, items=5, str_len=5, bin_len=0)
+_REQUEST = ("after", "limit", "known")
+_REQUEST_LIMITS = Limits(
+    MAX_GOSSIP_REQUEST_BYTES, depth=1, items=7, str_len=5, bin_len=MAX_DIGESTS * DIGEST_BYTES
+)
 _RESPONSE_LIMITS = Limits(
     MAX_GOSSIP_RESPONSE_BYTES, depth=1, items=MAX_GOSSIP + 1, str_len=0, bin_len=MAX_RECORD_BYTES
 )
@@ -50,10 +58,13 @@ class GossipRequest:
     Attributes:
         after: only of epochs greater than this.
         limit: at most so many, 1 to :data:`MAX_GOSSIP`.
+        known: :func:`record_digest` of records that are not wanted, :data:`MAX_DIGESTS` at
+            most, ascending.
     """
 
     after: int
     limit: int
+    known: tuple[bytes, ...] = ()
 
 
 def decode_pull_request(data: bytes) -> bytes:
@@ -94,9 +105,15 @@ def decode_pull_response(data: bytes) -> tuple[PullStatus, bytes]:
     return status, frame
 
 
+def record_digest(record: bytes) -> bytes:
+    """The few bytes that stand for a signed announcement in a gossip request."""
+    return sha256(record).digest()[:DIGEST_BYTES]
+
+
 def encode_gossip_request(request: GossipRequest) -> bytes:
     """The request as canonical msgpack."""
-    return encode({"after": request.after, "limit": request.limit})
+    known = b"".join(request.known)
+    return encode({"after": request.after, "limit": request.limit, "known": known})
 
 
 def decode_gossip_request(data: bytes) -> GossipRequest:
@@ -105,9 +122,11 @@ def decode_gossip_request(data: bytes) -> GossipRequest:
     Raises:
         ProtocolError
     """
-    after, limit = schema.fields(decode(data, _REQUEST_LIMITS), _REQUEST, "gossip request")
+    after, limit, known = schema.fields(decode(data, _REQUEST_LIMITS), _REQUEST, "gossip request")
     return GossipRequest(
-        schema.integer(after, "after"), schema.integer(limit, "limit", 1, MAX_GOSSIP)
+        schema.integer(after, "after"),
+        schema.integer(limit, "limit", 1, MAX_GOSSIP),
+        _digests(known),
     )
 
 
@@ -127,3 +146,13 @@ def decode_gossip_response(data: bytes, limit: int = MAX_GOSSIP) -> list[bytes]:
     if len(result) < len(records):
         raise BadSchema("gossip response: a record is not a byte string")
     return result
+
+
+def _digests(joined: object) -> tuple[bytes, ...]:
+    if not isinstance(joined, bytes) or len(joined) % DIGEST_BYTES:
+        raise BadSchema(f"known: expected a byte string, {DIGEST_BYTES} bytes a record")
+    starts = range(0, len(joined), DIGEST_BYTES)
+    digests = tuple(joined[start : start + DIGEST_BYTES] for start in starts)
+    if any(a >= b for a, b in pairwise(digests)):
+        raise BadSchema("known: digests are not in ascending order, or one is there twice")
+    return digests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -19,11 +19,13 @@ from protocol.announcement import (
 )
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
-from protocol.keys import epoch_of, reader_shards, record_key, shard_of
+from protocol.keys import depth_of, epoch_of, record_key, shard_of
+from protocol.messages import MAX_DIGESTS, record_digest
 from swarm.common.bounded import Bounded, lot, rank_of
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.known_peers import KEPT, Standing
+from swarm.shard_reader import ShardReader
 from swarm.transport.record_rule import RecordRule
 from swarm.transport.transport import Transport
 
@@ -39,12 +41,14 @@ class Known:
 
     Attributes:
         record: that it came in.
+        digest: that stands for the record in a gossip request.
         heard: unix time at which it came, seconds.
     """
 
     author: bytes
     announcement: Announcement
     record: bytes
+    digest: bytes
     heard: float
 
 
@@ -59,6 +63,7 @@ class Directory:
 
     Attributes:
         check: which records the hash table may hold.
+        shards: those that are read here.
     """
 
     def __init__(
@@ -80,7 +85,9 @@ class Directory:
         self._secret = secret
         self._counters = counters
         self._nonce: int | None = None
+        self.shards = ShardReader(transport, self.swarm_id, identity.author, secret)
         self._expiries: dict[int, float] = {}
+        self._depths: dict[int, int] = {}
         self._standing = standing
         self._rng = random.Random(sha256(b"gossip" + secret).digest())
         self._own: Known | None = None
@@ -97,15 +104,18 @@ class Directory:
         True when a replica took it. The record is kept for gossip in either case.
         """
         nonce = await self._proof()
+        if not self.shards.density.known:
+            self._take(await self.shards.count(self.epoch))
         now, epoch = self._clock.time(), self.epoch
-        shard = shard_of(self.identity.author, epoch, self.manifest.shards)
+        depth = self._depth(epoch)
+        shard = shard_of(self.identity.author, epoch, depth)
         expiry = self._expiry(now, epoch)
         announcement = Announcement(
-            epoch, shard, sequence, policy_step, expiry, nonce, tuple(offers)
+            epoch, depth, shard, sequence, policy_step, expiry, nonce, tuple(offers)
         )
         record = sign_announcement(announcement, self.identity, self.swarm_id)
-        self._own = Known(self.identity.author, announcement, record, now)
-        key = record_key(self.swarm_id, epoch, self.manifest.shards, shard)
+        self._own = Known(self.identity.author, announcement, record, record_digest(record), now)
+        key = record_key(self.swarm_id, epoch, depth, shard)
         stored = await self._transport.store(key, self.identity.author, record, expiry)
         self._counters.add("announced" if stored else "announce_failed")
         return stored
@@ -122,16 +132,12 @@ class Directory:
         return expiry
 
     async def read(self) -> list[Known]:
-        """Read two drawn shards of the present and the previous epoch; what is new there."""
-        keys = [
-            record_key(self.swarm_id, epoch, self.manifest.shards, shard)
-            for epoch in (self.epoch, self.epoch - 1)
-            for shard in reader_shards(
-                self.identity.author, epoch, self._secret, self.manifest.shards
-            )
-        ]
-        found = await asyncio.gather(*(self._transport.read(key) for key in keys))
-        records = [record for values in found for record in values.values()]
+        """Read this node's shards, once an epoch those of the previous one; what is new there."""
+        epoch = self.epoch
+        news = self._take(await self.shards.count(epoch))
+        return news + self._take(await self.shards.read(epoch))
+
+    def _take(self, records: Iterable[bytes]) -> list[Known]:
         return [known for record in records if (known := self.accept(record)) is not None]
 
     def accept(self, record: bytes) -> Known | None:
@@ -155,7 +161,7 @@ class Directory:
             return None
         if not self.check.begun(announcement.epoch):
             return None
-        known = Known(author, announcement, record, self._clock.time())
+        known = Known(author, announcement, record, record_digest(record), self._clock.time())
         loser = self._known.put(author, known)
         if loser is not None:
             self._counters.add("announcements_over_bound")
@@ -174,12 +180,23 @@ class Directory:
         """Authors known to be useful, of those who announce something."""
         return {author for author in self._known if self._known.rank(author) < 0}
 
-    def recent(self, after: int, limit: int) -> list[bytes]:
+    def digests(self, after: int) -> tuple[bytes, ...]:
+        """Of the records of epochs later than ``after``, ascending.
+
+        None where they are so many that of a few in an answer hardly one would be known.
+        """
+        timely = {k.digest for k in self.known() if k.announcement.epoch > after}
+        return tuple(sorted(timely)) if len(timely) <= MAX_DIGESTS else ()
+
+    def recent(self, after: int, limit: int, known: Collection[bytes] = ()) -> list[bytes]:
         """Records of epochs later than ``after``: the own one, then a fair sample of the others.
 
         Up to a quarter is of authors known to be useful, the best first; the rest is drawn.
+
+        Args:
+            known: digests of records to leave out.
         """
-        timely = [k for k in self.known() if k.announcement.epoch > after]
+        timely = [k for k in self.known() if k.announcement.epoch > after and k.digest not in known]
         own = [k for k in timely if k is self._own]
         others = [k for k in timely if k is not self._own]
         room = max(0, limit - len(own))
@@ -189,6 +206,13 @@ class Directory:
             rest = [k for k in others if k not in useful]
             others = useful + self._rng.sample(rest, max(0, room - len(useful)))
         return [known.record for known in (own + others)[:limit]]
+
+    def _depth(self, epoch: int) -> int:
+        """One for an epoch, so that a later record of it takes the place of an earlier one."""
+        if epoch not in self._depths:
+            depth = depth_of(self.identity.author, epoch, self.shards.density.depth)
+            self._depths = {epoch: depth}
+        return self._depths[epoch]
 
     def _rank(self, author: bytes) -> float:
         drawn = lot(self._secret, self.epoch.to_bytes(8, "big"), author)

@@ -138,7 +138,9 @@ class Exchange:
         return frame
 
     async def gossip(self, peer: str, limit: int = MAX_GOSSIP) -> list[bytes]:
-        """Records that ``peer`` knows of the present and the previous epoch, none checked yet.
+        """What ``peer`` knows of the present and the previous epoch and this node does not.
+
+        None of the records is checked yet.
 
         Args:
             limit: of records.
@@ -146,7 +148,8 @@ class Exchange:
         Raises:
             WrongContent, and the errors of :meth:`Transport.request`
         """
-        request = GossipRequest(max(0, self._directory.epoch - 2), limit)
+        after = max(0, self._directory.epoch - 2)
+        request = GossipRequest(after, limit, self._directory.digests(after))
         answer = await self._transport.request(
             peer,
             GOSSIP_STREAM,
@@ -208,7 +211,8 @@ class Exchange:
             raise Refusal(error.code) from error
         if not self._budget.has_room(peer):
             raise self._over_budget()
-        answer = encode_gossip_response(self._directory.recent(asked.after, asked.limit))
+        records = self._directory.recent(asked.after, asked.limit, set(asked.known))
+        answer = encode_gossip_response(records)
         return self._within_budget(peer, answer)
 
     async def _on_manifest(self, peer: str, request: bytes) -> bytes:

@@ -22,9 +22,6 @@ def command(
         float,
         typer.Option("--epoch-seconds", help="How often each node announces; about a round."),
     ] = 60.0,
-    shards: Annotated[
-        int, typer.Option("--shards", help="A power of two, about one for 32 nodes.")
-    ] = 1,
     admission: Annotated[
         str,
         typer.Option(
@@ -57,7 +54,6 @@ def command(
             name=name,
             catalogue=catalogue,
             epoch_seconds=epoch_seconds,
-            shards=shards,
             admission=parse_admission(admission),
         )
     except CatalogueError as error:

@@ -140,14 +140,15 @@ def _announced(
     author = peer.identity.author
     announcement = Announcement(
         epoch=now,
-        shard=shard_of(author, now, peer.manifest.shards),
+        depth=0,
+        shard=shard_of(author, now, 0),
         sequence=time.time_ns() // 1000,
         policy_step=0,
         expiry=(now + 2 + longer) * seconds,
         nonce=find_nonce(rule, peer.swarm, author),
         offers=(),
     )
-    key = record_key(peer.swarm, now, peer.manifest.shards, announcement.shard)
+    key = record_key(peer.swarm, now, announcement.depth, announcement.shard)
     signed = sign_announcement(announcement, peer.identity, peer.swarm)
     return signed, dht_key_of(key), announcement.expiry
 

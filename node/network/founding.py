@@ -21,7 +21,6 @@ def found_swarm(
     name: str,
     catalogue: str = "tiny",
     epoch_seconds: float = 60.0,
-    shards: int = 1,
     admission: AdmissionRule | None = None,
 ) -> bytes:
     """A signed manifest, ready to be pinned and handed to joiners.
@@ -31,7 +30,6 @@ def found_swarm(
         name: for people.
         catalogue: a shipped one's name, or a path ending in ``.toml``.
         epoch_seconds: length of an epoch: about one round of a slow node.
-        shards: a power of two, about one for every 32 nodes expected.
         admission: who may take part; everybody when None.
 
     Raises:
@@ -45,7 +43,6 @@ def found_swarm(
         catalogue=load_catalogue(catalogue),
         epoch_seconds=epoch_seconds,
         max_age_epochs=_oldest(epoch_seconds),
-        shards=shards,
         admission=admission or Open(),
     )
     return sign_manifest(manifest, identity)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from node.concurrency.loop_thread import LoopThread
 from node.config.config import Config
 from node.config.kinds import TRANSPORTS
-from node.errors import UsageError
+from node.errors import NodeError, UsageError
 from node.network.pinned_manifest import checked_manifest, handed_over
 from node.network.transport_kind import TransportKind
 from node.storage.run_folder import RunFolder
 from node.storage.swarm_files import SwarmFiles
+from protocol.errors import OtherVersion
 from protocol.manifest import swarm_id
 from swarm.common.counters import Counters
 
@@ -35,7 +36,11 @@ def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
     if not folder.manifest.exists():
         return ()
     ours = folder.manifest.read_bytes()
-    checked_manifest(ours, str(folder.manifest))
+    try:
+        checked_manifest(ours, str(folder.manifest))
+    except NodeError as error:
+        if not (wanted and isinstance(error.__cause__, OtherVersion)):
+            raise
     left = swarm_id(ours).hex()
     if not wanted or wanted == left:
         return ()

@@ -12,7 +12,7 @@ from node.errors import ConfigError, NodeError
 from node.network.founding import found_swarm
 from node.storage.atomic_files import write_atomic
 from node.storage.run_folder import RunFolder
-from protocol.errors import ProtocolError
+from protocol.errors import OtherVersion, ProtocolError
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from swarm.exchange import fetch_manifest
@@ -21,6 +21,12 @@ from swarm.transport.transport import Transport, TransportError
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+OLDER = (
+    "A swarm is of one version. Its members go on with the program that they have, or take their "
+    "policies to a swarm founded with this one: swarm-node join --swarm ID --peers ADDRESS."
+)
+NEWER = "Update swarm-node on this machine."
+
 LOOK_SECONDS = 5.0
 """In which a named peer has to say its swarm; one that takes longer is dialled like any other."""
 
@@ -69,6 +75,10 @@ def checked_manifest(signed: bytes, source: str) -> Manifest:
     """
     try:
         return open_manifest(signed)
+    except OtherVersion as error:
+        raise NodeError(
+            f"the manifest from {source} cannot be used", error, OLDER if error.older else NEWER
+        ) from error
     except ProtocolError as error:
         raise NodeError(
             f"the manifest from {source} is not valid",

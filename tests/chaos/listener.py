@@ -38,6 +38,8 @@ from swarm.transport.transport import Transport, TransportError
 from tests.chaos.evidence import Evidence
 
 TURN_SECONDS = 0.5
+SHARDS = [(depth, shard) for depth in range(3) for shard in range(1 << depth)]
+"""Where the announcements of a few dozen nodes stand, and a crowd's that joined them."""
 TOLD_SECONDS = 5.0
 """Between larry's frames."""
 LIE_EVERY, FIRST_LIE = 12, 3
@@ -116,8 +118,8 @@ class Listener:
 
     async def _read(self) -> None:
         for epoch in (self.directory.epoch, self.directory.epoch - 1):
-            for shard in range(self.manifest.shards):
-                key = record_key(self.swarm, epoch, self.manifest.shards, shard)
+            for depth, shard in SHARDS:
+                key = record_key(self.swarm, epoch, depth, shard)
                 for record in (await self._transport.read(key)).values():
                     self._hear(record)
 

@@ -72,7 +72,7 @@ def _manifest(data: bytes) -> None:
 def _announcement(data: bytes) -> None:
     signed = envelope.close(envelope.ANNOUNCEMENT, SWARM, MALLORY, data)
     author, opened = open_announcement(signed, SWARM, MANIFEST)
-    where = record_key(SWARM, opened.epoch, MANIFEST.shards, opened.shard)
+    where = record_key(SWARM, opened.epoch, opened.depth, opened.shard)
     check_record(dht_key_of(where), author, signed, opened.expiry, samples.NOW, SWARM, MANIFEST)
 
 

@@ -104,7 +104,7 @@ LIES: dict[str, Lie] = {
     "catalogue of thousands": field("catalogue", [{}] * 5000),
     "epoch_seconds": field("epoch_seconds", 1e-9),
     "endless epoch_seconds": field("epoch_seconds", 1e300),
-    "shards": field("shards", 3),
+    "shards, as in version 1": field("shards", 3),
     "max_frame_bytes": field("max_frame_bytes", 1 << 40),
     "max_groups_per_epoch": field("max_groups_per_epoch", 1 << 40),
     "max_completions": field("max_completions", 0),

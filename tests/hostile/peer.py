@@ -209,7 +209,8 @@ class Peer:
         manifest = self.terms.manifest
         made = Announcement(
             epoch=epoch,
-            shard=shard_of(self.author, epoch, manifest.shards),
+            depth=0,
+            shard=shard_of(self.author, epoch, 0),
             sequence=next(self.sequence),
             policy_step=1,
             expiry=time.time() + 2 * manifest.epoch_seconds,
@@ -221,7 +222,7 @@ class Peer:
 
     def key_of(self, made: Announcement) -> str:
         """Where an announcement belongs in the hash table."""
-        return record_key(self.terms.swarm, made.epoch, self.terms.manifest.shards, made.shard)
+        return record_key(self.terms.swarm, made.epoch, made.depth, made.shard)
 
     async def announce(self, at: str, offers: Sequence[Offer] | None = None) -> None:
         """Put this peer's record of the epoch into one replica, and tell it when asked.

@@ -173,12 +173,12 @@ async def bare(folder: Path, name: str, address: str) -> HivemindNode:
 
 def announced(node: Node, author: Identity, offers: tuple = ()) -> tuple[str, bytes, float]:
     directory = node.directory
-    epoch, shards = directory.epoch, directory.manifest.shards
+    epoch = directory.epoch
     expiry = time.time() + 1.5 * directory.manifest.epoch_seconds
-    shard = shard_of(author.author, epoch, shards)
-    made = Announcement(epoch, shard, 1, 1, expiry, 0, offers)
+    shard = shard_of(author.author, epoch, 0)
+    made = Announcement(epoch, 0, shard, 1, 1, expiry, 0, offers)
     signed = sign_announcement(made, author, directory.swarm_id)
-    return record_key(directory.swarm_id, epoch, shards, shard), signed, expiry
+    return record_key(directory.swarm_id, epoch, 0, shard), signed, expiry
 
 
 def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: Path) -> None:

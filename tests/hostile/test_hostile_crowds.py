@@ -85,7 +85,8 @@ def record(node: Node, key: Identity, *, epochs_ahead: int = 0, sequence: int = 
     epoch = directory.epoch + epochs_ahead
     made = Announcement(
         epoch=epoch,
-        shard=shard_of(key.author, epoch, directory.manifest.shards),
+        depth=0,
+        shard=shard_of(key.author, epoch, 0),
         sequence=sequence,
         policy_step=1,
         expiry=(epoch + 2) * EPOCH_SECONDS,
@@ -174,8 +175,7 @@ def test_no_record_is_held_or_remembered_before_its_epoch_begins() -> None:
         await swarm.clock.advance(EPOCH_SECONDS - swarm.clock.time() % EPOCH_SECONDS - 1.0)
         early = record(anna, sybil, epochs_ahead=1)
         directory, epoch = anna.directory, anna.directory.epoch + 1
-        shards = directory.manifest.shards
-        place = record_key(directory.swarm_id, epoch, shards, shard_of(sybil.author, epoch, shards))
+        place = record_key(directory.swarm_id, epoch, 0, shard_of(sybil.author, epoch, 0))
         expiry = (epoch + 2) * EPOCH_SECONDS
         assert directory.accept(early) is None
         assert not await anna.transport.store(place, sybil.author, early, expiry)

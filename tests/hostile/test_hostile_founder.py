@@ -96,6 +96,23 @@ def test_a_manifest_that_lies_in_any_field_is_refused_in_one_line_and_not_kept(
     assert not folder.manifest.exists()
 
 
+@pytest.mark.parametrize(
+    ("version", "remedy"), [(b"1", "founded with this one"), (b"3", "Update swarm-node")]
+)
+def test_a_peer_of_another_version_is_named_as_such_and_what_helps(
+    mallory: Founder, tmp_path: Path, version: bytes, remedy: str
+) -> None:
+    folder = RunFolder(tmp_path)
+    signed = honest(mallory.peer.identity)
+    mallory.manifest = signed[:7] + version + signed[8:]
+    with pytest.raises(NodeError) as refused:
+        mallory.join(folder)
+    told = str(refused.value)
+    assert f"it is of version {version.decode()} of the protocol" in told
+    assert remedy in told and mallory.address in told
+    assert not folder.manifest.exists()
+
+
 def test_who_names_the_swarm_is_given_no_other(mallory: Founder, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     wanted = honest(Identity.generate())

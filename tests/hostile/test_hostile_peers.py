@@ -30,7 +30,8 @@ def announcement_of(node: Node, name: str, *offers: Offer, sequence: int = 1) ->
     author, epoch = identity(name).author, directory.epoch
     return Announcement(
         epoch=epoch,
-        shard=shard_of(author, epoch, directory.manifest.shards),
+        depth=0,
+        shard=shard_of(author, epoch, 0),
         sequence=sequence,
         policy_step=1,
         expiry=node.clock.time() + EPOCH_SECONDS,
@@ -48,7 +49,7 @@ async def offer_as(transport: MemoryTransport, node: Node, name: str, *offers: O
 
 def key_of(node: Node, made: Announcement) -> str:
     directory = node.directory
-    return record_key(directory.swarm_id, made.epoch, directory.manifest.shards, made.shard)
+    return record_key(directory.swarm_id, made.epoch, made.depth, made.shard)
 
 
 def offer(content_id: bytes = b"\x05" * 32, size: int = 500) -> Offer:
@@ -149,6 +150,7 @@ def test_mallory_stores_a_record_under_another_authors_subkey() -> None:
         lambda made: replace(made, expiry=made.expiry + 3 * EPOCH_SECONDS),
         lambda made: replace(made, epoch=made.epoch + 3, expiry=made.expiry + 3 * EPOCH_SECONDS),
         lambda made: replace(made, shard=made.shard + 1),
+        lambda made: replace(made, depth=12),
     ],
 )
 def test_mallory_bends_time_and_place_of_a_record(bend) -> None:

@@ -8,14 +8,13 @@ from dataclasses import replace
 from protocol import envelope
 from protocol.announcement import Announcement, Offer, sign_announcement
 from protocol.codec import Limits, decode, encode
-from protocol.keys import dht_key_of, record_key
+from protocol.keys import dht_key_of, record_key, shard_of
 from protocol.messages import MAX_GOSSIP
 from tests.protocol.samples import (
     ALICE,
     EPOCH,
     FRAME,
     MALLORY,
-    MANIFEST,
     NOW,
     OTHER_SWARM,
     SWARM,
@@ -44,13 +43,15 @@ def bent_offer(**fields: object) -> bytes:
 
 
 def key_of(made: Announcement) -> bytes:
-    return dht_key_of(record_key(SWARM, made.epoch, MANIFEST.shards, made.shard))
+    return dht_key_of(record_key(SWARM, made.epoch, made.depth, made.shard))
 
 
 VALID = {
     "one offer": SIGNED,
     "no offer": signed(offers=()),
     "four offers": signed(offers=FULL),
+    "depth 0": signed(depth=0, shard=0),
+    "depth 12": signed(depth=12, shard=shard_of(ALICE.author, EPOCH, 12)),
     "longest life": signed(expiry=(EPOCH + 4) * 60.0),
 }
 
@@ -66,6 +67,12 @@ INVALID = {
     ),
     "small-order author": (SIGNED[:40] + bytes(32) + SIGNED[72:], "bad_key"),
     "another shard": (signed(shard=(announcement().shard + 1) % 4), "wrong_shard"),
+    "the shard of another depth": (signed(depth=3), "wrong_shard"),
+    "too great a depth": (bent(lambda w: w.update(depth=13)), "bad_schema"),
+    "version 1": (
+        SIGNED[:7] + b"1" + SIGNED[8:],
+        "bad_magic",
+    ),
     "expires as its epoch begins": (signed(expiry=EPOCH * 60.0), "bad_lifetime"),
     "lives too long": (signed(expiry=(EPOCH + 4) * 60.0 + 0.5), "bad_lifetime"),
     "offers too large a frame": (
@@ -92,6 +99,10 @@ PLACE = {
 }
 MISPLACED = {
     "another author's subkey": ({"subkey": MALLORY.author}, "wrong_shard"),
+    "another depth's key": (
+        {"key": key_of(announcement(depth=3, shard=shard_of(ALICE.author, EPOCH, 3)))},
+        "wrong_shard",
+    ),
     "another epoch's key": ({"key": key_of(announcement(epoch=EPOCH + 1))}, "wrong_shard"),
     "prolonged by others": ({"expiry": EXPIRY + 60.0}, "bad_lifetime"),
     "over": ({"now": EXPIRY}, "expired"),
@@ -105,9 +116,24 @@ PULL_RESPONSES = {
     "not found, with a frame": (b"\x01" + FRAME, "trailing_bytes"),
 }
 GOSSIP_REQUESTS = {
-    "limit zero": (encode({"after": 0, "limit": 0}), "bad_schema"),
-    "limit too high": (encode({"after": 0, "limit": MAX_GOSSIP + 1}), "bad_schema"),
-    "fields reordered": (encode({"limit": 1, "after": 0}), "bad_schema"),
+    "limit zero": (encode({"after": 0, "limit": 0, "known": b""}), "bad_schema"),
+    "limit too high": (encode({"after": 0, "limit": MAX_GOSSIP + 1, "known": b""}), "bad_schema"),
+    "fields reordered": (encode({"limit": 1, "after": 0, "known": b""}), "bad_schema"),
+    "version 1": (encode({"after": 0, "limit": 1}), "bad_schema"),
+    "half a digest": (encode({"after": 0, "limit": 1, "known": bytes(4)}), "bad_schema"),
+    "digests out of order": (
+        encode({"after": 0, "limit": 1, "known": b"\x00\x00\x02\x00\x00\x01"}),
+        "bad_schema",
+    ),
+    "a digest twice": (encode({"after": 0, "limit": 1, "known": bytes(6)}), "bad_schema"),
+    "too many digests": (
+        encode(
+            {"after": 0, "limit": 1, "known": b"".join(n.to_bytes(3, "big") for n in range(257))}
+        ),
+        "too_large",
+    ),
+    "digests in an array": (encode({"after": 0, "limit": 1, "known": []}), "too_deep"),
+    "digests as text": (encode({"after": 0, "limit": 1, "known": "abc"}), "bad_schema"),
     "nothing": (b"", "truncated"),
 }
 GOSSIP_RESPONSES = {

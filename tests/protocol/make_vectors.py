@@ -15,7 +15,16 @@ from protocol.announcement import open_announcement, sign_announcement
 from protocol.codec import encode
 from protocol.frame import open_frame, seal
 from protocol.identity import Identity
-from protocol.keys import dht_key_of, epoch_of, heldout_seed, record_key, shard_of, task_seed
+from protocol.keys import (
+    depth_for,
+    depth_of,
+    dht_key_of,
+    epoch_of,
+    heldout_seed,
+    record_key,
+    shard_of,
+    task_seed,
+)
 from protocol.manifest import Manifest, open_manifest, sign_manifest, swarm_id
 from protocol.messages import (
     GossipRequest,
@@ -23,6 +32,7 @@ from protocol.messages import (
     encode_gossip_request,
     encode_gossip_response,
     encode_pull_response,
+    record_digest,
 )
 from tests.protocol import (
     cases_answers,
@@ -107,15 +117,15 @@ def identity() -> dict:
 
 def keys() -> dict:
     entries = []
-    for author, epoch, index, shards in [
-        (ALICE, 0, 0, 1),
-        (ALICE, EPOCH, 0, 4),
-        (ALICE, EPOCH, 1, 4),
-        (ALICE, EPOCH + 1, 1, 65536),
-        (BOB, (1 << 63) - 1, 65535, 1024),
+    for author, epoch, index, depth in [
+        (ALICE, 0, 0, 0),
+        (ALICE, EPOCH, 0, 2),
+        (ALICE, EPOCH, 1, 2),
+        (ALICE, EPOCH + 1, 1, 12),
+        (BOB, (1 << 63) - 1, 65535, 10),
     ]:
-        shard = shard_of(author.author, epoch, shards)
-        key = record_key(SWARM, epoch, shards, shard)
+        shard = shard_of(author.author, epoch, depth)
+        key = record_key(SWARM, epoch, depth, shard)
         expected = {
             "shard": shard,
             "record_key": key,
@@ -125,12 +135,31 @@ def keys() -> dict:
         }
         entries.append(
             {
-                "name": f"epoch {epoch}, index {index}, {shards} shards",
+                "name": f"epoch {epoch}, index {index}, depth {depth}",
                 "input": author.author.hex(),
                 "epoch": epoch,
                 "index": index,
-                "shards": shards,
+                "depth": depth,
                 "expected": expected,
+            }
+        )
+    for author, epoch, authors in [
+        (ALICE, EPOCH, 0.0),
+        (ALICE, EPOCH, 16.0),
+        (ALICE, EPOCH, 23.0),
+        (BOB, EPOCH, 23.0),
+        (BOB, EPOCH, 100.0),
+        (BOB, EPOCH + 1, 10000.0),
+        (BOB, EPOCH, 1e9),
+    ]:
+        depth = depth_of(author.author, epoch, depth_for(authors))
+        entries.append(
+            {
+                "name": f"epoch {epoch}, {authors:g} authors",
+                "input": author.author.hex(),
+                "epoch": epoch,
+                "authors": authors,
+                "expected": {"depth": depth},
             }
         )
     for env, number in [("gcd", 0), ("gcd", 1), ("riddles", 0), ("riddles", (1 << 63) - 1)]:
@@ -217,7 +246,8 @@ def idle() -> list[dict]:
 def messages() -> dict:
     """Stream messages; ``kind`` names the decoder."""
     records = list(cases_record.VALID.values())[:2]
-    request = GossipRequest(after=EPOCH - 2, limit=64)
+    known = tuple(sorted(map(record_digest, records)))
+    request = GossipRequest(after=EPOCH - 2, limit=64, known=known)
     entries = [
         {
             "name": "frame found",

@@ -29,7 +29,6 @@ MANIFEST = Manifest(
         EnvSpec("riddles", "jsonl", "ab" * 32, ("{}",), "Answer: {question}\n", "boxed"),
     ),
     epoch_seconds=60.0,
-    shards=4,
     max_frame_bytes=4096,
     max_groups_per_epoch=16,
     max_completions=4,
@@ -88,7 +87,8 @@ def announcement(identity: Identity = ALICE, epoch: int = EPOCH, **changes) -> A
     offer = offer_of(FRAME, batch(), MANIFEST)
     made = Announcement(
         epoch=epoch,
-        shard=shard_of(identity.author, epoch, MANIFEST.shards),
+        depth=2,
+        shard=shard_of(identity.author, epoch, 2),
         sequence=1750000000124,
         policy_step=8,
         expiry=(epoch + 2) * MANIFEST.epoch_seconds,

@@ -7,7 +7,7 @@ import struct
 from hypothesis import strategies as st
 
 from protocol.announcement import Announcement, Offer
-from protocol.limits import MAX_INT
+from protocol.limits import MAX_DEPTH, MAX_INT
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
 from tests.protocol.samples import ENCODING, EPOCH, MANIFEST
 
@@ -92,6 +92,7 @@ def offers(draw) -> Offer:
 announcements = st.builds(
     Announcement,
     st.just(EPOCH),
+    st.integers(0, MAX_DEPTH),
     st.just(0),
     integers,
     integers,

@@ -23,7 +23,7 @@ from protocol.codec import Limits, decode
 from protocol.errors import ProtocolError
 from protocol.frame import content_id, seal
 from protocol.keys import dht_key_of, record_key, shard_of
-from protocol.limits import MAX_INT, MAX_RECORD_BYTES
+from protocol.limits import MAX_DEPTH, MAX_INT, MAX_RECORD_BYTES
 from tests.protocol.samples import (
     ALICE,
     BOB,
@@ -52,7 +52,7 @@ def wire_of(made: Announcement) -> dict:
 
 
 def key_of(made: Announcement) -> bytes:
-    return dht_key_of(record_key(SWARM, made.epoch, MANIFEST.shards, made.shard))
+    return dht_key_of(record_key(SWARM, made.epoch, made.depth, made.shard))
 
 
 def refused(value: bytes, error: type[ProtocolError]) -> None:
@@ -63,7 +63,7 @@ def refused(value: bytes, error: type[ProtocolError]) -> None:
 
 @given(announcements)
 def test_an_announcement_comes_back_as_it_was_signed(drawn: Announcement) -> None:
-    made = replace(drawn, shard=shard_of(ALICE.author, EPOCH, MANIFEST.shards))
+    made = replace(drawn, shard=shard_of(ALICE.author, EPOCH, drawn.depth))
     assert open_announcement(sign_announcement(made, ALICE, SWARM), SWARM, MANIFEST) == (
         ALICE.author,
         made,
@@ -72,7 +72,7 @@ def test_an_announcement_comes_back_as_it_was_signed(drawn: Announcement) -> Non
 
 def test_the_largest_announcement_fits_into_a_record() -> None:
     offers = tuple(Offer(bytes([n]) * 32, 1 << 20, 1024, b"\xff" * 8, 1024) for n in range(4))
-    made = Announcement(MAX_INT, MAX_INT, MAX_INT, MAX_INT, 1e300, MAX_INT, offers)
+    made = Announcement(MAX_INT, 12, MAX_INT, MAX_INT, MAX_INT, 1e300, MAX_INT, offers)
     assert len(sign_announcement(made, ALICE, SWARM)) <= MAX_RECORD_BYTES
 
 
@@ -125,9 +125,20 @@ def test_an_announcement_of_another_swarm_is_refused() -> None:
 
 
 def test_an_announcement_in_a_shard_of_choice_is_refused() -> None:
-    mine = announcement().shard
-    elsewhere = announcement(shard=(mine + 1) % MANIFEST.shards)
-    refused(sign_announcement(elsewhere, ALICE, SWARM), errors.WrongShard)
+    for depth in range(MAX_DEPTH + 1):
+        mine = shard_of(ALICE.author, EPOCH, depth)
+        for other in (mine + 1, mine - 1, mine + (1 << depth)):
+            if other >= 0:
+                elsewhere = announcement(depth=depth, shard=other)
+                refused(sign_announcement(elsewhere, ALICE, SWARM), errors.WrongShard)
+
+
+def test_an_announcement_below_the_last_depth_is_not_made() -> None:
+    deeper = MAX_DEPTH + 1
+    with pytest.raises(errors.BadSchema, match="depth"):
+        sign_announcement(
+            announcement(depth=deeper, shard=shard_of(ALICE.author, EPOCH, deeper)), ALICE, SWARM
+        )
 
 
 @pytest.mark.parametrize("expiry", [EPOCH * 60.0, EPOCH * 60.0 + 240.1, 1e300])

@@ -11,8 +11,10 @@ import pytest
 from protocol import domains, envelope, messages
 from protocol.announcement import CLOCK_SKEW, LIFETIME_EPOCHS
 from protocol.errors import ProtocolError
+from protocol.keys import AUTHORS_A_SHARD
 from protocol.limits import (
     MAX_COMPLETIONS,
+    MAX_DEPTH,
     MAX_FRAME_BYTES,
     MAX_GROUPS,
     MAX_ITEMS,
@@ -35,7 +37,7 @@ def test_the_table_of_errors_is_complete() -> None:
 
 
 def test_the_table_of_domains_is_complete() -> None:
-    listed = re.findall(r"^\| `(swarm-node/1/[a-z]+)` \|", section(3), flags=re.MULTILINE)
+    listed = re.findall(r"^\| `(swarm-node/[12]/[a-z]+)` \|", section(3), flags=re.MULTILINE)
     defined = {value for name, value in vars(domains).items() if name.isupper()}
     assert {name.encode() for name in listed} == defined
 
@@ -65,6 +67,9 @@ def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> 
         (8, [f"At most {MAX_RECORD_BYTES} bytes", f"now + {CLOCK_SKEW:.0f} s"]),
         (8, [f"now + {LIFETIME_EPOCHS} × `epoch_seconds`", f"+ {LIFETIME_EPOCHS + 1}) ×"]),
         (11, [messages.MANIFEST_STREAM, messages.PULL_STREAM, messages.GOSSIP_STREAM]),
+        (11, [f"{messages.MAX_GOSSIP_REQUEST_BYTES} bytes", f"0 … {messages.MAX_DIGESTS}"]),
+        (8, [f"0 … {MAX_DEPTH}"]),
+        (9, [f"a shard: {AUTHORS_A_SHARD}"]),
         (11, [f"1 … {messages.MAX_GOSSIP}", f"{messages.MAX_GOSSIP_RESPONSE_BYTES} bytes"]),
     ],
 )

@@ -16,7 +16,16 @@ from protocol.codec import Limits, decode, encode
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame, seal
 from protocol.identity import Identity, author_of, verify
-from protocol.keys import dht_key_of, epoch_of, heldout_seed, record_key, shard_of, task_seed
+from protocol.keys import (
+    depth_for,
+    depth_of,
+    dht_key_of,
+    epoch_of,
+    heldout_seed,
+    record_key,
+    shard_of,
+    task_seed,
+)
 from protocol.manifest import open_manifest, sign_manifest, swarm_id
 from tests.protocol.samples import ALICE
 from tests.protocol.views import tagged, view
@@ -49,9 +58,11 @@ def read_keys(vector: dict, context: dict) -> object:
         return {"epoch": epoch_of(vector["unix"], vector["epoch_seconds"])}
     if "number" in vector:
         return {"heldout_seed": heldout_seed(data.decode(), vector["number"])}
+    if "authors" in vector:
+        return {"depth": depth_of(data, vector["epoch"], depth_for(vector["authors"]))}
     swarm, epoch, index = unhex(context["swarm_id"]), vector["epoch"], vector["index"]
-    shard = shard_of(data, epoch, vector["shards"])
-    key = record_key(swarm, epoch, vector["shards"], shard)
+    shard = shard_of(data, epoch, vector["depth"])
+    key = record_key(swarm, epoch, vector["depth"], shard)
     return {
         "shard": shard,
         "record_key": key,

@@ -73,7 +73,8 @@ class Author:
         self._sequence += 1
         made = Announcement(
             epoch=epoch,
-            shard=shard_of(self.key, epoch, directory.manifest.shards),
+            depth=0,
+            shard=shard_of(self.key, epoch, 0),
             sequence=self._sequence,
             policy_step=1,
             expiry=self._parts.node.clock.time() + EPOCH_SECONDS,

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from protocol.admission_rule import AllowList, ProofOfWork
-from protocol.keys import reader_shards, record_key, shard_of
+from protocol.announcement import Announcement, sign_announcement
+from protocol.keys import record_key
 from protocol.manifest import open_manifest, swarm_id
-from protocol.messages import MANIFEST_STREAM
+from protocol.messages import MANIFEST_STREAM, MAX_DIGESTS
 from swarm.exchange import fetch_manifest
 from swarm.transport.transport import Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, identity
@@ -17,36 +18,45 @@ from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, identity
 
 def test_an_announcement_stands_in_its_authors_shard_under_its_author() -> None:
     async def scenario() -> None:
-        swarm = MemorySwarm(shards=8)
+        swarm = MemorySwarm()
         anna = await swarm.join("anna")
         assert await anna.directory.announce([], 5, 1)
         directory, author = anna.directory, anna.identity.author
-        shard = shard_of(author, directory.epoch, 8)
-        key = record_key(directory.swarm_id, directory.epoch, 8, shard)
+        key = record_key(directory.swarm_id, directory.epoch, 0, 0)
         assert list(await anna.transport.read(key)) == [author]
 
     asyncio.run(scenario())
 
 
-def test_a_reader_looks_into_two_drawn_shards_of_two_epochs() -> None:
+def test_what_the_asker_knows_is_left_out_of_an_answer_until_its_author_says_more() -> None:
     async def scenario() -> None:
-        swarm = MemorySwarm(shards=8)
-        anna = await swarm.join("anna")
+        swarm = MemorySwarm()
+        anna, ben = await swarm.join("anna"), await swarm.join("ben")
         asked = []
+        for sequence in (1, 2):
+            await anna.directory.announce([], 1, sequence)
+            for _ in range(2):
+                records = await ben.exchange.gossip(anna.transport.peer_id)
+                asked.append(len(records))
+                for record in records:
+                    assert ben.directory.accept(record) is not None
+        assert asked == [1, 0, 1, 0]
 
-        async def read(key: str) -> dict[bytes, bytes]:
-            asked.append(key)
-            return {}
+    asyncio.run(scenario())
 
-        anna.transport.read = read
-        await anna.directory.read()
-        directory, author = anna.directory, anna.identity.author
-        assert asked == [
-            record_key(directory.swarm_id, epoch, 8, shard)
-            for epoch in (directory.epoch, directory.epoch - 1)
-            for shard in reader_shards(author, epoch, b"anna", 8)
-        ]
-        assert len(asked) == 4
+
+def test_who_knows_more_than_an_answer_holds_names_none_of_it() -> None:
+    async def scenario() -> None:
+        swarm = MemorySwarm()
+        anna = await swarm.join("anna")
+        for number in range(MAX_DIGESTS + 1):
+            epoch = anna.directory.epoch
+            assert len(anna.directory.digests(epoch - 1)) == number
+            author = identity(f"author {number}")
+            made = Announcement(epoch, 0, 0, 1, 1, swarm.clock.time() + 60.0, 0, ())
+            record = sign_announcement(made, author, anna.directory.swarm_id)
+            assert anna.directory.accept(record) is not None
+        assert anna.directory.digests(epoch - 1) == ()
 
     asyncio.run(scenario())
 

@@ -49,7 +49,6 @@ def test_found_takes_an_allow_list_and_proof_of_work(terminal: Terminal, node: R
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (["--shards", "3"], "power of two"),
         (["--epoch-seconds", "0"], "--epoch-seconds"),
         (["--catalogue", "nowhere"], "reasoning-gym"),
         (["--catalogue", "nowhere.toml"], "nowhere.toml"),
