@@ -35,13 +35,16 @@ class ShardReader:
         self._swarm_id = swarm_id
         self._author = author
         self._secret = secret
+        self._turn = 0
         self._counted = -1
         self._alone = True
         self._counting = asyncio.Lock()
 
     async def read(self, epoch: int) -> list[bytes]:
-        """Records that stand in this node's shards of an epoch."""
-        return _records(await self._along(epoch, self.density.depths()))
+        """Records that stand along one of this node's paths of an epoch, each path in its turn."""
+        self._turn += 1
+        path = self._paths(epoch)[self._turn % 2]
+        return _records(await self._along(epoch, [path], self.density.depths()))
 
     async def count(self, epoch: int) -> list[bytes]:
         """Once in ``epoch``, count who announced in the one before; the records found.
@@ -53,9 +56,9 @@ class ShardReader:
                 return []
             sounding = self._alone or self._sounds(epoch)
             depths = ALL_DEPTHS if sounding else self.density.depths()
-            paths = await self._along(epoch - 1, depths)
+            paths = await self._along(epoch - 1, self._paths(epoch - 1), depths)
             if sounding and self._nobody(paths):
-                paths = await self._along(epoch, depths)
+                paths = await self._along(epoch, self._paths(epoch), depths)
             self._alone = self._nobody(paths)
             if sounding:
                 self.density.sound(paths)
@@ -64,12 +67,12 @@ class ShardReader:
             self._counted = epoch
             return _records(paths)
 
-    async def _along(self, epoch: int, depths: Iterable[int]) -> list[Found]:
-        """What stands along both paths of an epoch."""
-        lines = [
-            {depth: shard_on(path, depth) for depth in depths}
-            for path in reader_paths(self._author, epoch, self._secret)
-        ]
+    def _paths(self, epoch: int) -> tuple[int, int]:
+        return reader_paths(self._author, epoch, self._secret)
+
+    async def _along(self, epoch: int, paths: Iterable[int], depths: Iterable[int]) -> list[Found]:
+        """What stands along some paths of an epoch, no shard read twice."""
+        lines = [{depth: shard_on(path, depth) for depth in depths} for path in paths]
         places = sorted({place for line in lines for place in line.items()})
         keys = [record_key(self._swarm_id, epoch, depth, shard) for depth, shard in places]
         found = await asyncio.gather(*map(self._transport.read, keys))

@@ -92,7 +92,7 @@ def test_a_small_swarm_is_read_under_one_key() -> None:
     run(scenario)
 
 
-def test_a_large_swarm_is_read_in_four_shards() -> None:
+def test_a_large_swarm_is_read_in_two_shards_and_in_two_others_the_next_time() -> None:
     async def scenario(table: Table, reader: ShardReader) -> None:
         for path in reader_paths(AUTHOR, EPOCH - 1, b"anna"):
             table.put(EPOCH - 1, 5, shard_on(path, 5), 20)
@@ -100,6 +100,8 @@ def test_a_large_swarm_is_read_in_four_shards() -> None:
         assert reader.density.authors == 640
         assert reader.density.depth == depth_for(640)
         table.asked.clear()
+        await reader.read(EPOCH)
+        assert len(table.asked) == 2
         await reader.read(EPOCH)
         assert set(table.asked) == keys(EPOCH, range(5, 7))
         assert len(table.asked) == 4
