@@ -15,7 +15,7 @@ from tests.rooms import PAGE, arrows, circles, drawn
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "swarm": 1, "node": 2}
-LATE = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm"}
+LATE = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm", "zeroconf"}
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 HEAVY = {"torch", "transformers", "vllm", "hivemind", "numpy"}
 

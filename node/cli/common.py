@@ -44,6 +44,10 @@ PeersOption = Annotated[
         show_default=False,
     ),
 ]
+LanOption = Annotated[
+    bool,
+    typer.Option("--lan", help="Find members on the local network, and be found by them."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Log more, and show stack traces.")]
 StopOption = Annotated[bool, typer.Option("--stop-on-eof", hidden=True)]
@@ -89,11 +93,14 @@ def overrides_of(
     peers: Sequence[str] | None = None,
     mix: str | None = None,
     rounds: int | None = None,
+    lan: bool = False,
 ) -> dict[str, Any]:
     """Config keys that the options of a command line set."""
     overrides = parse_assignments(assignments or ())
     if peers is not None:
         overrides["network.peers"] = list(peers)
+    if lan:
+        overrides["network.lan"] = True
     if mix is not None:
         overrides["mixture.local"], overrides["mixture.external"] = parse_mix(mix)
     if rounds is not None:

@@ -11,6 +11,7 @@ from node.cli.common import (
     ConfigOption,
     DebugOption,
     JsonOption,
+    LanOption,
     PeersOption,
     SetOption,
     StopOption,
@@ -22,6 +23,7 @@ from node.cli.starting import start
 
 def command(
     peers: PeersOption = None,
+    lan: LanOption = False,
     config: ConfigOption = None,
     mix: Annotated[
         str | None,
@@ -58,7 +60,7 @@ def command(
         help_learn(launch)
         return
 
-    overrides = overrides_of(assignments, peers, mix, rounds)
+    overrides = overrides_of(assignments, peers, mix, rounds, lan)
     if swarm:
         overrides["network.swarm"] = swarm
     if detached:

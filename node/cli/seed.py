@@ -6,6 +6,7 @@ from node.cli.common import (
     ConfigOption,
     DebugOption,
     JsonOption,
+    LanOption,
     PeersOption,
     SetOption,
     StopOption,
@@ -17,6 +18,7 @@ from node.cli.starting import start
 
 def command(
     peers: PeersOption = None,
+    lan: LanOption = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
@@ -27,7 +29,7 @@ def command(
     """Serve a swarm's manifest and records, and train nothing. Ctrl-C ends it cleanly."""
     from node.run.run_options import RunOptions
 
-    overrides = overrides_of(assignments, peers)
+    overrides = overrides_of(assignments, peers, lan=lan)
     if detached:
         detach(config, overrides, json=json)
         return

@@ -13,6 +13,7 @@ from node.cli.common import Node, find_config, open_node
 from node.monitor.printable import say
 
 NEW_FOLDER = Path("swarm-run")
+WAY_BACK = ("network.lan", "network.peers")
 
 
 def start(
@@ -36,8 +37,8 @@ def start(
 def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> Node:
     """Read the node's config, or make a node in ./swarm-run; see that it has an identity.
 
-    Of the overrides only the peers are written to a config that is made here: they are the way
-    back, while the others are for this run.
+    Of the overrides only where the peers are is written to a config that is made here: that is the
+    way back, while the others are for this run.
     """
     from node.concurrency.semaphores import check_semaphores
     from node.config.config import Config
@@ -47,8 +48,8 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
     path = find_config(given)
     if path is None:
         Config.with_overrides(overrides)  # a wrong one makes no node
-        peers = {key: value for key, value in overrides.items() if key == "network.peers"}
-        folder, identity = prepare(NEW_FOLDER, peers)
+        back = {key: value for key, value in overrides.items() if key in WAY_BACK}
+        folder, identity = prepare(NEW_FOLDER, back)
         path = folder.config
         say(
             f"made a node in ./{NEW_FOLDER}: {identity.peer_id}; its settings are in {path}",

@@ -78,6 +78,12 @@ class NetworkSection(Section):
         "How a node behind a router is reached: with auto its peers try to dial it, and where they "
         "cannot, up to three of them relay for it until a direct connection is made.",
     )
+    lan: bool = key(
+        False,
+        "Announce this node on its local networks by multicast DNS, with its peer id, its swarm "
+        "and its port, and dial the members of its swarm that are announced there. A node of no "
+        "swarm yet joins the one that it finds so. For networks whose machines you trust to know.",
+    )
     swarm: str = key(
         "",
         "Id of the swarm to join, as 64 hex digits or the first 8 or more of them; a peer offering "

@@ -33,6 +33,7 @@ from swarm.collector import CollectorLimits
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.experience import Experience
+from swarm.lan.discovery import Discovery
 from swarm.member import Member, MemberStatus
 from swarm.origin import Origin
 from swarm.transport.transport import Transport
@@ -103,8 +104,11 @@ class Membership(Opened):
         transport = kind.open(network, self._folder, self._counters, beside=self._takes)
         stack.callback(lambda: loop.call(transport.close()))
         loop.call(transport.start())
+        lan = self._lan(transport) if network.lan else None
+        if lan:
+            stack.callback(lambda: loop.call(lan.close()))
         signed, self.notes = loop.call(
-            pinned_manifest(self._config, self._folder, self.identity, transport)
+            pinned_manifest(self._config, self._folder, self.identity, transport, lan)
         )
         self.manifest, self.swarm_id = open_manifest(signed), swarm_id(signed)
         self._claim("swarm", self.swarm_id, self._folder.manifest)
@@ -113,8 +117,12 @@ class Membership(Opened):
         verifier = stack.enter_context(self._verifier())
         member = loop.call(self._member(transport, verifier, signed))
         self._status = member.status()
-        running = loop.start(self.follow(member))
-        stack.callback(running.cancel)
+        works = [self.follow(member), *([lan.run(self.swarm_id)] if lan else [])]
+        for running in map(loop.start, works):
+            stack.callback(running.cancel)
+
+    def _lan(self, transport: Transport) -> Discovery:
+        return Discovery(transport, self._config.network.listen, SystemClock(), self._counters)
 
     def _claim(self, what: str, digest: bytes, path: Path) -> None:
         if not self._experience.journal.claim(what, digest):

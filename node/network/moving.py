@@ -12,7 +12,10 @@ from node.storage.run_folder import RunFolder
 from node.storage.swarm_files import SwarmFiles
 from protocol.errors import OtherVersion
 from protocol.manifest import swarm_id
+from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.lan.discovery import Discovery
+from swarm.transport.transport import Transport
 
 OPTION = "--swarm"
 
@@ -60,10 +63,23 @@ def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
     )
 
 
+async def _handed_over(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
+    if not config.network.lan:
+        return await handed_over(config, transport, wanted)
+    lan = Discovery(transport, config.network.listen, SystemClock(), Counters())
+    try:
+        return await handed_over(config, transport, wanted, lan)
+    finally:
+        await lan.close()
+
+
 def _asked_for(config: Config, folder: RunFolder, wanted: str) -> tuple[str, bytes]:
     network = config.network
-    if not network.peers:
-        remedy = "Name a peer that is in it with --peers: its manifest is fetched from there."
+    if not network.peers and not network.lan:
+        remedy = (
+            "Name a peer that is in it with --peers, or look for one on the local network with "
+            "--lan: its manifest is fetched from there."
+        )
         raise UsageError(OPTION, wanted, remedy)
     kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
     transport = kind.open(network, folder, Counters(), beside=False)
@@ -71,7 +87,7 @@ def _asked_for(config: Config, folder: RunFolder, wanted: str) -> tuple[str, byt
     try:
         loop.call(transport.start())
         try:
-            signed, source = loop.call(handed_over(config, transport, wanted))
+            signed, source = loop.call(_handed_over(config, transport, wanted))
         finally:
             loop.call(transport.close())
     finally:

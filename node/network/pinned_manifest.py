@@ -10,12 +10,14 @@ from contextlib import aclosing, suppress
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.network.founding import found_swarm
+from node.network.local_swarms import found_nearby
 from node.storage.atomic_files import write_atomic
 from node.storage.run_folder import RunFolder
 from protocol.errors import OtherVersion, ProtocolError
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from swarm.exchange import fetch_manifest
+from swarm.lan.discovery import Discovery
 from swarm.transport.transport import Transport, TransportError
 
 log = logging.getLogger(__name__)
@@ -32,13 +34,20 @@ LOOK_SECONDS = 5.0
 
 
 async def pinned_manifest(
-    config: Config, folder: RunFolder, identity: Identity, transport: Transport
+    config: Config,
+    folder: RunFolder,
+    identity: Identity,
+    transport: Transport,
+    lan: Discovery | None = None,
 ) -> tuple[bytes, tuple[str, ...]]:
     """The signed manifest of this node's swarm, and what was done to get it.
 
     A manifest in the run folder stays for good, whatever peers hand out; those that are in another
-    swarm are named. Without one the first peer that answers hands over its own, and without peers
-    the node founds a swarm of the tiny catalogue.
+    swarm are named. Without one the first peer that answers hands over its own, without peers a
+    member on the local network, and without either the node founds a swarm of the tiny catalogue.
+
+    Args:
+        lan: what looks around on the local network, where that is wanted.
 
     Raises:
         NodeError: no peer answered, or the folder's manifest is damaged.
@@ -50,8 +59,8 @@ async def pinned_manifest(
     if pinned:
         signed = folder.manifest.read_bytes()
         source = str(folder.manifest)
-    elif config.network.peers:
-        signed, source = await handed_over(config, transport, config.network.swarm)
+    elif config.network.peers or lan:
+        signed, source = await handed_over(config, transport, config.network.swarm, lan)
     else:
         signed = found_swarm(identity, name=config.node.name)
         source = "this node"
@@ -178,16 +187,21 @@ async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
         return address, ""
 
 
-async def handed_over(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
+async def handed_over(
+    config: Config, transport: Transport, wanted: str, lan: Discovery | None = None
+) -> tuple[bytes, str]:
     """The signed manifest of a peer named, unchecked, and that peer's address.
 
     They are asked in turn until one is in the swarm ``wanted``, an id in hex or how it begins.
-    Where every one answers and none is, the manifest is of the first.
+    Where every one answers and none is, the manifest is of the first. Where none is named, it is
+    that of a member on the local network.
 
     Raises:
         NodeError: no such answer came within the time to start.
         ConfigError: peers of several swarms are in one whose id begins so.
     """
+    if lan and not config.network.peers:
+        return await found_nearby(lan, transport, wanted, config.network.start_timeout)
     signed, address = await _first(config, transport, wanted)
     await _check_unique(config, transport, wanted, _id(signed), address)
     return signed, address

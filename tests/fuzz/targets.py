@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.fuzz import node_targets, protocol_targets, swarm_targets
+from tests.fuzz import lan_targets, node_targets, protocol_targets, swarm_targets
 from tests.fuzz.target import Target
 
-_MODULES = (protocol_targets, swarm_targets, node_targets)
+_MODULES = (protocol_targets, swarm_targets, lan_targets, node_targets)
 TARGETS: dict[str, Callable[[], Target]] = {
     name: make for module in _MODULES for name, make in module.TARGETS.items()
 }

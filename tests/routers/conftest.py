@@ -28,15 +28,14 @@ class Village:
         self._folder = folder
         self._stack = stack
 
-    def seed(self, name: str = "seed", *, ipv6: bool = False) -> Member:
+    def seed(self, name: str = "seed", *, ipv6: bool = False, **settings: Any) -> Member:
         """One on the open network, listening; the first founds the swarm."""
         place = self.laboratory.host()
         ip = f"/ip6/{place.ipv6}" if ipv6 else f"/ip4/{place.ipv4}"
         if not self.addresses:
             founded(self._folder / name)
-        seed = self._member(
-            place, name, "seed", network__listen=[f"{ip}/tcp/4001"], network__peers=self.addresses
-        )
+        here = {"network__listen": [f"{ip}/tcp/4001"], "network__peers": self.addresses}
+        seed = self._member(place, name, "seed", **{**here, **settings})
         address = f"{ip}/tcp/4001/p2p/{seed.peer_id}"
         wait_until(lambda: bool(seed.status().get("addresses")), seed, "a seed")
         self.addresses = [*self.addresses, address]
@@ -47,7 +46,7 @@ class Village:
         if isinstance(behind, str):
             behind = self.laboratory.router(behind)
         place = self.laboratory.behind(behind) if behind else self.laboratory.host()
-        return self._member(place, name, "join", network__peers=self.addresses, **settings)
+        return self._member(place, name, "join", **{"network__peers": self.addresses, **settings})
 
     def _member(self, place: Place, name: str, command: str, **settings: Any) -> Member:
         member = Member(place, self._folder / name, command, **settings)

@@ -62,6 +62,16 @@ def test_join_without_a_config_makes_a_node_and_comes_back_to_it(
     assert "made" not in terminal.out
 
 
+def test_a_node_that_joined_over_its_local_network_comes_back_over_it(
+    terminal: Terminal, started: list
+) -> None:
+    assert terminal("join", "--lan", "--swarm", "ab" * 32) == 0
+    assert terminal("join") == 0
+    first, again = (each[1].network for each in started)
+    assert first.lan and first.swarm == "ab" * 32
+    assert again.lan and not again.swarm
+
+
 def test_join_prefers_the_config_it_is_given(terminal: Terminal, started: list) -> None:
     terminal("init", ".")
     terminal("init", "other")
@@ -95,6 +105,9 @@ def test_a_seed_takes_the_same_config(terminal: Terminal, node: RunFolder, start
     assert terminal("seed", "--config", "node", "--peers", A, B) == 0
     assert started[0][0] == "seed"
     assert started[0][1].network.peers == (A, B)
+    assert not started[0][1].network.lan
+    assert terminal("seed", "--config", "node", "--lan") == 0
+    assert started[1][1].network.lan
 
 
 @pytest.mark.parametrize(

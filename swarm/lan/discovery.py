@@ -1,0 +1,136 @@
+"""Announces this node on its local networks, and dials the members of its swarm that it hears."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
+from swarm.lan.multicast import Multicast, MulticastUnavailable
+from swarm.lan.neighbours import Neighbours
+from swarm.lan.networks import networks
+from swarm.lan.sighting import Sighting
+from swarm.transport.reach import is_relayed, port_of
+from swarm.transport.transport import Transport, TransportError
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+
+
+class Discovery:
+    """Looks around on the local network; every coroutine runs on the transport's loop.
+
+    Args:
+        transport: is started.
+        listen: multiaddresses that it listens at.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        listen: Sequence[str],
+        clock: Clock,
+        counters: Counters,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._transport = transport
+        self._listen = tuple(listen)
+        self._clock = clock
+        self._counters = counters
+        self._rng = rng or random.Random()
+        self._neighbours = Neighbours(transport.peer_id, clock, self._rng)
+        self._ear: Multicast | None = None
+        self._swarm = b""
+        self._announced = (b"", 0)
+        self._said = ""
+
+    async def look(self, swarm: str = "") -> list[Sighting]:
+        """Whom to dial now in search of a swarm.
+
+        Args:
+            swarm: its id in hex, or how it begins; any when empty.
+
+        Raises:
+            MulticastUnavailable
+        """
+        ear = await self._listening()
+        return self._neighbours.due(await ear.seen(), self._transport.peers(), swarm)
+
+    async def dial(self, sighting: Sighting) -> str:
+        """The peer id of who answers there, which is the one that was announced.
+
+        Raises:
+            TransportError
+        """
+        try:
+            peer = await self._transport.connect(sighting.address)
+        except TransportError as error:
+            self._neighbours.failed(sighting)
+            self._counters.add("lan_dials_failed")
+            logger.info("%s, which was announced on this network: %s", sighting.address, error)
+            raise
+        self._neighbours.reached(sighting)
+        self._counters.add("lan_dials")
+        return peer
+
+    async def run(self, swarm: bytes) -> None:
+        """Announce this node as a member and dial the others, until cancelled."""
+        self._swarm = swarm
+        while True:
+            try:
+                await asyncio.gather(*map(self._try, await self.look(swarm.hex())))
+                self._said = ""
+            except MulticastUnavailable as error:
+                self._failed(str(error))
+            except Exception as error:  # noqa: BLE001 - a stranger must not end the search
+                self._failed(f"{type(error).__name__}: {error}; listening anew", error)
+                await self.close()
+            await self._clock.sleep(LOOK_SECONDS)
+
+    async def close(self) -> None:
+        """Say good-bye and listen no more. May be called twice."""
+        ear, self._ear, self._announced = self._ear, None, (b"", 0)
+        if ear is not None:
+            await ear.close()
+
+    async def _try(self, sighting: Sighting) -> None:
+        try:
+            await self.dial(sighting)
+        except TransportError:
+            return  # counted and told
+
+    async def _listening(self) -> Multicast:
+        """What listens on the networks of this moment, and says what is to be said there."""
+        here = networks(self._listen)
+        saying = self._swarm, self._port()
+        if self._ear is not None:
+            moved = self._ear.networks != here
+            if moved or (any(self._announced) and saying != self._announced):
+                logger.info("this machine is on other networks, or listens at another port now")
+                await self.close()
+        if not here:
+            raise MulticastUnavailable(
+                f"no interface of this machine has an address of {', '.join(self._listen)}; "
+                "connect it to a network, or correct network.listen"
+            )
+        if self._ear is None:
+            self._ear = await Multicast.open(here, self._counters, self._rng)
+        if all(saying) and saying != self._announced:
+            await self._ear.announce(self._transport.peer_id, *saying)
+            self._announced = saying
+        return self._ear
+
+    def _port(self) -> int:
+        """Where this node is dialled on its networks: as told, else as drawn; 0 while unknown."""
+        own = (each for each in self._transport.addresses() if not is_relayed(each))
+        return next((port for port in map(port_of, (*self._listen, *own)) if port), 0)
+
+    def _failed(self, what: str, error: Exception | None = None) -> None:
+        self._counters.add("lan_failed")
+        if what != self._said:  # once, for it may last
+            logger.warning("looking for members on the local network: %s", what, exc_info=error)
+        self._said = what

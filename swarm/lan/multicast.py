@@ -1,0 +1,158 @@
+"""Multicast DNS by the package zeroconf: what is announced on this machine's networks, and heard.
+
+Its parser bounds what a datagram costs, its cache holds at most 10,000 records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+from swarm.common.counters import Counters
+from swarm.lan.sighting import SERVICE, BadSighting, Interface, Sighting, sightings_of, text_of
+
+if TYPE_CHECKING:
+    from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
+
+logger = logging.getLogger(__name__)
+
+DRAWN = 512
+"""Names of all that are heard that are looked at in one turn."""
+
+ASKED = 4
+"""Names in one turn whose records are asked for, where not all of them came by themselves."""
+
+ASK_SECONDS = 1.5
+CLOSE_SECONDS = 5.0
+
+
+class MulticastUnavailable(Exception):  # noqa: N818 - reads as what it says
+    """This machine or its network does no multicast. The message ends in what to do about it."""
+
+
+class Multicast:
+    """An ear and a voice on some networks; another one once these have changed.
+
+    Attributes:
+        networks: it listens and announces on.
+    """
+
+    def __init__(
+        self,
+        networks: tuple[Interface, ...],
+        zeroconf: AsyncZeroconf,
+        browser: AsyncServiceBrowser,
+        counters: Counters,
+        rng: random.Random,
+    ) -> None:
+        self.networks = networks
+        self._zeroconf = zeroconf
+        self._browser = browser
+        self._counters = counters
+        self._rng = rng
+
+    @classmethod
+    async def open(
+        cls, networks: tuple[Interface, ...], counters: Counters, rng: random.Random
+    ) -> Multicast:
+        """Begin to listen.
+
+        Raises:
+            MulticastUnavailable
+        """
+        from zeroconf import Error
+        from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
+
+        hosts = [str(interface.ip) for interface in networks]
+        try:
+            zeroconf = AsyncZeroconf(interfaces=hosts)
+            try:
+                await zeroconf.zeroconf.async_wait_for_start()
+            except BaseException:
+                await zeroconf.async_close()
+                raise
+        except (OSError, RuntimeError, Error) as error:
+            raise MulticastUnavailable(
+                f"no multicast DNS at {', '.join(hosts)}: {error or type(error).__name__}; look "
+                "for another program at UDP port 5353, or set network.lan = false"
+            ) from error
+        browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[_heard])
+        return cls(networks, zeroconf, browser, counters, rng)
+
+    async def announce(self, peer_id: str, swarm: bytes, port: int) -> None:
+        """Say that this node is here, and answer whoever asks.
+
+        No name is claimed and none given up: whoever else answers to this one proves to be another
+        when it is dialled.
+        """
+        from zeroconf import ServiceInfo
+
+        info = ServiceInfo(
+            SERVICE,
+            f"{peer_id}.{SERVICE}",
+            port=port,
+            properties=text_of(peer_id, swarm),
+            server=f"{peer_id}.local.",
+            parsed_addresses=[str(interface.ip) for interface in self.networks],
+        )
+        await self._zeroconf.async_register_service(info, cooperating_responders=True)
+
+    async def seen(self) -> list[Sighting]:
+        """Nodes that some names tell of, drawn among all that are heard."""
+        names = {
+            record.alias
+            for record in self._zeroconf.zeroconf.cache.entries_with_name(SERVICE)
+            if hasattr(record, "alias")
+        }
+        drawn = self._rng.sample(sorted(names), min(DRAWN, len(names)))
+        found: list[Sighting] = []
+        asked: list[Any] = []
+        for name in drawn:
+            info = self._known(name)
+            if info is None:
+                continue
+            if info.port is not None and info.text and info.parsed_addresses():
+                found += self._read(info)
+            elif len(asked) < ASKED:
+                asked.append(info)
+        await asyncio.gather(*(self._ask(info) for info in asked))
+        return [*found, *(sighting for info in asked for sighting in self._read(info))]
+
+    async def close(self) -> None:
+        """Take the name back, as far as anybody listens, and close every socket."""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._browser.async_cancel()
+                await self._zeroconf.async_close()
+        except (OSError, TimeoutError) as error:
+            self._counters.add("lan_failed")
+            logger.info("leaving the local network: %s", error or type(error).__name__)
+
+    def _known(self, name: str) -> Any:
+        """What the cache has of a name; None for one that is no name of this service."""
+        from zeroconf import BadTypeInNameException
+        from zeroconf.asyncio import AsyncServiceInfo
+
+        try:
+            info = AsyncServiceInfo(SERVICE, name)
+        except BadTypeInNameException:
+            self._counters.add("lan_names_refused", reason="name")
+            return None
+        info.load_from_cache(self._zeroconf.zeroconf)
+        return info
+
+    async def _ask(self, info: Any) -> None:
+        await info.async_request(self._zeroconf.zeroconf, 1000 * ASK_SECONDS)
+
+    def _read(self, info: Any) -> tuple[Sighting, ...]:
+        try:
+            return sightings_of(info.properties, info.port, info.parsed_addresses(), self.networks)
+        except BadSighting as error:
+            self._counters.add("lan_names_refused", reason=error.reason)
+            return ()
+
+
+def _heard(**change: Any) -> None:
+    """The cache holds it; a browser wants somebody to tell."""

@@ -1,0 +1,68 @@
+"""Members on one network find each other by multicast DNS, over either transport, and mallory there
+neither leads a node astray nor keeps it out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+
+from protocol.manifest import swarm_id
+from tests.end_to_end.watching import wait_until
+from tests.routers.looking import admitted, peer
+from tests.routers.member import ROOT, Member, founded
+
+pytestmark = pytest.mark.processes
+
+ALONE: dict[str, object] = {"network__lan": True, "network__peers": []}
+
+
+def is_in_the_swarm_of(node: Member, other: Member) -> bool:
+    return bool(
+        peer(node, other).get("connected")
+        and node.status()["swarm_id"] == other.status()["swarm_id"]
+    )
+
+
+@pytest.mark.parametrize("transport", ["hivemind", "libp2p"])
+def test_a_node_that_is_told_nothing_joins_the_swarm_of_its_network(village, transport) -> None:
+    seed = village.seed(**ALONE)
+    nodes = [village.node(f"node{n}", network__transport=transport, **ALONE) for n in range(2)]
+    for node in nodes:
+        wait_until(lambda n=node: is_in_the_swarm_of(n, seed), node, "the seed's swarm")
+    for node, other in (nodes, nodes[::-1]):
+        wait_until(lambda n=node, o=other: admitted(n, o) >= 1, node, "groups of the other")
+
+
+def test_of_two_swarms_on_a_network_a_node_joins_the_one_it_is_told(village, tmp_path) -> None:
+    here = village.seed("here", **ALONE)
+    founded(tmp_path / "there")
+    there = village.seed("there", **ALONE)
+    lost = village.node("lost", **ALONE)
+    wait_until(lambda: lost.exit_code is not None, here, "an answer")
+    assert lost.exit_code == 2 and lost.said("Several swarms are on the local network")
+    ids = {seed: swarm_id((seed.folder / "manifest.swarm").read_bytes()) for seed in (here, there)}
+    assert all(lost.said(each.hex()) for each in ids.values())
+    found = village.seed("found", network__swarm=ids[there].hex()[:12], **ALONE)
+    wait_until(lambda: is_in_the_swarm_of(found, there), found, "the swarm asked for")
+
+
+def test_mallory_announces_a_thousand_members_and_the_seed_at_her_own_host(village) -> None:
+    seed = village.seed(**ALONE)
+    swarm = swarm_id((seed.folder / "manifest.swarm").read_bytes()).hex()
+    place = village.laboratory.host()
+    with ExitStack() as stack:
+        for number, told in (("1000", ""), ("1", seed.peer_id)):
+            words = place.ipv4, place.ipv4, number, swarm, "4001", told
+            mallory = subprocess.Popen(
+                [*place.prefix, sys.executable, "-m", "tests.swarm.lan.announcing", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd=ROOT,
+            )
+            stack.callback(lambda each=mallory: (each.kill(), each.wait()))
+            assert mallory.stdout and mallory.stdout.readline() == b"announced\n"
+        joined = village.seed("joined", **ALONE)
+        wait_until(lambda: is_in_the_swarm_of(joined, seed), joined, "the seed's swarm")

@@ -1,0 +1,141 @@
+"""Nodes of a swarm find each other by multicast DNS, whatever mallory says on the same network.
+
+Every one is a process of its own on the loopback network, and so is mallory.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from protocol.identity import Identity
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = 60.0
+OURS, OTHER = "aa" * 32, "bb" * 32
+
+
+def peer_id(name: str) -> str:
+    return Identity.from_seed(name.encode().ljust(32, b".")).peer_id
+
+
+class Street:
+    """Processes that say who they are on the loopback network."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self.ports: dict[str, int] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def node(self, name: str, swarm: str = OURS) -> None:
+        self._start(name, "looking", name, swarm)
+        self.wait(name, "\n")
+        self.ports[name] = int(self.said(name).split()[1])
+
+    def mallory(
+        self,
+        number: int,
+        swarm: str = OURS,
+        peer: str = "",
+        port: int = 4999,
+        host: str = "127.0.0.66",
+    ) -> None:
+        arguments = "127.0.0.1", host, str(number), swarm, str(port), peer
+        self._start("mallory", "announcing", *arguments)
+        self.wait("mallory", "announced")
+
+    def said(self, name: str) -> str:
+        return (self._folder / name).read_text()
+
+    def wait(self, name: str, words: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while words not in self.said(name):
+            assert self._processes[name].poll() is None, self.said(name)
+            assert time.monotonic() < deadline, f"{name} did not say {words}: {self.said(name)}"
+            time.sleep(0.05)
+
+    def end(self, name: str) -> str:
+        """What it said by the end, which has to be in order."""
+        process = self._processes[name]
+        assert process.stdin
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0, self.said(name)
+        return self.said(name)
+
+    def _start(self, name: str, module: str, *arguments: str) -> None:
+        output = self._stack.enter_context((self._folder / name).open("wb"))
+        command = [sys.executable, "-m", f"tests.swarm.lan.{module}", *arguments]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT
+        )
+        self._stack.callback(lambda: (process.kill(), process.wait()))
+        self._processes[name] = process
+
+
+@pytest.fixture
+def street(tmp_path: Path) -> Iterator[Street]:
+    with ExitStack() as stack:
+        yield Street(tmp_path, stack)
+
+
+def both_meet(street: Street) -> None:
+    for name, other in (("anna", "bert"), ("bert", "anna")):
+        street.wait(name, f"met {peer_id(other)}")
+
+
+def test_two_members_find_each_other_without_any_address(street: Street) -> None:
+    street.node("anna")
+    street.node("bert")
+    both_meet(street)
+    for name in ("anna", "bert"):
+        assert "lan_failed" not in street.end(name)
+
+
+def test_nobody_dials_a_node_of_another_swarm(street: Street) -> None:
+    street.node("stranger", OTHER)
+    street.mallory(5, swarm=OTHER)
+    street.node("anna")
+    street.node("bert")
+    both_meet(street)
+    assert "met" not in street.said("stranger")
+    for name in ("anna", "bert"):
+        assert street.end(name).count("met ") == 1
+        assert "lan_dials_failed" not in street.said(name)
+
+
+def test_mallory_announces_a_thousand_names_and_members_find_each_other_still(
+    street: Street,
+) -> None:
+    street.mallory(1000)
+    street.node("anna")
+    street.node("bert")
+    both_meet(street)
+    for name in ("anna", "bert"):
+        assert "lan_failed" not in street.end(name)
+        assert street.said(name).count("met ") == 1
+
+
+def test_mallory_announces_a_member_at_a_port_where_another_answers(street: Street) -> None:
+    street.node("mallet")
+    street.mallory(20, peer=peer_id("anna"), port=street.ports["mallet"], host="127.0.0.1")
+    street.node("anna")
+    street.node("bert")
+    both_meet(street)
+
+
+def test_a_port_that_no_node_has_is_counted_and_never_dialled(street: Street) -> None:
+    street.mallory(3, port=22)
+    street.node("anna")
+    street.node("bert")
+    both_meet(street)
+    said = street.end("anna")
+    assert "lan_names_refused{reason=port}" in said and "lan_dials_failed" not in said

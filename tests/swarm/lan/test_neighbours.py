@@ -1,0 +1,74 @@
+"""Whom a node dials of those who are said to be nearby."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from protocol.identity import Identity
+from swarm.common.clock import VirtualClock
+from swarm.lan.neighbours import AT_A_TIME, EACH, ENOUGH, FIRST_PAUSE, Neighbours
+from swarm.lan.sighting import Sighting
+
+OURS, OTHER = "aa" * 32, "bb" * 32
+
+
+def peer_id(name: object) -> str:
+    return Identity.from_seed(str(name).encode().ljust(32, b".")).peer_id
+
+
+def seen(name: object, host: str = "10.0.0.1", swarm: str = OURS, port: int = 4001) -> Sighting:
+    return Sighting(peer_id(name), swarm, host, port)
+
+
+def neighbours(clock: VirtualClock | None = None) -> Neighbours:
+    return Neighbours(peer_id("me"), clock or VirtualClock(), random.Random(1))
+
+
+def test_members_of_the_swarm_are_dialled_who_are_neither_connected_nor_oneself():
+    anna, bert = seen("anna", "10.0.0.1"), seen("bert", "10.0.0.2")
+    crowd = [anna, bert, seen("me", "10.0.0.3"), seen("stranger", "10.0.0.4", OTHER)]
+    assert set(neighbours().due(crowd, (), OURS)) == {anna, bert}
+    assert neighbours().due(crowd, [anna.peer_id], OURS) == [bert]
+    assert len(neighbours().due(crowd, ())) == 3
+
+
+def test_mallory_with_a_thousand_names_takes_no_turn_from_another_host():
+    flood = [seen(f"mallory {number}", "10.0.0.66") for number in range(1000)]
+    honest = [seen(name, f"10.0.0.{name}") for name in range(1, 5)]
+    dialled = neighbours().due([*flood, *honest], (), OURS)
+    assert set(honest) < set(dialled)
+    assert len(dialled) == len(honest) + EACH
+
+
+def test_a_network_of_a_thousand_hosts_is_dialled_a_few_at_a_time():
+    crowd = [seen(number, f"10.0.{number // 250}.{number % 250}") for number in range(1000)]
+    assert len(neighbours().due(crowd, (), OURS)) == AT_A_TIME
+
+
+def test_who_does_not_answer_is_left_alone_for_a_while_and_longer_each_time():
+    clock = VirtualClock()
+    here, gone = neighbours(clock), seen("gone")
+    for pause in (FIRST_PAUSE, 2 * FIRST_PAUSE):
+        assert here.due([gone], (), OURS) == [gone]
+        here.failed(gone)
+        asyncio.run(clock.advance(pause - 1))
+        assert here.due([gone], (), OURS) == []
+        asyncio.run(clock.advance(2))
+
+
+def test_a_wrong_port_that_mallory_announces_costs_the_right_one_no_turn_of_its_own():
+    here = neighbours()
+    wrong, right = seen("anna", port=4002), seen("anna", port=4001)
+    here.failed(wrong)
+    assert here.due([wrong, right], (), OURS) == [right]
+
+
+def test_no_more_are_dialled_than_are_needed_and_others_once_these_are_gone():
+    here = neighbours()
+    many = [seen(number, f"10.0.0.{number}") for number in range(2 * ENOUGH)]
+    for each in many[:ENOUGH]:
+        here.reached(each)
+    connected = [each.peer_id for each in many[:ENOUGH]]
+    assert here.due(many, connected, OURS) == []
+    assert len(here.due(many, connected[1:], OURS)) == 1
