@@ -96,7 +96,9 @@ class NodeTransport:
             self._supervisor, self._ask_back, self._counters, relays=self.relays
         )
         self._finds_out = relay
-        back = DialBack(self._connections, lambda: self._reachability.relays, self._guests.clock)
+        back = DialBack(
+            self._connections, lambda: relay and self._reachability.relays, self._guests.clock
+        )
         self.handle(DIAL_BACK_STREAM, back, LIMITS)
 
     @property

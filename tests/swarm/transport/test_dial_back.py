@@ -31,10 +31,12 @@ ALICE = Identity.generate().peer_id
 
 
 @asynccontextmanager
-async def daemon(folder: Path, name: str) -> AsyncIterator[HivemindTransport]:
+async def daemon(
+    folder: Path, name: str, *, relay: bool = False
+) -> AsyncIterator[HivemindTransport]:
     key = folder / f"{name}.key"
     Identity.create(key)
-    transport = HivemindTransport(key, listen=("/ip4/127.0.0.1/tcp/0",))
+    transport = HivemindTransport(key, listen=("/ip4/127.0.0.1/tcp/0",), relay=relay)
     await transport.start()
     try:
         yield transport
@@ -68,11 +70,14 @@ def handler(*addresses: str, clock: VirtualClock | None = None) -> DialBack:
 
 
 @pytest.mark.processes
-def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_where_it_was_seen(
-    tmp_path: Path,
+@pytest.mark.parametrize("relay", [True, False])
+def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_by_whom_it_would_be_relayed(
+    tmp_path: Path, relay: bool
 ) -> None:
+    """With ``network.relay = "off"`` a daemon relays too little for a frame."""
+
     async def scene() -> None:
-        async with daemon(tmp_path, "alice") as alice, daemon(tmp_path, "ben") as ben:
+        async with daemon(tmp_path, "alice") as alice, daemon(tmp_path, "ben", relay=relay) as ben:
             await alice.connect(ben.addresses()[0])
             port = port_of(alice.addresses()[0])
             closed = 1
@@ -81,7 +86,7 @@ def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_where_it_was_see
                 ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0
             )
             told = decode_dial_back_response(answer, (port, closed))
-            assert told == DialledBack("127.0.0.1", (port,), relays=True)
+            assert told == DialledBack("127.0.0.1", (port,), relays=relay)
             with pytest.raises(Refused):
                 await alice.request(
                     ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0
