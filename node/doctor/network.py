@@ -11,6 +11,7 @@ from pathlib import Path
 from node.config.config import Config
 from node.config.kinds import TRANSPORTS
 from node.doctor.finding import Finding, fail, ok, warn
+from node.doctor.local_network import check_local_network
 from node.doctor.reach import check_reach, told_by_node
 from node.doctor.tasks import check_manifest
 from node.network.ports import FAMILIES, listened_on, why_not_free
@@ -30,12 +31,15 @@ HOSTS = (*FAMILIES, "dns", "dns4", "dns6")
 
 def check_network(config: Config, folder: RunFolder) -> list[Finding]:
     """Every port that the config binds and every peer that it names."""
-    peers = config.network.peers
-    if not peers:
+    peers, lan = config.network.peers, config.network.lan
+    reached: list[Finding] = []
+    if lan:
+        reached.append(check_local_network(config.network, folder))
+    if not peers and not lan:
         remedy = "Name some with --peers, or wait to be found; until then it trains alone."
-        reached = [warn("peers", "none named", remedy)]
-    else:
-        reached = [_check_connection(peer) for peer in peers]
+        reached.append(warn("peers", "none named", remedy))
+    elif peers:
+        reached += [_check_connection(peer) for peer in peers]
         reached += asyncio.run(_dial(peers, config, folder))
     if folder.holder() is not None:
         reached += told_by_node(folder)

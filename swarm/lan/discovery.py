@@ -112,11 +112,6 @@ class Discovery:
             if moved or (any(self._announced) and saying != self._announced):
                 logger.info("this machine is on other networks, or listens at another port now")
                 await self.close()
-        if not here:
-            raise MulticastUnavailable(
-                f"no interface of this machine has an address of {', '.join(self._listen)}; "
-                "connect it to a network, or correct network.listen"
-            )
         if self._ear is None:
             self._ear = await Multicast.open(here, self._counters, self._rng)
         if all(saying) and saying != self._announced:

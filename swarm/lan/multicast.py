@@ -65,6 +65,11 @@ class Multicast:
         from zeroconf import Error
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
+        if not networks:
+            raise MulticastUnavailable(
+                "no interface of this machine that is up has an address of network.listen; connect "
+                "it to a network, or correct network.listen"
+            )
         hosts = [str(interface.ip) for interface in networks]
         try:
             zeroconf = AsyncZeroconf(interfaces=hosts)
