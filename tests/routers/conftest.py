@@ -35,7 +35,7 @@ class Village:
         if not self.addresses:
             founded(self._folder / name)
         here = {"network__listen": [f"{ip}/tcp/4001"], "network__peers": self.addresses}
-        seed = self._member(place, name, "seed", **{**here, **settings})
+        seed = self.member(place, name, "seed", **{**here, **settings})
         address = f"{ip}/tcp/4001/p2p/{seed.peer_id}"
         wait_until(lambda: bool(seed.status().get("addresses")), seed, "a seed")
         self.addresses = [*self.addresses, address]
@@ -46,9 +46,10 @@ class Village:
         if isinstance(behind, str):
             behind = self.laboratory.router(behind)
         place = self.laboratory.behind(behind) if behind else self.laboratory.host()
-        return self._member(place, name, "join", **{"network__peers": self.addresses, **settings})
+        return self.member(place, name, "join", **{"network__peers": self.addresses, **settings})
 
-    def _member(self, place: Place, name: str, command: str, **settings: Any) -> Member:
+    def member(self, place: Place, name: str, command: str, **settings: Any) -> Member:
+        """One that runs a command in a place."""
         member = Member(place, self._folder / name, command, **settings)
         self._stack.callback(member.close)
         return member.start()

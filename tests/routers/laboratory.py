@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -121,6 +121,14 @@ class Laboratory:
         """A host whose only way out is through ``router``."""
         lan = f"192.168.{router.number}"
         return self._on(router.prefix, "lan", lan, "", gateway=f"{lan}.1", number=number)
+
+    def resolving(self, place: Place, server: Place, file: Path) -> Place:
+        """``place`` for commands that ask ``server`` for names; ``file`` is written for it."""
+        file.write_text(f"nameserver {server.ipv4}\n")
+        mounted = f'mount --bind {file} /etc/resolv.conf && exec "$@"'
+        return replace(
+            place, prefix=(*place.prefix, "unshare", "--mount", "sh", "-c", mounted, "sh")
+        )
 
     def renumber(self, router: Place) -> str:
         """Give a router another address, as providers do overnight; its new one."""

@@ -1,0 +1,51 @@
+"""``python -m tests.routers.name_server IP NAME=TEXT…`` answers DNS questions (RFC 1035) for
+the TXT records of some names, and that there are no others. It prints a line once it listens.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+
+PORT = 53
+TXT, INTERNET = 16, 1
+ANSWER, NO_SUCH_NAME = 0x8580, 0x8583
+"""Flags: a response, authoritative, recursion wanted and had; and the code for an unknown name."""
+
+
+def answer(query: bytes, records: Mapping[str, Sequence[str]]) -> bytes:
+    """The response to a query of one question."""
+    labels, at = [], 12
+    while length := query[at]:
+        labels.append(query[at + 1 : at + 1 + length].decode())
+        at += 1 + length
+    question = query[12 : at + 5]
+    kind, _ = struct.unpack("!HH", question[-4:])
+    texts = records.get(".".join(labels).lower())
+    told = texts if texts and kind == TXT else ()
+    flags = ANSWER if texts else NO_SUCH_NAME
+    response = query[:2] + struct.pack("!HHHHH", flags, 1, len(told), 0, 0) + question
+    for text in told:
+        data = bytes([len(text)]) + text.encode()
+        response += struct.pack("!HHHIH", 0xC00C, TXT, INTERNET, 60, len(data)) + data
+    return response
+
+
+def serve(ip: str, lines: Sequence[str]) -> None:
+    """Answer until killed."""
+    records: dict[str, list[str]] = {}
+    for line in lines:
+        name, _, text = line.partition("=")
+        records.setdefault(name, []).append(text)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as port:
+        port.bind((ip, PORT))
+        print("listening", flush=True)
+        while True:
+            query, asker = port.recvfrom(4096)
+            port.sendto(answer(query, records), asker)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2:])

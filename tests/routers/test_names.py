@@ -1,0 +1,56 @@
+"""A seed found by the TXT records of a name, as an operator's name server has them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from protocol.identity import Identity
+from tests.end_to_end.watching import wait_until
+from tests.routers.laboratory import Place
+from tests.routers.looking import peer
+from tests.routers.member import ROOT
+
+pytestmark = pytest.mark.processes
+
+
+def name_server(place: Place, stack: ExitStack, *records: str) -> None:
+    """Have a name server run in a place until the stack is closed."""
+    module = [sys.executable, "-m", "tests.routers.name_server", place.ipv4, *records]
+    server = subprocess.Popen([*place.prefix, *module], stdout=subprocess.PIPE, cwd=ROOT)
+    stack.callback(lambda: (server.kill(), server.wait()))
+    assert server.stdout and server.stdout.readline() == b"listening\n"
+
+
+def test_a_name_whose_records_list_the_seed_is_joined_and_one_of_nobody_is_told(
+    village, tmp_path: Path
+) -> None:
+    seed = village.seed()
+    place = village.laboratory.host()
+    (address,) = village.addresses
+    known, nobody = (f"/dnsaddr/{name}/p2p/{seed.peer_id}" for name in ("swarm.test", "no.test"))
+    stranger = Identity.generate().peer_id
+    with ExitStack() as stack:
+        name_server(
+            place,
+            stack,
+            f"_dnsaddr.swarm.test=dnsaddr=/ip4/11.7.0.250/tcp/4001/p2p/{stranger}",
+            f"_dnsaddr.swarm.test=dnsaddr={address}",
+            "_dnsaddr.swarm.test=v=spf1 -all",
+        )
+        here = village.laboratory.resolving(
+            village.laboratory.host(), place, tmp_path / "resolv.conf"
+        )
+        found = village.member(here, "found", "seed", network__peers=[known])
+        wait_until(lambda: bool(peer(found, seed).get("connected")), found, "the seed")
+        assert found.status()["swarm_id"] == seed.status()["swarm_id"]
+        lost = village.member(
+            here, "lost", "seed", network__peers=[nobody], network__start_timeout=15.0
+        )
+        wait_until(lambda: lost.exit_code is not None, seed, "an end of looking")
+        assert lost.exit_code == 1
+        assert lost.said(f"no peer answers at {nobody}: the name is unknown")

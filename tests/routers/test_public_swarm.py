@@ -1,0 +1,180 @@
+"""``examples/public_swarm`` as its page and its unit have it: every command is typed on a machine
+in the open, and the line that the seed prints behind a router.
+
+A namespace has one user and none of the machine's folders to itself, so that accounts are left out
+and folders are others; what an operator puts in is the address, the port stays.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.documents.environment import build
+from tests.documents.page import ROOT, blocks
+from tests.routers.laboratory import Place
+
+pytestmark = pytest.mark.processes
+
+EXAMPLE = ROOT / "examples" / "public_swarm"
+PATIENCE = 180.0
+OPERATORS = "203.0.113.7"
+ACCOUNTS = ("useradd --system swarm\n", "sudo -u swarm ", "-o swarm ")
+SEED, PROGRAM = "/var/lib/swarm-seed", "/opt/swarm-node"
+
+
+class Machine:
+    """A place with a shell in which a page is typed, and what goes on there."""
+
+    def __init__(self, place: Place, folder: Path, shell: dict[str, str]) -> None:
+        folder.mkdir()
+        self.place, self.folder = place, folder
+        self._shell = {**shell, "OMP_NUM_THREADS": "1"}
+        self._left_running: list[subprocess.Popen[bytes]] = []
+
+    def type(self, script: str, where: Path) -> str:
+        """What a script prints; it has to end well."""
+        done = subprocess.run(
+            self._command(script),
+            cwd=where,
+            env=self._shell,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def leave_running(self, script: str, where: Path, until: str) -> str:
+        """What a script that goes on has printed once a line begins so; that line."""
+        log = self.folder / f"{len(self._left_running)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                self._command(script),
+                cwd=where,
+                env=self._shell,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._left_running.append(process)
+        deadline = time.monotonic() + PATIENCE
+        while not (found := re.search(f"^{until}.*$", log.read_text(), re.MULTILINE)):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        return found[0]
+
+    def close(self) -> None:
+        """End all that was left running, in order."""
+        for process in self._left_running:
+            os.killpg(process.pid, signal.SIGINT)
+        for process in self._left_running:
+            assert process.wait(PATIENCE) is not None
+
+    def _command(self, script: str) -> list[str]:
+        return [*self.place.prefix, "bash", "-euo", "pipefail", "-c", script]
+
+
+@pytest.fixture
+def machines(village, tmp_path: Path) -> Iterator[tuple[Machine, Machine, Machine]]:
+    shell = build(tmp_path)
+    laboratory = village.laboratory
+    places = (
+        laboratory.host(),
+        laboratory.host(),
+        laboratory.behind(laboratory.router("port-restricted")),
+    )
+    names = "in-the-open", "second", "behind-a-router"
+    made = [Machine(each, tmp_path / n, shell) for each, n in zip(places, names, strict=True)]
+    yield made[0], made[1], made[2]
+    for machine in reversed(made):
+        machine.close()
+
+
+def typed(text: str, machine: Machine, program: Path) -> str:
+    """A block as it is typed on a machine."""
+    for account in ACCOUNTS:
+        text = text.replace(account, "")
+    text = text.replace(SEED, str(machine.folder / "seed")).replace(PROGRAM, str(program))
+    return text.replace(OPERATORS, machine.place.ipv4)
+
+
+def configured(machine: Machine, lines: str) -> None:
+    """Write ``lines`` over those of the same keys in the seed's file."""
+    file = machine.folder / "seed" / "node.toml"
+    text = file.read_text()
+    for line in lines.splitlines():
+        key = line.split(" = ")[0]
+        text, times = re.subn(rf"(?m)^{key} = .*$", lambda _, new=line: new, text)
+        assert times == 1, f"{key} is no key of {file}"
+    file.write_text(text)
+
+
+def wait_for(machine: Machine, script: str, words: str) -> str:
+    deadline = time.monotonic() + PATIENCE
+    while words not in (told := machine.type(script, machine.folder)):
+        assert time.monotonic() < deadline, told
+        time.sleep(1.0)
+    return told
+
+
+def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joins(
+    machines: tuple[Machine, Machine, Machine], tmp_path: Path
+) -> None:
+    first, second, home = machines
+    tree, program = tmp_path / "tree", tmp_path / "program"
+    page = blocks((EXAMPLE / "README.md").read_text())
+    install, found, start = (each.text for each in page if each.language == "sh")
+    (addresses,) = (each.text for each in page if each.language == "toml")
+
+    first.type(typed(install, first, program), tree)
+    assert "the swarm is" in first.type(typed(found, first, program), tree)
+    configured(first, typed(addresses, first, program))
+    line = first.leave_running(typed(start, first, program), tree, "others join with: ")
+    assert f"/ip4/{first.place.ipv4}/tcp/31337/p2p/" in line
+
+    *_, own = install.splitlines()
+    second.type(typed(own, second, program), tree)
+    manifest = (first.folder / "seed" / "manifest.swarm").read_bytes()
+    (second.folder / "seed" / "manifest.swarm").write_bytes(manifest)
+    configured(second, typed(addresses, second, program))
+    configured(second, f'peers = ["{line.split()[-1]}"]')
+    other = second.leave_running(typed(start, second, program), tree, "others join with: ")
+
+    join = line.removeprefix("others join with: ") + f" {other.split()[-1]}"
+    home.leave_running(f"{program}/bin/{join}", home.folder, "round 1 ")
+    wait_for(home, f"{program}/bin/swarm-node status", "reach     relayed")
+    status = typed(start, first, program).replace(" seed ", " status ")
+    told = wait_for(first, status, "peers     2 connected, 2 met")
+    assert "swarm     my-swarm" in told and line.split()[-1] in told
+    peers = first.type(status.replace(" status ", " peers --json "), first.folder)
+    for machine in (second, home):
+        shown = re.search(r"^peer id +(\S+)$", who(machine, program), re.MULTILINE)
+        assert shown and shown[1] in peers
+
+
+def who(machine: Machine, program: Path) -> str:
+    """The status of the node in a machine's folder."""
+    folder = "seed" if (machine.folder / "seed").exists() else "swarm-run"
+    command = f"{program}/bin/swarm-node status --config {machine.folder / folder}"
+    return machine.type(command, machine.folder)
+
+
+def test_the_unit_starts_what_the_page_does_by_hand() -> None:
+    page = blocks((EXAMPLE / "README.md").read_text())
+    by_hand = [each.text for each in page if each.language == "sh"][-1].strip()
+    unit = dict(
+        line.split("=", 1)
+        for line in (EXAMPLE / "swarm-seed.service").read_text().splitlines()
+        if "=" in line and not line.startswith("#")
+    )
+    assert by_hand == f"sudo -u {unit['User']} {unit['ExecStart']}"
+    assert unit["ReadWritePaths"] == unit["WorkingDirectory"] == SEED
