@@ -82,7 +82,7 @@ class NetworkSection(Section):
         False,
         "Announce this node on its local networks by multicast DNS, with its peer id, its swarm "
         "and its port, and dial the members of its swarm that are announced there. A node of no "
-        "swarm yet joins the one that it finds so. For networks whose machines you trust to know.",
+        "swarm yet joins the one that it finds so. It tells everybody there what this machine is.",
     )
     swarm: str = key(
         "",

@@ -61,6 +61,8 @@ async def pinned_manifest(
         source = str(folder.manifest)
     elif config.network.peers or lan:
         signed, source = await handed_over(config, transport, config.network.swarm, lan)
+        if not config.network.peers:
+            notes = (f"found this swarm on the local network, at {source}",)
     else:
         signed = found_swarm(identity, name=config.node.name)
         source = "this node"

@@ -107,6 +107,7 @@ class Member:
     def close(self) -> None:
         """Stop it in order, hard where that takes longer than the grace period."""
         if self._process is None:
+            self._output.close()
             return
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)

@@ -49,6 +49,21 @@ def test_of_two_swarms_on_a_network_a_node_joins_the_one_it_is_told(village, tmp
     wait_until(lambda: is_in_the_swarm_of(found, there), found, "the swarm asked for")
 
 
+def test_a_node_of_another_swarm_moves_to_the_one_that_it_names_on_its_network(
+    village, tmp_path
+) -> None:
+    seed = village.seed(**ALONE)
+    wanted = swarm_id((seed.folder / "manifest.swarm").read_bytes()).hex()
+    founded(tmp_path / "mover")
+    mover = Member(village.laboratory.host(), tmp_path / "mover", "join")
+    told = mover.tell("join", "--lan", "--swarm", wanted[:16], "--rounds", "1")
+    mover.close()
+    assert f"to 'routers' {wanted[:16]}: policy and optimizer came along" in told
+    assert (mover.folder / "manifest.swarm").read_bytes() == (
+        seed.folder / "manifest.swarm"
+    ).read_bytes()
+
+
 def test_mallory_announces_a_thousand_members_and_the_seed_at_her_own_host(village) -> None:
     seed = village.seed(**ALONE)
     swarm = swarm_id((seed.folder / "manifest.swarm").read_bytes()).hex()

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.network import local_swarms as module
 from node.network.founding import found_swarm
 from node.network.local_swarms import NAMED, found_nearby
+from node.network.pinned_manifest import pinned_manifest
+from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from protocol.messages import MANIFEST_STREAM
@@ -20,6 +26,8 @@ from swarm.lan.multicast import MulticastUnavailable
 from swarm.lan.sighting import Sighting
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.transport import Limits
+
+T = TypeVar("T")
 
 ANNA = Identity.from_seed(b"anna".ljust(32, b"."))
 HERE, THERE = (found_swarm(ANNA, name=name) for name in ("here", "there"))
@@ -54,16 +62,24 @@ class Deaf(Heard):
         )
 
 
+Use = Callable[[Discovery, MemoryTransport], Awaitable[T]]
+
+
 def search(
     *manifests: bytes, wanted: str = "", lies: str = "", kind: type[Heard] = Heard
 ) -> tuple[bytes, str]:
-    """What a node finds where there is a member of each of some swarms.
+    """What a node finds where there is a member of each of some swarms; as :func:`among`."""
+    return among(lambda lan, node: found_nearby(lan, node, wanted, 2.0), manifests, lies, kind)
+
+
+def among(use: Use[T], manifests: Sequence[bytes], lies: str = "", kind: type[Heard] = Heard) -> T:
+    """What is made of a network with a member of each of some swarms.
 
     Args:
         lies: swarm that all of them announce.
     """
 
-    async def run() -> tuple[bytes, str]:
+    async def run() -> T:
         network = MemoryNetwork(SystemClock(), 0)
         sightings = []
         for number, signed in enumerate(manifests, 1):
@@ -77,7 +93,7 @@ def search(
             sightings.append(seen(number, lies or swarm_id(signed).hex()))
         node = MemoryTransport(network, "node")
         await node.start()
-        return await found_nearby(kind(node, sightings), node, wanted, 2.0)
+        return await use(kind(node, sightings), node)
 
     return asyncio.run(run())
 
@@ -129,3 +145,14 @@ def test_where_nobody_is_or_nothing_can_be_heard_the_remedy_is_named() -> None:
         search()
     with pytest.raises(NodeError, match=r"no multicast DNS at 10\.0\.0\.1.*--peers"):
         search(kind=Deaf)
+
+
+def test_a_node_is_told_where_its_swarm_was_found_and_stays_in_it(tmp_path: Path) -> None:
+    config, folder = Config.with_overrides({"network.lan": True}), RunFolder(tmp_path)
+    pin: Use[tuple[bytes, tuple[str, ...]]] = lambda lan, node: pinned_manifest(  # noqa: E731
+        config, folder, ANNA, node, lan
+    )
+    signed, (note,) = among(pin, [HERE])
+    assert signed == HERE == folder.manifest.read_bytes()
+    assert note == f"found this swarm on the local network, at {seen(1, '').address}"
+    assert among(pin, [THERE]) == (HERE, ())
