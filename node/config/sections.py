@@ -56,8 +56,8 @@ class NetworkSection(Section):
         TRANSPORTS,
         "libp2p" if sys.platform == "win32" else "hivemind",
         'The peer-to-peer stack; both speak to each other. "hivemind" has a daemon beside it and '
-        'relays; "libp2p" has neither (needs the extra: swarm-node[libp2p]) and is the default on '
-        "Windows.",
+        'relays for others; "libp2p" does neither (needs the extra: swarm-node[libp2p]) and is the '
+        "default on Windows.",
     )
     transport_options: Options = options_key("transport")
     listen: Texts = key(

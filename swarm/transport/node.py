@@ -47,6 +47,9 @@ class Node(Protocol):
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Full addresses of the peers connected, by peer id."""
 
+    async def seen_at(self, peer: str) -> tuple[str, ...]:
+        """Addresses that a peer's connections come from or go to, whatever it says itself."""
+
     async def look(self) -> None:
         """Bring the addresses up to date: those through relays come and go."""
 

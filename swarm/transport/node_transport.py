@@ -55,7 +55,7 @@ class NodeTransport:
         peer_cache: file of peers met before.
 
     Attributes:
-        relays: whether nodes of this kind relay, for others and by others.
+        relays: whether nodes of this kind relay for others.
     """
 
     relays: ClassVar[bool] = False
@@ -220,7 +220,7 @@ class NodeTransport:
         return answer
 
     async def _connections(self, peer: str) -> tuple[str, ...]:
-        return (await self._supervisor.node.connected()).get(peer, ())
+        return await self._supervisor.node.seen_at(peer)
 
     async def _ask_back(self, peer: str, request: bytes) -> bytes:
         limit, seconds = MAX_DIAL_BACK_RESPONSE_BYTES, ANSWER_SECONDS

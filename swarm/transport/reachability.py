@@ -57,7 +57,7 @@ class Reachability:
     """Watches one node; in the role "private" it is relayed for.
 
     Args:
-        relays: whether nodes of this kind relay, for others and by others.
+        relays: whether nodes of this kind relay for others.
 
     Attributes:
         reach: as it is now.
@@ -140,7 +140,7 @@ class Reachability:
         if self.reach.way == "direct" and not self._failed_before:
             self._failed_before = True  # who tried may have been at fault: once more
             return False
-        relays = self._addresses_of(self._tried.relays) if self._relays else ()
+        relays = self._addresses_of(self._tried.relays)
         if relays and (lost or not settings.client or not settings.relays):
             supervisor.become(
                 "private", relays, f"{self._told('unreachable').cause}; taking relays"

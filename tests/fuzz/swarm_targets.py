@@ -26,6 +26,7 @@ from swarm.journal import Journal
 from swarm.packing import pack_pooled, unpack_pooled
 from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
+from swarm.transport.libp2p import circuit
 from swarm.transport.libp2p.calls import (
     FIND,
     PING,
@@ -44,7 +45,7 @@ from swarm.transport.libp2p.hash_table import HashTable
 from swarm.transport.libp2p.identify import identification, listening_at
 from swarm.transport.libp2p.peer_routing import asked_for, reply, told
 from swarm.transport.noise import Handshake, NoPeer, identity_in
-from swarm.transport.protobuf import decode
+from swarm.transport.protobuf import decode, encode
 from swarm.transport.service import Service
 from swarm.transport.streams import ask, serve
 from swarm.transport.transport import (
@@ -90,7 +91,7 @@ def records() -> Target:
 
 
 def calls() -> Target:
-    """What a node over libp2p reads of calls, answers, neighbours, identities and beginnings."""
+    """What a node over libp2p reads of calls, answers, neighbours, relays and beginnings."""
     table = HashTable(ALICE.peer_id, _nobody, Counters(), Guests(VirtualClock(), Counters()))
     table.share.gate.check = _directory(_Captured()).check
     node_id = bytes(range(20))
@@ -104,6 +105,8 @@ def calls() -> Target:
         _tried(lambda: listening_at(data, bytes.hex, 8))
         _tried(lambda: told(data, bytes.hex, 8))
         _tried(lambda: asked_for(data))
+        for read in (circuit.taken, circuit.relayed, lambda message: circuit.reserved(message, 0)):
+            _tried(lambda read=read: read(data))
         table.share.read(node_id, data)
 
     record = table.share.record("key", ALICE.author, samples.record({}), START + 60.0)
@@ -115,6 +118,8 @@ def calls() -> Target:
         pack_answer(b"id", pack_stored([True], node_id)),
         reply([(b"peer", [b"address"])]),
         identification(b"key", [b"address"], ["/protocol"], b"seen"),
+        circuit.connect(ALICE.peer_id),
+        encode({1: 2, 3: encode({1: 1 << 31}), 5: circuit.OK}),
     )
     return Target("calls", run, (ValueError, OverflowError), seeds)
 
@@ -124,7 +129,7 @@ async def _nobody(peer: str, name: str, request: bytes) -> bytes:
 
 
 def _tried(work: Callable[[], object]) -> None:
-    with suppress(ValueError, OverflowError, TransportError):
+    with suppress(ValueError, OverflowError, ConnectionError, TransportError):
         work()
 
 

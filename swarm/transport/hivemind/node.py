@@ -145,12 +145,10 @@ class HivemindNode:
 
     @property
     def gate(self) -> RecordGate:
-        """Where the check of records is set."""
         return self._gate
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Full multiaddresses as last looked at, those through relays first."""
         return self._visible
 
     async def connect(self, address: str) -> tuple[str, float]:
@@ -182,12 +180,14 @@ class HivemindNode:
         return str(peer), float(answer.dht_time)
 
     async def find_neighbours(self) -> None:
-        """Fill the routing table with the nodes nearest to this one."""
         await self.dht.find_nearest_nodes([self.dht.node_id])
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Full addresses of the peers this daemon is connected to, by peer id."""
         return by_peer(await self.p2p.list_peers())
+
+    async def seen_at(self, peer: str) -> tuple[str, ...]:
+        return (await self.connected()).get(peer, ())
 
     async def look(self) -> None:
         """Bring the addresses up to date: those through relays come and go."""

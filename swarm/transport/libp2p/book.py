@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from secrets import token_bytes
 
 from swarm.common.bounded import Bounded, lot
-from swarm.transport.libp2p.addresses import place_of
+from swarm.transport.libp2p.addresses import Place, place_of
+from swarm.transport.reach import is_relayed
 
 MAX_PEERS = 4096
 MOST_EACH = 8
@@ -24,6 +25,20 @@ class Book:
     def of(self, peer: str) -> tuple[str, ...]:
         """Addresses of a peer, without its id."""
         return tuple(self._known.get(peer) or ())
+
+    def met(self, peer: str, places: Sequence[Place]) -> tuple[str, ...]:
+        """Addresses of a peer that is connected, direct ones first where a connection is direct.
+
+        Args:
+            places: where its connections come from or go to; at what port it listens is its word.
+        """
+        known = sorted(self.of(peer), key=is_relayed)
+        if all(place.relay for place in places):
+            relayed = [address for address in known if is_relayed(address)]
+            return tuple(relayed or map(str, places))
+        if known and is_relayed(known[0]):
+            return (*(str(place) for place in places if not place.relay), *known)
+        return tuple(known)
 
     def answered(self, peer: str, address: str) -> None:
         """Note an address at which a peer was met."""

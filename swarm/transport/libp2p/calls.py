@@ -88,8 +88,8 @@ def open_answer(data: bytes, call_id: bytes) -> bytes:
 
 
 def pack_node(node_id: bytes) -> bytes:
-    """How a node names itself."""
-    return encode({1: node_id})
+    """How a node names itself; a client, which has no id, does not."""
+    return encode({1: node_id} if node_id else {})
 
 
 def node_of(fields: Fields, number: int) -> bytes | None:

@@ -41,12 +41,14 @@ class HashTable:
     Attributes:
         share: what this node holds.
         table: whom it knows.
+        client: whether it asks the others and is none of them, as nobody can dial it.
     """
 
     def __init__(self, peer_id: str, call: Call, counters: Counters, guests: Guests) -> None:
         self._peer_id = peer_id
         self._call = call
         self._counters = counters
+        self.client = False
         self.share = Share(counters, guests)
         self.table = RoutingTable(token_bytes(calls.NODE_BYTES), guests, counters)
         self._working: set[asyncio.Task[None]] = set()
@@ -73,7 +75,7 @@ class HashTable:
         Raises:
             TransportError, ValueError
         """
-        request = encode({2: calls.pack_node(self.table.own)})
+        request = encode({2: calls.pack_node(self._name)})
         fields = decode(await self._call(peer, PING, request))
         self._met(calls.node_of(fields, 2), peer)
         clock = fields.get(4, [0.0])[-1]
@@ -103,7 +105,9 @@ class HashTable:
         """Put a record at the nodes nearest to its key; whether any of them took it."""
         record = self.share.record(key, subkey, value, expiry)
         key_id = record.key
-        near = [*await self._search(key_id), (self.table.own, self._peer_id)]
+        near = await self._search(key_id)
+        if not self.client:
+            near.append((self.table.own, self._peer_id))
         near.sort(key=lambda pair: distance(key_id, pair[0]))
         answers: list[bool] = []
         while near and len(answers) < REPLICAS:
@@ -112,11 +116,16 @@ class HashTable:
             answers += [any(each) for each in taken if each is not None]
         return any(answers)
 
+    @property
+    def _name(self) -> bytes:
+        """The id that others may remember; none where this node is a client."""
+        return b"" if self.client else self.table.own
+
     async def _put(self, peer: str, records: list[Stored]) -> list[bool] | None:
         """Which records a node stored; None where it did not answer."""
         if peer == self._peer_id:
             return [self.share.keep(record) for record in records]
-        fields = await self._ask(peer, STORE, calls.pack_store(records, self.table.own))
+        fields = await self._ask(peer, STORE, calls.pack_store(records, self._name))
         if fields is None:
             return None
         return calls.open_stored(fields)
@@ -164,7 +173,7 @@ class HashTable:
 
     async def _find(self, peer: str, key: bytes, take: Callable[[Result], None]) -> Result | None:
         """What a node knows about a key; None where it does not answer, or nonsense."""
-        request = encode({2: [key], 3: calls.pack_node(self.table.own)})
+        request = encode({2: [key], 3: calls.pack_node(self._name)})
         fields = await self._ask(peer, FIND, request)
         if fields is None:
             return None
@@ -198,7 +207,7 @@ class HashTable:
         node_id = calls.node_of(fields, 2)
         reached = bool(varints(fields.get(3, [0]))[-1:] == [1]) and await self._answers(peer)
         self._met(node_id, peer)
-        return encode({2: calls.pack_node(self.table.own), 4: time.time(), 5: reached})
+        return encode({2: calls.pack_node(self._name), 4: time.time(), 5: reached})
 
     def _answer_find(self, peer: str, fields: Fields) -> bytes:
         keys = calls.several(fields, 2)
@@ -212,12 +221,12 @@ class HashTable:
             size += len(results[-1].value or b"")
             if size > MESSAGE_LIMIT:
                 raise ValueError("more records than one message holds")
-        return calls.pack_results(results, self.table.own)
+        return calls.pack_results(results, self._name)
 
     def _answer_store(self, peer: str, fields: Fields) -> bytes:
         records = calls.open_store(fields)
         self._met(calls.node_of(fields, 7), peer)
-        return calls.pack_stored([self.share.keep(record) for record in records], self.table.own)
+        return calls.pack_stored([self.share.keep(record) for record in records], self._name)
 
     def _result(self, key: bytes, asker: str) -> Result:
         nearest = tuple(self.table.nearest(key, BUCKET, asker))

@@ -8,19 +8,24 @@ bounded.
 from __future__ import annotations
 
 import logging
-import socket
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import Place
 from swarm.transport.libp2p.bridge import Carried, Pipe
-from swarm.transport.libp2p.multistream import NotSpoken, accept, proposal
+from swarm.transport.libp2p.circuit import STOP
+from swarm.transport.libp2p.endings import end
+from swarm.transport.libp2p.multistream import accept, proposal
 from swarm.transport.libp2p.proposed import NEGOTIATION_SECONDS, Proposed, Source
+from swarm.transport.libp2p.relays import Circuit, brought, connected, reserved
+from swarm.transport.libp2p.sockets import comes_from, keep_alive, reach
 from swarm.transport.libp2p.stack import Muxed, Stack, Stream
 from swarm.transport.libp2p.trio_thread import TrioThread
+from swarm.transport.libp2p.wire import Wire
 
 if TYPE_CHECKING:
     import trio
@@ -30,12 +35,11 @@ logger = logging.getLogger(__name__)
 UPGRADE_SECONDS = 5.0
 MAX_HALF_OPEN = 64
 MOST_HALF_OPEN = 512
-"""With those of hosts that have no other one."""
+"""With those of hosts that have no other one; what a relay brings comes from one host."""
 
 MAX_CONNECTIONS = 512
 MAX_OF_PEER = 4
 BACKLOG = 128
-KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Incoming = Callable[[str, str, Pipe], None]
 """Takes (peer id, protocol, pipe) of a stream that somebody opened; called on asyncio's loop."""
@@ -63,6 +67,7 @@ class Host:
         self._connections: dict[str, list[Connection]] = {}
         self._half_open: Counter[str] = Counter()
         self._spoken: set[str] = set()
+        self._relays: dict[str, Muxed] = {}
         self.on_connection: Callable[[str], None] = lambda peer: None
 
     def speak(self, protocol: str) -> None:
@@ -82,14 +87,12 @@ class Host:
         self._thread.nursery.start_soon(trio.serve_listeners, self._accepted, [listener])
         return int(listener.socket.getsockname()[1])
 
-    async def connected(self) -> tuple[str, ...]:
-        """Whoever is connected, by peer id."""
-        return tuple(self._connections)
-
-    async def place(self, peer: str) -> Place | None:
-        """Where a connected peer is connected from or to."""
-        held = self._connections.get(peer)
-        return held[-1].place if held else None
+    async def connected(self) -> dict[str, tuple[Place, ...]]:
+        """Where each connection comes from or goes to, by peer id."""
+        return {
+            peer: tuple(connection.place for connection in held)
+            for peer, held in self._connections.items()
+        }
 
     async def spoken(self) -> tuple[str, ...]:
         """The protocols of which streams are taken."""
@@ -107,8 +110,7 @@ class Host:
             return
         try:
             with trio.fail_after(UPGRADE_SECONDS):
-                tcp = await _reach(place)
-                muxed = await self._upgrade(tcp, peer)
+                muxed = await self._upgrade(await self._wire(peer, place), peer)
         except trio.TooSlowError:
             raise ConnectionError(f"no answer within {UPGRADE_SECONDS:g} s") from None
         assert self._thread.nursery is not None
@@ -123,58 +125,104 @@ class Host:
             LookupError: it is not connected.
             OSError: the connection is gone.
         """
-        held = self._connections.get(peer)
-        if not held:
-            raise LookupError(peer)
-        stream = await held[-1].muxed.open()
+        stream = await self._best(peer).open()
         await stream.write(proposal(protocol))
         assert self._thread.nursery is not None
         self._thread.nursery.start_soon(self._carry, Proposed(stream, protocol), pipe, b"")
+
+    async def reserve(self, relay: str, place: Place) -> float:
+        """Have a peer relay for this node, dialled first where need be; for how many seconds.
+
+        Raises:
+            OSError, EOFError, ValueError: it does not.
+        """
+        await self.dial(relay, place)
+        # It may bring somebody before its answer is read.
+        self._relays[relay] = muxed = self._best(relay)
+        return await reserved(muxed)
+
+    async def relayed_by(self) -> tuple[str, ...]:
+        """The peers asked to relay whose connection has been there ever since."""
+        return tuple(
+            relay
+            for relay, muxed in self._relays.items()
+            if any(each.muxed is muxed for each in self._connections.get(relay, ()))
+        )
 
     async def disconnect(self, peer: str) -> None:
         """End all connections with a peer."""
         for connection in list(self._connections.get(peer, ())):
             await connection.muxed.close()
 
+    def _best(self, peer: str) -> Muxed:
+        """The latest connection with a peer, a direct one where there is any."""
+        held = self._connections.get(peer)
+        if not held:
+            raise LookupError(peer)
+        direct = [connection for connection in held if not connection.place.relay]
+        return (direct or held)[-1].muxed
+
+    async def _wire(self, peer: str, place: Place) -> Wire | Circuit:
+        if place.relay:
+            await self.dial(place.relay, place.of_relay())
+            return await connected(self._best(place.relay), peer)
+        tcp = await reach(place)
+        keep_alive(tcp)
+        return Wire(tcp)
+
     async def _accepted(self, tcp: trio.SocketStream) -> None:
+        try:
+            place = comes_from(tcp)
+            keep_alive(tcp)
+        except OSError:
+            return  # gone before it was looked at
+        # Until it ends: trio closes what its handler returns from.
+        await self._take_over(Wire(tcp), place)
+
+    async def _brought(self, relay: str, stream: Stream, source: Source) -> None:
+        """Take the connection that a relay of this node's brings."""
         import trio
 
-        try:
-            place, port = tcp.socket.getpeername()[:2]
-        except OSError:
-            return None  # gone before it was looked at
+        held = self._connections.get(relay)
+        wanted = relay in self._relays and bool(held)
+        with trio.fail_after(NEGOTIATION_SECONDS):
+            wire = await brought(stream, source, wanted=wanted)
+        if wire is not None and held:
+            await self._take_over(wire, replace(held[-1].place, relay=relay))
+
+    async def _take_over(self, wire: Wire | Circuit, place: Place) -> None:
+        """Secure a connection that somebody made, and carry it until it ends."""
+        import trio
+
         half_open = self._half_open.total()
-        if half_open >= (MAX_HALF_OPEN if self._half_open[place] else MOST_HALF_OPEN):
+        if half_open >= (MAX_HALF_OPEN if self._half_open[place.source] else MOST_HALF_OPEN):
+            await end(wire.close)
             return self._refuse("half_open")
-        self._half_open[place] += 1
+        self._half_open[place.source] += 1
         try:
             with trio.fail_after(UPGRADE_SECONDS):
-                muxed = await self._upgrade(tcp, None)
+                muxed = await self._upgrade(wire, None)
         except (OSError, EOFError, ValueError, trio.TooSlowError) as error:
             self._counters.add("connections_broken")
             logger.debug("a connection from %s: %s", place, error)
             return None
         finally:
-            self._half_open[place] -= 1
-            if not self._half_open[place]:
-                del self._half_open[place]
-        # Until it ends: trio closes what its handler returns from.
-        return await self._hold(Connection(muxed, Place(_kind(place), place, port), dialled=False))
+            self._half_open[place.source] -= 1
+            if not self._half_open[place.source]:
+                del self._half_open[place.source]
+        return await self._hold(Connection(muxed, place, dialled=False))
 
-    async def _upgrade(self, tcp: trio.SocketStream, peer: str | None) -> Muxed:
-        import trio
-
+    async def _upgrade(self, wire: Wire | Circuit, peer: str | None) -> Muxed:
         try:
-            _keep_alive(tcp)
-            return await self.stack.upgrade(tcp, peer)
+            return await self.stack.upgrade(wire, peer)
         except BaseException:
-            await trio.aclose_forcefully(tcp)
+            await end(wire.close)
             raise
 
     def _most_common(self) -> Connection:
         taken = [c for held in self._connections.values() for c in held if not c.dialled]
-        hosts = Counter(connection.place.host for connection in taken)
-        return max(taken, key=lambda connection: hosts[connection.place.host])
+        sources = Counter(connection.place.source for connection in taken)
+        return max(taken, key=lambda connection: sources[connection.place.source])
 
     async def _hold(self, connection: Connection, task_status: Any = None) -> None:
         """Carry a connection and take its streams, until it ends; trio's ``start`` has a status."""
@@ -194,7 +242,7 @@ class Host:
             logger.debug("the connection of %s: %r", muxed.peer, errors.exceptions)
         finally:
             self._release(connection)
-            await _close(muxed)
+            await end(muxed.close)
 
     async def _admit(self, connection: Connection) -> None:
         """List a connection; of a peer with too many, and of all, the oldest of whom has most."""
@@ -225,9 +273,12 @@ class Host:
         try:
             with trio.fail_after(NEGOTIATION_SECONDS):
                 protocol = await accept(source.read, stream.write, self._spoken)
-        except (OSError, EOFError, NotSpoken, trio.TooSlowError) as error:
+            if protocol == STOP:
+                await self._brought(peer, stream, source)
+                return
+        except (OSError, EOFError, ValueError, trio.TooSlowError) as error:
             logger.debug("a stream of %s: %s", peer, error)
-            await _give_up(stream)
+            await end(stream.reset)
             return
         pipe = Pipe(self._thread)
         self._thread.tell(self._incoming, peer, protocol, pipe)
@@ -242,49 +293,3 @@ class Host:
 
     def _refuse(self, bound: str) -> None:
         self._counters.add("connections_over_bound", bound=bound)
-
-
-def _keep_alive(tcp: trio.SocketStream) -> None:
-    """Have the system notice within a minute that the other side is gone without a word."""
-    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEP_ALIVE.items():
-        if hasattr(socket, name):
-            tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-async def _close(muxed: Muxed) -> None:
-    import trio
-
-    with trio.CancelScope(shield=True), trio.move_on_after(1.0):
-        try:
-            await muxed.close()
-        except Exception as error:  # noqa: BLE001 - it is gone in any case
-            logger.debug("closing the connection of %s: %r", muxed.peer, error)
-
-
-async def _give_up(stream: Stream) -> None:
-    import trio
-
-    with trio.CancelScope(shield=True), trio.move_on_after(1.0):
-        await stream.reset()
-
-
-async def _reach(place: Place) -> trio.SocketStream:
-    import trio
-
-    try:
-        return await trio.open_tcp_stream(place.host, place.port)
-    except OSError as error:
-        raise ConnectionError(_first_cause(error)) from error
-
-
-def _first_cause(error: BaseException) -> str:
-    """The system's word in what trio makes of it."""
-    cause = error.__cause__
-    if isinstance(cause, BaseExceptionGroup):
-        return _first_cause(cause.exceptions[0])
-    return _first_cause(cause) if cause else getattr(error, "strerror", None) or str(error)
-
-
-def _kind(host: str) -> str:
-    return "ip6" if ":" in host else "ip4"

@@ -11,6 +11,9 @@ from swarm.transport.libp2p.calls import one, several
 from swarm.transport.protobuf import decode, encode
 
 IDENTIFY = "/ipfs/id/1.0.0"
+PUSH = "/ipfs/id/push/1.0.0"
+"""Tells it anew."""
+
 MOST_BYTES = 1 << 16
 VERSION = b"swarm-node/1"
 

@@ -15,10 +15,10 @@ from typing import Any
 from swarm.common.counters import Counters
 from swarm.transport.framing import Varint
 from swarm.transport.libp2p import peer_ids
-from swarm.transport.libp2p.addresses import place_of
+from swarm.transport.libp2p.addresses import Place, place_of
 from swarm.transport.libp2p.book import MOST_EACH, Book
 from swarm.transport.libp2p.host import Host
-from swarm.transport.libp2p.identify import IDENTIFY, identification, listening_at
+from swarm.transport.libp2p.identify import IDENTIFY, PUSH, identification, listening_at
 from swarm.transport.libp2p.peer_routing import (
     MOST_PEERS,
     ROUTING,
@@ -42,6 +42,9 @@ MOST_QUESTIONS = 64
 MESSAGE_BYTES = 1 << 16
 MOST_STREAMS = 64
 STREAM_SECONDS = 60.0
+RELAYED_AFTER_SECONDS = 0.3
+"""In which a direct connection may be made."""
+
 LENGTH_VARINT = Varint()
 
 Open = Callable[[str, str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -71,11 +74,13 @@ class Introductions:
 
     def handlers(self) -> dict[str, StreamHandler]:
         """What answers streams, by protocol."""
-        return {IDENTIFY: self._bounded(self._identify), ROUTING: self._bounded(self._route)}
+        served = {IDENTIFY: self._identify, PUSH: self._told_anew, ROUTING: self._route}
+        return {protocol: self._bounded(serve) for protocol, serve in served.items()}
 
-    def answered(self, peer: str, address: str) -> None:
-        """Note where a peer was met."""
-        self.book.answered(peer, address.partition("/p2p/")[0])
+    def listen_at(self, addresses: tuple[str, ...]) -> None:
+        """Note where this node listens now, and tell whoever is connected."""
+        self.listening = addresses
+        self._work(self._tell_all())
 
     def close(self) -> None:
         """End what is under way."""
@@ -88,31 +93,41 @@ class Introductions:
         Raises:
             PeerUnreachable
         """
-        reason = await self._dial(peer, self.book.of(peer))
-        if reason:
-            reason = await self._dial(peer, await self._asked_for(peer))
-        if reason:
-            raise PeerUnreachable(f"no stream to peer {peer}: {reason}")
+        try:
+            await self.dial(peer, self.book.of(peer))
+        except OSError:
+            try:
+                await self.dial(peer, await self._asked_for(peer))
+            except OSError as error:
+                raise PeerUnreachable(f"no stream to peer {peer}: {error}") from error
 
-    async def _dial(self, peer: str, addresses: Sequence[str]) -> str:
-        """Dial all at once, as some may lead nowhere; why none answers, empty where one does."""
+    async def dial(self, peer: str, addresses: Sequence[str]) -> None:
+        """Dial all at once, as some may lead nowhere, and note which one answers first.
+
+        Raises:
+            OSError: none does.
+        """
         reason = "nobody knows where it listens"
-        dials = {
-            asyncio.ensure_future(self._thread.call(self._host.dial, peer, place_of(address)))
-            for address in addresses
-        }
+        dials = {asyncio.ensure_future(self._dial(peer, address)) for address in addresses}
         try:
             for dial in asyncio.as_completed(dials):
                 try:
-                    await dial
-                    return ""
-                except (OSError, EOFError, ValueError) as error:
+                    self.book.answered(peer, str(await dial))
+                    return
+                except (TransportError, OSError, EOFError, ValueError) as error:
                     reason = str(error)
         finally:
             for dialled in dials:
                 dialled.cancel()
             await asyncio.gather(*dials, return_exceptions=True)
-        return reason
+        raise ConnectionError(reason)
+
+    async def _dial(self, peer: str, address: str) -> Place:
+        place = place_of(address)
+        if place.relay:
+            await asyncio.sleep(RELAYED_AFTER_SECONDS)
+        await self._thread.call(self._host.dial, peer, place)
+        return place
 
     async def _asked_for(self, peer: str) -> tuple[str, ...]:
         connected = list(await self._thread.call(self._host.connected))
@@ -152,15 +167,42 @@ class Introductions:
     async def _identify(
         self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        place = await self._thread.call(self._host.place, peer)
+        await self._identified(peer, writer)
+
+    async def _identified(self, peer: str, writer: asyncio.StreamWriter) -> None:
+        """Say who this node is, where it listens, and where the peer seems to be."""
+        connected = await self._thread.call(self._host.connected)
+        places: Sequence[Place] = connected.get(peer, ())
         message = identification(
             self._host.stack.public_key,
             [address_bytes(address) for address in self.listening],
             await self._thread.call(self._host.spoken),
-            address_bytes(str(place)) if place else b"",
+            address_bytes(str(places[-1])) if places else b"",
         )
         writer.write(LENGTH_VARINT.head(len(message)) + message)
         await writer.drain()
+
+    async def _told_anew(
+        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        message = await _message(reader, MESSAGE_BYTES)
+        self.book.said(peer, listening_at(message, address_text, MOST_EACH))
+
+    async def _tell_all(self) -> None:
+        connected = await self._thread.call(self._host.connected)
+        await asyncio.gather(*map(self._tell, connected))
+
+    async def _tell(self, peer: str) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                _, writer = await self._open(peer, PUSH)
+                try:
+                    writer.transport.set_write_buffer_limits(high=0)  # drained means sent
+                    await self._identified(peer, writer)
+                finally:
+                    writer.close()
+        except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
+            logger.debug("peer %s is not told where this node listens: %s", peer, error)
 
     async def _route(
         self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -15,12 +15,14 @@ from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.framing import Varint
 from swarm.transport.guests import Guests
-from swarm.transport.libp2p.addresses import place_of, seen_at
+from swarm.transport.libp2p.addresses import Place, place_of, seen_at
 from swarm.transport.libp2p.bridge import Bridge, Pipe
 from swarm.transport.libp2p.calls import open_answer, pack_call
 from swarm.transport.libp2p.hash_table import HashTable
 from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.introductions import Introductions
+from swarm.transport.libp2p.names import resolved
+from swarm.transport.libp2p.reservations import Reservations
 from swarm.transport.libp2p.served_calls import served_calls
 from swarm.transport.libp2p.stack import check_library
 from swarm.transport.libp2p.trio_thread import TrioThread
@@ -56,6 +58,7 @@ class Libp2pNode:
         self._handlers: dict[str, StreamHandler] = {}
         self._streams: set[asyncio.Task[None]] = set()
         self._introductions = Introductions(self._host, self._thread, self.open_stream, counters)
+        self._reservations = Reservations(self._host, self._thread, counters)
         self.hash_table = HashTable(self.peer_id, self.call_table, counters, guests)
 
     @classmethod
@@ -76,6 +79,7 @@ class Libp2pNode:
         if predecessor is not None:
             node.hash_table = predecessor.hash_table
             node.hash_table.go_on_over(node.call_table)
+        node.hash_table.client = settings.client
         await node._thread.start()
         try:
             await node._listen()
@@ -83,6 +87,7 @@ class Libp2pNode:
                 await node.add_handler(calls.protocol, calls.serve)
             for protocol, handler in node._introductions.handlers().items():
                 await node.add_handler(protocol, handler)
+            node._reservations.keep(settings.relays if settings.client else ())
         except BaseException:
             await node.stop()
             raise
@@ -101,11 +106,10 @@ class Libp2pNode:
         """
         _, _, peer = address.rpartition("/p2p/")
         try:
-            await self._thread.call(self._host.dial, peer, place_of(address))
+            await self._introductions.dial(peer, await resolved(address))
             clock = await self.hash_table.ping(peer)
         except (TransportError, OSError, EOFError, ValueError, LookupError) as error:
             raise PeerUnreachable(f"no peer answers at {address}: {error}") from error
-        self._introductions.answered(peer, address)
         return peer, clock
 
     async def find_neighbours(self) -> None:
@@ -114,14 +118,23 @@ class Libp2pNode:
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Full addresses of the peers connected, by peer id; none yet of who has just come."""
-        peers: tuple[str, ...] = await self._thread.call(self._host.connected)
+        peers: dict[str, tuple[Place, ...]] = await self._thread.call(self._host.connected)
         return {
-            peer: tuple(f"{at}/p2p/{peer}" for at in self._introductions.book.of(peer))
-            for peer in peers
+            peer: tuple(f"{at}/p2p/{peer}" for at in self._introductions.book.met(peer, places))
+            for peer, places in peers.items()
         }
 
+    async def seen_at(self, peer: str) -> tuple[str, ...]:
+        """Where a peer's connections come from or go to, whatever it says itself."""
+        peers: dict[str, tuple[Place, ...]] = await self._thread.call(self._host.connected)
+        return tuple(map(str, peers.get(peer, ())))
+
     async def look(self) -> None:
-        """Nothing: the addresses are those listened on, and no others."""
+        """Bring the addresses up to date: those through relays come and go."""
+        told = (*self._reservations.addresses(), *self._own())
+        if told != self._introductions.listening:
+            self.addresses = tuple(f"{address}/p2p/{self.peer_id}" for address in told)
+            self._introductions.listen_at(told)
 
     async def disconnect(self, peer: str) -> None:
         """End all connections with a peer, and its streams with them."""
@@ -204,6 +217,7 @@ class Libp2pNode:
         """End all connections."""
         self.hash_table.close()
         self._introductions.close()
+        self._reservations.close()
         for task in list(self._streams):
             task.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
@@ -231,9 +245,12 @@ class Libp2pNode:
                 raise DaemonFailed(f"network.listen = {address}: {error}") from error
             places.append(replace(place, port=port))
         self._listening = seen_at(places)
-        told = self._settings.announce or self._listening
-        self.addresses = tuple(f"{address}/p2p/{self.peer_id}" for address in told)
-        self._introductions.listening = told
+        await self.look()
+
+    def _own(self) -> tuple[str, ...]:
+        """Where this node listens itself, as others are told."""
+        announced = () if self._settings.client else self._settings.announce
+        return announced or self._listening
 
     def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
         """Let the handler of a protocol have a stream that somebody opened."""

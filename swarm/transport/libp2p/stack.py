@@ -9,15 +9,11 @@ from __future__ import annotations
 import logging
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from protocol.identity import Identity
 from swarm.transport.libp2p.multistream import accept, propose
-from swarm.transport.libp2p.wire import Wire
 from swarm.transport.machine import DaemonFailed
-
-if TYPE_CHECKING:
-    import trio
 
 SECURITY = "/noise"
 MUXER = "/yamux/1.0.0"
@@ -71,8 +67,11 @@ class Stack:
         self.public_key: bytes = keys.public_key.serialize()
         self._noise = Transport(keys, create_noise_keys().private_key)
 
-    async def upgrade(self, tcp: trio.SocketStream, peer: str | None) -> Muxed:
+    async def upgrade(self, wire: Any, peer: str | None) -> Muxed:
         """Secure a fresh connection to ``peer``, or from somebody (None), and multiplex it.
+
+        Args:
+            wire: a :class:`swarm.transport.libp2p.wire.Wire` or what reads and writes like one.
 
         Raises:
             OSError, EOFError, NotSpoken: it broke, or is none of libp2p.
@@ -83,7 +82,6 @@ class Stack:
         from libp2p.stream_muxer.yamux.yamux import Yamux
 
         # They are what is asked for but for methods that nobody calls.
-        wire: Any = Wire(tcp)
         raw: Any = RawConnection(wire, initiator=peer is not None)
         try:
             if peer is not None:

@@ -1,0 +1,138 @@
+"""Addresses that are names, looked up at a DNS server of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from protocol.identity import Identity
+from swarm.transport.libp2p.names import MOST_ADDRESSES, resolved
+from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.transport import PeerUnreachable
+
+dns = pytest.importorskip("dns", reason="needs libp2p: pip install 'swarm-node[libp2p]'")
+
+T = TypeVar("T")
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+ANNA, BEN = (Identity.from_seed(bytes([n] * 32)).peer_id for n in (1, 2))
+
+
+class Server(asyncio.DatagramProtocol):
+    """Answers questions for TXT records."""
+
+    def __init__(self, zone: Mapping[str, Sequence[str]]) -> None:
+        self._zone = zone
+        self.asked: list[str] = []
+
+    def connection_made(self, transport: asyncio.DatagramTransport) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
+        import dns.message
+        import dns.rcode
+        import dns.rrset
+
+        query = dns.message.from_wire(data)
+        name = query.question[0].name.to_text()
+        self.asked.append(name)
+        answer = dns.message.make_response(query)
+        texts = self._zone.get(name.rstrip("."))
+        if texts is None:
+            answer.set_rcode(dns.rcode.NXDOMAIN)
+        else:
+            quoted = [f'"{text}"' for text in texts]
+            answer.answer.append(dns.rrset.from_text(name, 60, "IN", "TXT", *quoted))
+        self._transport.sendto(answer.to_wire(), address)
+
+
+def with_names(
+    monkeypatch: pytest.MonkeyPatch,
+    zone: Mapping[str, Sequence[str]],
+    scenario: Callable[[Server], Awaitable[T]],
+) -> T:
+    """What a scenario comes to while this machine asks a server with these records."""
+    import dns.asyncresolver
+
+    async def whole() -> T:
+        loop = asyncio.get_running_loop()
+        listening, server = await loop.create_datagram_endpoint(
+            lambda: Server(zone), local_addr=("127.0.0.1", 0)
+        )
+        resolver = dns.asyncresolver.Resolver(configure=False)
+        resolver.nameservers = ["127.0.0.1"]
+        resolver.port = listening.get_extra_info("sockname")[1]
+        monkeypatch.setattr(dns.asyncresolver, "default_resolver", resolver)
+        try:
+            return await scenario(server)
+        finally:
+            listening.close()
+
+    return asyncio.run(whole())
+
+
+def test_a_name_stands_for_the_addresses_of_its_peer_and_of_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    zone = {
+        "_dnsaddr.swarm.example": [
+            f"dnsaddr=/ip4/192.0.2.1/tcp/1/p2p/{ANNA}",
+            f"dnsaddr=/ip4/192.0.2.2/tcp/2/p2p/{BEN}",
+            "v=spf1 -all",
+            f"dnsaddr=/dnsaddr/more.example/p2p/{ANNA}",
+        ],
+        "_dnsaddr.more.example": [f"dnsaddr=/ip6/2001:db8::1/tcp/3/p2p/{ANNA}"],
+    }
+    found = with_names(
+        monkeypatch, zone, lambda server: resolved(f"/dnsaddr/swarm.example/p2p/{ANNA}")
+    )
+    assert found == (f"/ip4/192.0.2.1/tcp/1/p2p/{ANNA}", f"/ip6/2001:db8::1/tcp/3/p2p/{ANNA}")
+
+
+def test_other_addresses_stand_for_themselves() -> None:
+    address = f"/dns4/swarm.example/tcp/1/p2p/{ANNA}"
+    assert asyncio.run(resolved(address)) == (address,)
+
+
+def test_larrys_name_that_lists_itself_and_a_crowd_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    itself = f"dnsaddr=/dnsaddr/larry.example/p2p/{ANNA}"
+    crowd = [f"dnsaddr=/ip4/192.0.2.1/tcp/{n}/p2p/{ANNA}" for n in range(1, 15)]
+    zone = {
+        "_dnsaddr.larry.example": [itself, *crowd[:7], itself.replace("larry", "also")],
+        "_dnsaddr.also.example": [itself, *crowd[7:], itself.replace("larry", "also")],
+    }
+
+    async def scenario(server: Server) -> int:
+        found = await resolved(f"/dnsaddr/larry.example/p2p/{ANNA}")
+        assert len(found) <= MOST_ADDRESSES
+        return len(server.asked)
+
+    assert with_names(monkeypatch, zone, scenario) < 32
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+def test_a_seed_is_dialled_by_its_name_and_an_unknown_name_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    zone: dict[str, list[str]] = {}
+
+    async def scenario(server: Server) -> None:
+        for name in ("anna", "ben"):
+            Identity.create(tmp_path / name)
+        anna, ben = (Libp2pTransport(tmp_path / name, listen=LOOPBACK) for name in ("anna", "ben"))
+        try:
+            await anna.start()
+            await ben.start()
+            zone["_dnsaddr.seed.example"] = [f"dnsaddr={anna.addresses()[0]}"]
+            assert await ben.connect(f"/dnsaddr/seed.example/p2p/{anna.peer_id}") == anna.peer_id
+            with pytest.raises(PeerUnreachable, match="the name is unknown") as told:
+                await ben.connect(f"/dnsaddr/nowhere.example/p2p/{BEN}")
+            assert "\n" not in str(told.value)
+        finally:
+            await asyncio.gather(anna.close(), ben.close())
+
+    with_names(monkeypatch, zone, scenario)

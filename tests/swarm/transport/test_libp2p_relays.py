@@ -1,0 +1,218 @@
+"""A node over libp2p on either end of a relay, with hivemind's daemons as the others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from protocol.identity import Identity
+from protocol.manifest import sign_manifest
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.framing import Varint
+from swarm.transport.guests import Guests
+from swarm.transport.hivemind.node import HivemindNode
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.libp2p import circuit, peer_ids
+from swarm.transport.libp2p.circuit import LEAST_SECONDS, MOST_SECONDS
+from swarm.transport.libp2p.node import Libp2pNode
+from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.node import Node
+from swarm.transport.protobuf import decode, encode
+from swarm.transport.reach import is_relayed
+from swarm.transport.record_rule import RecordRule
+from swarm.transport.settings import NodeSettings, Role
+from swarm.transport.streams import ask
+from swarm.transport.transport import PeerUnreachable, Transport
+from tests.swarm.network_parts import FOUNDER, manifest
+
+pytestmark = pytest.mark.processes
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+ECHO = "swarm-node/test/echo"
+PATIENCE = 60.0
+BLOB_BYTES = 50_000
+"""Less than a daemon relays that was started on a busy machine."""
+
+
+def key_of(folder: Path, name: str) -> Path:
+    key = folder / f"{name}.key"
+    if not key.exists():
+        Identity.create(key)
+    return key
+
+
+@asynccontextmanager
+async def node(
+    kind: type[HivemindNode] | type[Libp2pNode], folder: Path, name: str, role: Role, *relays: str
+) -> AsyncIterator[Node]:
+    settings = NodeSettings(key_of(folder, name), LOOPBACK, (), 60.0, role, relays)
+    counters = Counters()
+    started = await kind.start(settings, counters, None, Guests(SystemClock(), counters))
+    await started.add_handler(ECHO, echo)
+    try:
+        yield started
+    finally:
+        await started.stop()
+
+
+@asynccontextmanager
+async def apart(
+    over: type, folder: Path, name: str, **settings: object
+) -> AsyncIterator[Transport]:
+    """A transport in a process of its own, as the two libraries do not bear each other."""
+    transport = ApartTransport(key_of(folder, name), listen=LOOPBACK, over=over, **settings)
+    transport.use_validator(
+        RecordRule(sign_manifest(manifest(), FOUNDER), SystemClock(), Counters())
+    )
+    await transport.start()
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+async def echo(peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.set_write_buffer_limits(high=0)  # drained means sent
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    answer = peer.encode() + await reader.readexactly(size)
+    writer.write(len(answer).to_bytes(4, "big") + answer)
+    await writer.drain()
+    writer.close()
+
+
+async def until(look: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not look():
+            await asyncio.sleep(0.1)
+
+
+async def dialled(visitor: Transport, address: str) -> str:
+    """Dial until a relay has taken its place."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await visitor.connect(address)
+        except PeerUnreachable:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.2)
+
+
+def test_a_daemon_behind_a_relay_is_reached_and_pulled_from(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            start = partial(node, HivemindNode, tmp_path)
+            rita = await stack.enter_async_context(start("rita", "public"))
+            anna = await stack.enter_async_context(start("anna", "private", rita.addresses[0]))
+            ben = await stack.enter_async_context(apart(Libp2pTransport, tmp_path, "ben"))
+            through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
+            assert await dialled(ben, through) == anna.peer_id
+            blob = bytes(BLOB_BYTES)
+            answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+            assert answer == ben.peer_id.encode() + blob
+            ways = {anna.peer_id: "relayed", rita.peer_id: "direct"}
+            await until(lambda: ben.reach().links == ways)
+
+    asyncio.run(scene())
+
+
+def test_a_relay_that_does_not_relay_for_a_peer_is_told_in_one_line(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            node(HivemindNode, tmp_path, "rita", "public") as rita,
+            apart(Libp2pTransport, tmp_path, "ben") as ben,
+        ):
+            nobody = Identity.generate().peer_id
+            with pytest.raises(PeerUnreachable, match="join through another peer") as told:
+                await ben.connect(f"{rita.addresses[0]}/p2p-circuit/p2p/{nobody}")
+            assert "\n" not in str(told.value)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.alone("libp2p")
+@pytest.mark.parametrize("kind", [HivemindTransport, Libp2pTransport])
+def test_a_node_that_nobody_can_dial_is_reached_through_a_daemon(
+    kind: type, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            rita = await enter(apart(HivemindTransport, tmp_path, "rita", relay=True))
+            anna = await enter(node(Libp2pNode, tmp_path, "anna", "private", *rita.addresses()))
+            deadline = time.monotonic() + PATIENCE
+            while not is_relayed(anna.addresses[0]):
+                assert time.monotonic() < deadline, "no place at the relay"
+                await asyncio.sleep(0.1)
+                await anna.look()
+            assert anna.addresses[0].startswith(f"{rita.addresses()[0]}/p2p-circuit/")
+            ben = await enter(apart(kind, tmp_path, "ben"))
+            assert await dialled(ben, anna.addresses[0]) == anna.peer_id
+            blob = bytes(BLOB_BYTES)
+            answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+            assert answer == ben.peer_id.encode() + blob
+            assert all(map(is_relayed, (await anna.connected())[ben.peer_id]))
+
+    asyncio.run(scene())
+
+
+@pytest.mark.alone("libp2p")
+def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            node(Libp2pNode, tmp_path, "rita", "public") as rita,
+            node(Libp2pNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
+            node(Libp2pNode, tmp_path, "mallory", "public") as mallory,
+        ):
+            await mallory.connect(anna.addresses[0])
+            message = encode({1: 0, 2: encode({1: peer_ids.raw(rita.peer_id)})})
+            reader, writer = await mallory.open_stream(anna.peer_id, circuit.STOP)
+            answer = decode(await ask(reader, writer, message, peer="", limit=64, framing=Varint()))
+            writer.close()
+            assert answer[4] == [circuit.UNEXPECTED_MESSAGE]
+            assert not is_relayed(anna.addresses[0]), "rita, who does not relay, was believed"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.alone("libp2p")
+def test_messages_are_those_of_libp2ps_schema() -> None:
+    from libp2p.relay.circuit_v2.pb import circuit_pb2
+
+    anna = Identity.generate().peer_id
+    asked = circuit_pb2.HopMessage.FromString(circuit.connect(anna))
+    assert (asked.type, asked.peer.id) == (circuit_pb2.HopMessage.CONNECT, peer_ids.raw(anna))
+    assert circuit_pb2.HopMessage.FromString(circuit.reserve()).type == 0
+    told = circuit_pb2.StopMessage.FromString(circuit.answer(circuit.OK))
+    assert (told.type, told.status) == (circuit_pb2.StopMessage.STATUS, circuit_pb2.OK)
+    bringing = circuit_pb2.StopMessage(type=0, peer=circuit_pb2.PeerId(id=peer_ids.raw(anna)))
+    assert circuit.taken(bringing.SerializeToString()) == anna
+    place = circuit_pb2.HopMessage(type=2, status=circuit_pb2.OK)
+    place.reservation.expire = 1600
+    assert circuit.reserved(place.SerializeToString(), now=1000.0) == 600.0
+    full = circuit_pb2.HopMessage(type=2, status=circuit_pb2.RESOURCE_LIMIT_EXCEEDED)
+    with pytest.raises(ConnectionError, match="full"):
+        circuit.relayed(full.SerializeToString())
+
+
+@pytest.mark.parametrize("expire", [0, 1, 1 << 60])
+def test_larry_is_believed_to_relay_for_a_bounded_time(expire: int) -> None:
+    said = encode({1: 2, 3: encode({1: expire}), 5: circuit.OK})
+    assert LEAST_SECONDS <= circuit.reserved(said, now=1000.0) <= MOST_SECONDS
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\xff" * 8, encode({1: 1}), encode({1: 0, 2: 7}), encode({1: b""})]
+)
+def test_what_makes_no_sense_is_no_relays_message(said: bytes) -> None:
+    for read in (circuit.relayed, circuit.taken):
+        with pytest.raises(ValueError):
+            read(said)
