@@ -28,6 +28,15 @@ def command(
             "--peers", metavar="ADDRESS", help="Of the one peer to look at.", show_default=False
         ),
     ] = "",
+    transport: Annotated[
+        str | None,
+        typer.Option(
+            "--transport",
+            metavar="KIND",
+            help="What to speak to it with: hivemind or libp2p; one that is installed.",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -36,12 +45,14 @@ def command(
     For whoever writes another implementation. The peer is spoken to as by a stranger, under a key
     that is thrown away; it may refuse this client for a while afterwards.
     """
+    from node.config.sections import NetworkSection
     from node.monitor.terminal import Terminal
 
+    over = transport or NetworkSection().transport
     if "/p2p/" not in address:
         raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
     with Terminal(stderr=True).status("looking at the peer"):
-        findings = asyncio.run(_look(address))
+        findings = asyncio.run(_look(address, over))
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -50,14 +61,14 @@ def command(
         raise typer.Exit(1)
 
 
-async def _look(address: str) -> list[Finding]:
+async def _look(address: str, over: str) -> list[Finding]:
     from node.conformance.trial import look_at
     from protocol.errors import ProtocolError
     from swarm.transport.transport import TransportError
 
     with tempfile.TemporaryDirectory() as thrown_away:
         try:
-            return await look_at(address, Path(thrown_away))
+            return await look_at(address, Path(thrown_away), over)
         except TransportError as error:
             remedy = "Look at it with swarm-node doctor --peers; nothing was tried."
             raise NodeError("the peer hands out no manifest", error, remedy) from error

@@ -9,12 +9,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from node.config.kinds import TRANSPORTS
+from node.config.sections import NetworkSection
+from node.errors import ConfigError
+from node.network.transport_kind import TransportKind
+from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM, MAX_MANIFEST_RESPONSE_BYTES
+from swarm.common.counters import Counters
 from swarm.exchange import fetch_manifest
 from swarm.transport import protobuf
-from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.node_transport import NodeTransport
 from swarm.transport.protobuf import Field, Fields
 from swarm.transport.streams import ask
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
@@ -37,7 +43,7 @@ class Peer:
 
     peer_id: str
     identity: Identity
-    transport: HivemindTransport
+    transport: NodeTransport
     manifest: Manifest
     swarm: bytes
     node_id: bytes = field(default_factory=lambda: secrets.token_bytes(20))
@@ -94,16 +100,25 @@ class Peer:
 
 
 @asynccontextmanager
-async def meet(address: str, folder: Path) -> AsyncIterator[Peer]:
+async def meet(address: str, folder: Path, over: str) -> AsyncIterator[Peer]:
     """Dial a peer with a new key and take the manifest that it hands out.
 
+    Args:
+        over: the kind of transport to speak to it with, as ``network.transport`` names it.
+
     Raises:
+        ConfigError: there is no such transport, or this machine has not what it needs.
         TransportError: it cannot be reached, or gives no manifest.
         ProtocolError: what it gives is none.
     """
-    key = folder / "client.key"
-    identity = Identity.create(key)
-    transport = HivemindTransport(key, listen=LISTEN)
+    network = NetworkSection(transport=over, listen=LISTEN, relay="off")
+    kind: TransportKind = TRANSPORTS.open(over, {})
+    kind.check(network)
+    thrown_away = RunFolder(folder)
+    identity = Identity.create(thrown_away.identity)
+    transport = kind.open(network, thrown_away, Counters(), beside=False)
+    if not isinstance(transport, NodeTransport):
+        raise ConfigError("network.transport", over, "Its streams cannot be spoken on bare.")
     transport.use_validator(lambda record: True)
     try:
         await transport.start()

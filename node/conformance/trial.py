@@ -11,15 +11,16 @@ from node.conformance.peer import meet
 CASES = (*records.CASES, *streams.CASES)
 
 
-async def look_at(address: str, folder: Path) -> list[Finding]:
+async def look_at(address: str, folder: Path, over: str) -> list[Finding]:
     """What came of each case, in the order of :data:`CASES`.
 
     Args:
         address: full multiaddress of the peer.
         folder: empty; for the key of the client.
+        over: the kind of transport that the client has.
 
     Raises:
-        TransportError, ProtocolError: see :func:`node.conformance.peer.meet`.
+        ConfigError, TransportError, ProtocolError: see :func:`node.conformance.peer.meet`.
     """
-    async with meet(address, folder) as peer:
+    async with meet(address, folder, over) as peer:
         return [await find(case, peer) for case in CASES]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,56 @@ def test_a_member_that_shares_groups_passes_every_case(
         try:
             anna.publish(3)
             await anna.member.step()
-            return await look_at(transport.addresses()[0], opened(tmp_path, "anna"))
+            return await look_at(transport.addresses()[0], opened(tmp_path, "anna"), "hivemind")
         finally:
             await transport.close()
 
     findings = asyncio.run(scenario())
     assert [f for f in findings if f.outcome != "ok"] == []
     assert len(findings) == len(CASES)
+
+
+@pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
+@pytest.mark.processes
+def test_a_member_passes_before_a_client_without_a_daemon(
+    kind: Callable[..., Transport], tmp_path: Path
+) -> None:
+    if find_spec("libp2p") is None:
+        pytest.skip("needs libp2p: pip install 'swarm-node[libp2p]'")
+
+    async def scenario() -> subprocess.CompletedProcess[str]:
+        counters = Counters()
+        transport = kind(key_file(tmp_path, "anna"), listen=LISTEN, counters=counters)
+        anna = Node("anna", transport, SystemClock(), counters, manifest())
+        await transport.start()
+        try:
+            anna.publish(3)
+            await anna.member.step()
+            return await looked_at(transport.addresses()[0], "--transport", "libp2p")
+        finally:
+            await transport.close()
+
+    run = asyncio.run(scenario())
+    assert run.returncode == 0, run.stdout + run.stderr
+    findings = json.loads(run.stdout)
+    assert {finding["outcome"] for finding in findings} == {"ok"}
+    assert len(findings) == len(CASES)
+
+
+async def looked_at(address: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """The command's run in a process of its own: the transports do not bear each other in one."""
+    command = [sys.executable, "-m", "node.cli.main", "conformance", "--json", "--peers", address]
+    return await asyncio.to_thread(
+        subprocess.run, [*command, *options], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_transport_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    nobody = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
+    run = asyncio.run(looked_at(nobody, "--transport", "pigeons"))
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1, run.stderr
+    assert "pigeons" in run.stderr
 
 
 @pytest.mark.processes
@@ -84,7 +128,7 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Pa
             transport.handle(protocol, anything, Limits(1 << 32, 64, 64))
         await transport.start()
         try:
-            return await look_at(transport.addresses()[0], opened(tmp_path, "sloppy"))
+            return await look_at(transport.addresses()[0], opened(tmp_path, "sloppy"), "hivemind")
         finally:
             await transport.close()
 
@@ -118,14 +162,7 @@ def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_
         transport.handle(MANIFEST_STREAM, gives, Limits(0, 4, 4))
         await transport.start()
         try:
-            command = [sys.executable, "-m", "node.cli.main", "conformance", "--json", "--peers"]
-            return await asyncio.to_thread(
-                subprocess.run,
-                [*command, transport.addresses()[0]],
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
+            return await looked_at(transport.addresses()[0])
         finally:
             await transport.close()
 
