@@ -1,15 +1,28 @@
-"""What a transport may stand on, for tests that try both."""
+"""What a transport may stand on, for tests that try several."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from protocol.identity import Identity
+from swarm.common.clock import SystemClock, VirtualClock
+from swarm.common.counters import Counters
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.memory import MemoryNetwork, MemoryTransport
+from swarm.transport.node_transport import NodeTransport
+from swarm.transport.transport import Transport
+
+T = TypeVar("T")
+TICK_SECONDS = 0.25
 
 INSTALLED = pytest.mark.skipif(
     find_spec("libp2p") is None, reason="needs libp2p: pip install 'swarm-node[libp2p]'"
@@ -20,3 +33,43 @@ OVER = pytest.mark.parametrize(
 APART_LIBP2P = pytest.param(
     partial(ApartTransport, over=Libp2pTransport), marks=INSTALLED, id="ApartLibp2pTransport"
 )
+
+
+class OnWires:
+    """Makes transports over real connections, on the machine's clock."""
+
+    def __init__(self, kind: type[NodeTransport]) -> None:
+        self.clock = SystemClock()
+        self._kind = kind
+
+    def make(self, key: Path, **options: object) -> NodeTransport:
+        """One of the identity in a key file, not started yet."""
+        return self._kind(key, **options)
+
+    async def outlast(self, work: Awaitable[T]) -> T:
+        """What comes of work that waits for time to pass."""
+        return await work
+
+
+class InMemory:
+    """Makes transports of one memory network.
+
+    Two things differ from wires: everybody is connected with everybody, so that where to listen
+    and whom to dial say nothing, and time stands still unless it is moved.
+    """
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self._network = MemoryNetwork(self.clock)
+
+    def make(self, key: Path, *, counters: Counters | None = None, **places: object) -> Transport:
+        """As :meth:`OnWires.make`."""
+        assert set(places) <= {"listen", "peers", "peer_cache"}, places
+        return MemoryTransport(self._network, Identity.load(key).peer_id, counters)
+
+    async def outlast(self, work: Awaitable[T]) -> T:
+        """As :meth:`OnWires.outlast`."""
+        waiting = asyncio.ensure_future(work)
+        while not waiting.done():
+            await self.clock.advance(TICK_SECONDS)
+        return waiting.result()

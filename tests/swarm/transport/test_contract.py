@@ -1,4 +1,4 @@
-"""What every transport over real connections does, each test on its own event loop."""
+"""What every transport does, and what those over real connections do; each test on its own loop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from swarm.common.counters import Counters
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.transport import Libp2pTransport
 from swarm.transport.machine import PortTaken
+from swarm.transport.memory import MemoryTransport
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.supervisor import WATCH_SECONDS
 from swarm.transport.transport import (
     ClockSkew,
+    DeadlineExceeded,
     Limits,
     PeerUnreachable,
     RecordTooLarge,
@@ -32,6 +34,7 @@ from swarm.transport.transport import (
     ResponseTooLarge,
     Transport,
 )
+from tests.swarm.transport.over import InMemory, OnWires
 
 pytestmark = pytest.mark.processes
 
@@ -61,18 +64,26 @@ def threads() -> list[str]:
 
 
 class Swarm:
-    """Makes transports with identities in one folder and closes them all."""
+    """Makes transports with identities in one folder and closes them all.
 
-    def __init__(self, folder: Path, kind: type[NodeTransport]) -> None:
+    Attributes:
+        over: what they stand on.
+    """
+
+    def __init__(self, folder: Path, over: OnWires | InMemory) -> None:
         self.folder = folder
-        self.kind = kind
-        self.open: list[NodeTransport] = []
+        self.over = over
+        self.open: list[Transport] = []
+
+    def in_a_minute(self) -> float:
+        """Unix time."""
+        return self.over.clock.time() + 60
 
     async def member(self, name: str, check: Callable[[RecordView], bool] | None = None, **options):
         key = self.folder / f"{name}.key"
         if not key.exists():
             Identity.create(key)
-        transport = self.kind(key, **{"listen": LOOPBACK, **options})
+        transport = self.over.make(key, **{"listen": LOOPBACK, **options})
         transport.use_validator(check or (lambda record: True))
         await transport.start()
         self.open.append(transport)
@@ -82,14 +93,23 @@ class Swarm:
         await asyncio.gather(*(transport.close() for transport in self.open))
 
 
-@pytest.fixture(
-    params=[
-        HivemindTransport,
-        pytest.param(Libp2pTransport, marks=pytest.mark.alone("libp2p")),
-    ]
-)
+ON_WIRES = (HivemindTransport, pytest.param(Libp2pTransport, marks=pytest.mark.alone("libp2p")))
+
+
+@pytest.fixture(params=[*ON_WIRES, MemoryTransport])
 def in_swarm(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs ``scenario(swarm)`` on a fresh loop; nothing of it is left behind.
+    """Runs ``scenario(swarm)`` over every transport."""
+    return running(request.param, tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=ON_WIRES)
+def on_wires(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As ``in_swarm``, for what only those do that have ports, daemons, threads and lost peers."""
+    return running(request.param, tmp_path, monkeypatch)
+
+
+def running(kind: type[Transport], folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs a scenario on a fresh loop; nothing of it is left behind.
 
     Of sockets only this process's own are looked for: other swarms may run beside it.
     """
@@ -99,12 +119,12 @@ def in_swarm(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         named.append(os.urandom(size).hex())
         return named[-1]
 
-    if request.param is HivemindTransport:
+    if kind is HivemindTransport:
         monkeypatch.setattr("hivemind.p2p.p2p_daemon.secrets.token_urlsafe", token)
 
     def run(scenario) -> None:
         async def whole() -> None:
-            swarm = Swarm(tmp_path, request.param)
+            swarm = Swarm(folder, InMemory() if kind is MemoryTransport else OnWires(kind))
             try:
                 await scenario(swarm)
             finally:
@@ -161,12 +181,12 @@ def test_two_nodes_exchange_records_and_streams(in_swarm) -> None:
         assert anna.peer_id in bert.peers()
         assert anna.peer_id == Identity.load(swarm.folder / "anna.key").peer_id
 
-        now = time.time()
+        expiry = swarm.in_a_minute()
         assert await bert.read("a key") == {}
-        assert await anna.store("a key", b"anna", b"first", now + 60)
-        assert await bert.store("a key", b"bert", b"other", now + 60)
-        assert await anna.store("a key", b"anna", b"second", now + 61)
-        assert not await anna.store("a key", b"anna", b"too late", now + 61)
+        assert await anna.store("a key", b"anna", b"first", expiry)
+        assert await bert.store("a key", b"bert", b"other", expiry)
+        assert await anna.store("a key", b"anna", b"second", expiry + 1)
+        assert not await anna.store("a key", b"anna", b"too late", expiry + 1)
         expected = {b"anna": b"second", b"bert": b"other"}
         assert await bert.read("a key") == expected
         assert await anna.read("a key") == expected
@@ -194,7 +214,7 @@ def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(in_swarm) -
     async def scenario(swarm: Swarm) -> None:
         anna = await swarm.member("anna", only_good)
         mallory = await swarm.member("mallory", peers=anna.addresses())
-        expiry = time.time() + 60
+        expiry = swarm.in_a_minute()
         await mallory.store("k", b"mallory", b"bad", expiry)
         await anna.store("k", b"anna", b"good", expiry)
         assert b"mallory" in await mallory.read("k")
@@ -205,14 +225,14 @@ def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(in_swarm) -
     in_swarm(scenario)
 
 
-def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(in_swarm) -> None:
+def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(on_wires) -> None:
     async def scenario(swarm: Swarm) -> None:
         counters = Counters()
         anna = await swarm.member("anna", counters=counters)
         bert = await swarm.member("bert", peers=anna.addresses())
         echo_on(anna)
         addresses, peer = anna.addresses(), anna.peer_id
-        await anna.store("k", b"anna", b"kept", time.time() + 60)
+        await anna.store("k", b"anna", b"kept", swarm.in_a_minute())
 
         failed = anna.node
         await break_down(anna)
@@ -225,7 +245,7 @@ def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(i
         assert answer.endswith(b"again")
         assert await anna.read("k") == {b"anna": b"kept"}
 
-    in_swarm(scenario)
+    on_wires(scenario)
 
 
 def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(in_swarm) -> None:
@@ -236,7 +256,7 @@ def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(in_swarm) -> None:
 
         early = await swarm.member("early", peers=address)
         assert early.peers() == ()
-        assert await early.store("k", b"early", b"alone", time.time() + 60)
+        assert await early.store("k", b"early", b"alone", swarm.in_a_minute())
 
         port = address[0].split("/p2p/")[0]
         late = await swarm.member("late", listen=(port,))
@@ -259,7 +279,7 @@ def test_a_node_finds_the_swarm_again_by_its_peer_cache(in_swarm) -> None:
     in_swarm(scenario)
 
 
-def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(in_swarm) -> None:
+def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(on_wires) -> None:
     async def scenario(swarm: Swarm) -> None:
         anna = await swarm.member("anna")
         bert = await swarm.member("bert", peers=anna.addresses())
@@ -272,29 +292,29 @@ def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(in
         bert = await swarm.member("bert", listen=(port,))
         await until(lambda: bert.peer_id in anna.peers())
 
-    in_swarm(scenario)
+    on_wires(scenario)
 
 
-def test_a_taken_port_is_said_before_anything_starts(in_swarm) -> None:
+def test_a_taken_port_is_said_before_anything_starts(on_wires) -> None:
     async def scenario(swarm: Swarm) -> None:
         anna = await swarm.member("anna")
         taken = anna.addresses()[0].split("/p2p/")[0]
         with pytest.raises(PortTaken, match="choose another port"):
             await swarm.member("bert", listen=(taken,))
 
-    in_swarm(scenario)
+    on_wires(scenario)
 
 
-def test_a_clock_ten_seconds_off_is_said_at_the_start(in_swarm) -> None:
+def test_a_clock_ten_seconds_off_is_said_at_the_start(on_wires) -> None:
     async def scenario(swarm: Swarm) -> None:
         anna = await swarm.member("anna")
         with pytest.raises(ClockSkew, match="set the clock"):
             await swarm.member("bert", peers=anna.addresses(), clock=WrongClock())
 
-    in_swarm(scenario)
+    on_wires(scenario)
 
 
-def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(in_swarm) -> None:
+def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(on_wires) -> None:
     async def scenario(swarm: Swarm) -> None:
         anna = await swarm.member("anna")
         answered = asyncio.Event()
@@ -313,7 +333,7 @@ def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(in_swarm) -> Non
         assert len(answer) > 1 << 19
         writer.close()
 
-    in_swarm(scenario)
+    on_wires(scenario)
 
 
 def test_a_peer_that_is_only_known_by_name_is_found_through_another(in_swarm) -> None:
@@ -329,10 +349,10 @@ def test_a_peer_that_is_only_known_by_name_is_found_through_another(in_swarm) ->
     in_swarm(scenario)
 
 
-def test_a_start_that_is_given_up_leaves_nothing(in_swarm) -> None:
+def test_a_start_that_is_given_up_leaves_nothing(on_wires) -> None:
     async def scenario(swarm: Swarm) -> None:
         starting = asyncio.ensure_future(swarm.member("anna"))
-        begun = daemons if swarm.kind is HivemindTransport else threads
+        begun = lambda: daemons() or threads()  # noqa: E731
         async with asyncio.timeout(20):
             while not begun():
                 await asyncio.sleep(0)  # at the very first sign: the rest takes no time
@@ -340,5 +360,88 @@ def test_a_start_that_is_given_up_leaves_nothing(in_swarm) -> None:
         with pytest.raises(asyncio.CancelledError):
             await starting
         await until(lambda: not daemons() and not threads())
+
+    on_wires(scenario)
+
+
+def test_flo_gets_no_more_places_than_one_peer_has_and_others_get_theirs(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        counters, done = Counters(), asyncio.Event()
+        anna = await swarm.member("anna", counters=counters)
+
+        async def long(peer: str, request: bytes) -> bytes:
+            await done.wait()
+            return b"done"
+
+        anna.handle(ECHO, long, Limits(64, concurrent=8, concurrent_per_peer=2))
+        flo = await swarm.member("flo", peers=anna.addresses())
+        ben = await swarm.member("ben", peers=anna.addresses())
+
+        def ask(who: Transport) -> asyncio.Task[bytes]:
+            asked = who.request(anna.peer_id, ECHO, b"", limit=9, deadline=20)
+            return asyncio.ensure_future(asked)
+
+        asking = [ask(flo) for _ in range(6)]
+        await until(lambda: sum(task.done() for task in asking) == 4)
+        also = ask(ben)
+        await asyncio.sleep(0.1)
+        done.set()
+        assert await also == b"done"
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert sum(answer == b"done" for answer in answers) == 2
+        assert sum(isinstance(answer, Refused) for answer in answers) == 4
+        refused = counters.snapshot()[f"requests_refused{{protocol={ECHO},reason=busy}}"]
+        assert refused == 4
+
+    in_swarm(scenario)
+
+
+def test_a_request_over_the_limit_is_refused_and_never_handled(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        counters, handled = Counters(), []
+        anna = await swarm.member("anna", counters=counters)
+
+        async def small(peer: str, request: bytes) -> bytes:
+            handled.append(len(request))
+            return b""
+
+        anna.handle(ECHO, small, Limits(64, concurrent=8, concurrent_per_peer=4))
+        mallory = await swarm.member("mallory", peers=anna.addresses())
+        assert await mallory.request(anna.peer_id, ECHO, bytes(64), limit=9, deadline=10) == b""
+        with pytest.raises((Refused, PeerUnreachable)):
+            await mallory.request(anna.peer_id, ECHO, bytes(65), limit=9, deadline=10)
+        assert handled == [64]
+        assert counters.snapshot()[f"requests_refused{{protocol={ECHO},reason=too_large}}"] == 1
+
+    in_swarm(scenario)
+
+
+def test_sid_who_never_begins_to_answer_is_given_up(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        sid = await swarm.member("sid")
+
+        async def silent(peer: str, request: bytes) -> bytes:
+            await swarm.over.clock.sleep(1e6)
+            return b""
+
+        sid.handle(ECHO, silent, Limits(64, concurrent=8, concurrent_per_peer=4))
+        ben = await swarm.member("ben", peers=sid.addresses())
+        with pytest.raises(DeadlineExceeded):
+            asked = ben.request(sid.peer_id, ECHO, b"", limit=9, deadline=1e5)
+            await swarm.over.outlast(asked)
+
+    in_swarm(scenario)
+
+
+def test_a_record_ends_at_its_expiry(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        ben = await swarm.member("ben", peers=anna.addresses())
+        now = swarm.over.clock.time()
+        assert not await anna.store("k", b"late", b"gone", now - 10)
+        assert await anna.store("k", b"short", b"soon", now + 2)
+        assert await anna.store("k", b"long", b"later", now + 60)
+        await swarm.over.outlast(swarm.over.clock.sleep(2.5))
+        assert await ben.read("k") == {b"long": b"later"}
 
     in_swarm(scenario)
