@@ -7,7 +7,6 @@ renamed, so a reader finds the old ones or the new ones, whole, with the version
 from __future__ import annotations
 
 import copy
-import fcntl
 import logging
 import os
 import shutil
@@ -28,6 +27,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from node.errors import NodeError
 from node.policy.policy import Policy
 from node.storage.atomic_files import write_error
+from node.storage.file_lock import lock, try_lock
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Snapshot:
         self._as_checkpoint = as_checkpoint
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         self._lock = os.open(self.folder, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        lock(self._lock)
         config = copy.deepcopy(policy.model.config)
         config.architectures = [type(policy.model).__name__]
         config.dtype = policy.model.dtype
@@ -83,7 +83,7 @@ class Snapshot:
         try:
             metadata = {"format": "pt", "version": str(policy.version)}
             save_file(self._tensors(policy.merged().model), draft, metadata)
-            draft.rename(path)
+            draft.replace(path)
         except (OSError, SafetensorError) as error:
             draft.unlink(missing_ok=True)
             cause = error if isinstance(error, OSError) else OSError(str(error))
@@ -186,11 +186,8 @@ def _sweep(place: Path) -> None:
         except OSError:  # another user's, or gone by now
             continue
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A younger one may not have been locked by its owner yet.
-            if time.time() - os.fstat(handle).st_mtime > YOUNG_SECONDS:
+            if try_lock(handle) and time.time() - os.fstat(handle).st_mtime > YOUNG_SECONDS:
                 shutil.rmtree(left, ignore_errors=True)
-        except BlockingIOError:
-            continue
         finally:
             os.close(handle)

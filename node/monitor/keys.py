@@ -6,16 +6,16 @@ import os
 import select
 import signal
 import sys
-import termios
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
 LOOK_SECONDS = 0.25
 """Between two looks at whether the terminal is ours, and whether this is closed."""
-LEAVING = (signal.SIGTSTP, signal.SIGQUIT)
+LEAVING = ("SIGTSTP", "SIGQUIT")
 """Ctrl-Z and Ctrl-\\, after which a shell wants its terminal back."""
 LOCAL_MODES, CHARACTERS = 3, 6
 """Of what ``termios.tcgetattr`` returns, the places of the flags for line editing and echo, and of
@@ -25,6 +25,8 @@ ESCAPE = b"\x1b"
 
 class Keys:
     """Tells of each key as it is pressed, without Enter, where standard input is a terminal.
+
+    Of no key on a system that has no ``termios``, which is Windows.
 
     The terminal is changed only while this process is in the foreground, and is as it was once
     this is closed and while the process is stopped (Ctrl-Z). In the background nothing is read, so
@@ -55,7 +57,7 @@ class Keys:
         """Begin, where there is a terminal. Only from the main thread, as signals are handled."""
         if self._terminal is None:
             return
-        for number in LEAVING:
+        for number in (getattr(signal, name) for name in LEAVING):
             # what is ignored stays so
             if signal.getsignal(number) is signal.SIG_DFL:
                 self._handlers[number] = signal.signal(number, self._leave)
@@ -80,6 +82,8 @@ class Keys:
     def _read(self) -> str:
         """What was pressed, after a short wait; nothing of a key that sends several characters."""
         assert self._terminal is not None
+        import termios
+
         # An error: it was closed, or somebody else's before it could be read.
         with suppress(OSError, termios.error):
             if self._take():
@@ -95,6 +99,8 @@ class Keys:
 
         A shell may have changed it in between, so what it is like is looked at each time.
         """
+        import termios
+
         assert self._terminal is not None
         with self._lock:
             if self._away or not self._in_front():
@@ -106,10 +112,13 @@ class Keys:
             return True
 
     def _give_back(self) -> None:
+        if self._terminal is None:
+            return
+        import termios
+
         with self._lock:
             before, self._before = self._before, None
             if before is not None and self._in_front():
-                assert self._terminal is not None
                 termios.tcsetattr(self._terminal, termios.TCSANOW, before)
 
     def _in_front(self) -> bool:
@@ -135,6 +144,8 @@ class Keys:
 
 def _by_key(modes: list[Any]) -> list[Any]:
     """The modes of a terminal that echoes nothing, and of which a read returns at once."""
+    import termios
+
     local = modes[LOCAL_MODES] & ~(termios.ICANON | termios.ECHO)
     characters = list(modes[CHARACTERS])
     characters[termios.VMIN], characters[termios.VTIME] = 0, 0
@@ -143,6 +154,8 @@ def _by_key(modes: list[Any]) -> list[Any]:
 
 def _terminal() -> int | None:
     """The descriptor of standard input, if it is a terminal."""
+    if find_spec("termios") is None:
+        return None
     try:
         number = sys.stdin.fileno()
     except (AttributeError, OSError, ValueError):

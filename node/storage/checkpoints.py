@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO
 
 from node.errors import CheckpointError, DiskFullError, NodeError
 from node.storage.atomic_files import PRIVATE_FOLDER, is_disk_full, write_error
+from node.storage.file_lock import lock, try_lock
 from node.storage.heldout_rewards import HeldoutRewards
 from swarm.common.durable_file import fsync_path
 
@@ -72,8 +72,8 @@ class Checkpoints:
         A process that may not write here can do so as soon as a node has saved one.
         """
         with ExitStack() as stack:
-            if lock := self._reader():
-                fcntl.flock(stack.enter_context(lock), fcntl.LOCK_SH)
+            if readers := self._reader():
+                lock(stack.enter_context(readers), shared=True)
             yield
 
     def _reader(self) -> BinaryIO | None:
@@ -195,11 +195,11 @@ class Checkpoints:
         source = self if step in self.steps() else aside
         source.load(step)
         try:
-            lock = self._readers()
+            readers = self._readers()
         except OSError as error:
             raise write_error(self.folder, error) from error
-        with lock:
-            if not _unread(lock):
+        with readers:
+            if not try_lock(readers):
                 raise NodeError(
                     "another process reads the checkpoints in",
                     self.folder,
@@ -236,8 +236,8 @@ class Checkpoints:
     def _prune(self, newest: int) -> None:
         valid = [step for step in self.steps() if step <= newest]
         kept = {*valid[-self.keep :], *self.rewards.best(valid, self.best)}
-        with self._readers() as lock:
-            if not _unread(lock):
+        with self._readers() as readers:
+            if not try_lock(readers):
                 log.info("%s: being read, so none is deleted before the next one", self.folder)
                 return
             for step in set(self.steps()) - kept:
@@ -247,14 +247,6 @@ class Checkpoints:
     def _readers(self) -> BinaryIO:
         """The file that whoever reads has a share in, and whoever deletes has to itself."""
         return (self.folder / READERS).open("ab")
-
-
-def _unread(lock: BinaryIO) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from node.storage.atomic_files import (
     write_atomic,
     write_error,
 )
+from node.storage.file_lock import try_lock
 from swarm.common.private_file import make_private
 from swarm.common.words import counted
 
@@ -164,7 +164,7 @@ class RunFolder:
         self.create()
         with private_umask(), self._lock_handle() as handle:
             # a reader of `holder` holds the lock for an instant
-            if not _try_lock(handle, fcntl.LOCK_EX, attempts=4):
+            if not _try_lock(handle, attempts=4):
                 raise RunFolderBusy(
                     f"the run folder is already used by process {_pid(handle)}",
                     self.root,
@@ -192,7 +192,7 @@ class RunFolder:
         """
         try:
             with self.lock_file.open("rb", buffering=0) as handle:
-                if _try_lock(handle, fcntl.LOCK_SH):
+                if try_lock(handle, shared=True):
                     return None
                 pid = _pid(handle)
         except FileNotFoundError:
@@ -250,15 +250,12 @@ def _unless_gone(error: OSError) -> None:
         raise error
 
 
-def _try_lock(handle: BinaryIO, how: int, attempts: int = 1) -> bool:
+def _try_lock(handle: BinaryIO, attempts: int) -> bool:
     for attempt in range(attempts):
         if attempt:
             time.sleep(0.05)
-        try:
-            fcntl.flock(handle, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        return True
+        if try_lock(handle):
+            return True
     return False
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 
 def fsync_path(path: Path) -> None:
-    """Flush a file or a folder entry to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file or a folder's entries to the disk; on Windows files, as folders cannot be."""
+    windows = os.name != "posix"
+    if windows and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

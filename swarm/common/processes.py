@@ -22,7 +22,12 @@ def in_words(status: int) -> str:
 
 
 def socket_at_stdin() -> socket.socket:
-    """The socket at descriptor 0, moved where nothing that reads standard input meets it."""
+    """The socket at descriptor 0, moved where nothing that reads standard input meets it.
+
+    On Windows, where a socket is no file, standard input says which one was shared.
+    """
+    if sys.platform == "win32":
+        return socket.fromshare(sys.stdin.buffer.read())
     end = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 import sys
 import time
@@ -67,7 +68,8 @@ def check_ports(listen: Iterable[str]) -> None:
             continue
         family = socket.AF_INET6 if parts[0] == "ip6" else socket.AF_INET
         with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if os.name == "posix":  # Windows would let it take a port from its holder
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((parts[1], int(parts[3])))
             except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import dataclass
 
 from node.tasks.sandbox import landlock, namespaces, seccomp
@@ -39,11 +38,15 @@ class Confinement:
 
 
 def confine(own: Confinement) -> None:
-    """Give it up.
+    """Give it up; nothing where the system is not one of the family of Unix.
 
     Raises:
         OSError: the machine does not do what the node found it could.
     """
+    if os.name != "posix":
+        return
+    import resource
+
     os.nice(own.nice)
     if own.namespaces:
         namespaces.enter(own.readable, network=own.network)

@@ -16,6 +16,7 @@ from typing import Literal
 from node.tasks.sandbox import landlock, seccomp
 
 PROBE_SECONDS = 30.0
+RESOURCES = "limits on resources only" if os.name == "posix" else "no walls and no limits"
 REMEDY = "Install bubblewrap, or allow user namespaces to this user, and install libseccomp."
 
 
@@ -42,7 +43,7 @@ class Walls:
 
     def __str__(self) -> str:
         extra = [name for name in ("landlock", "seccomp") if getattr(self, name)]
-        named = ", ".join([self.kind] * (self.kind != "none") + extra) or "limits on resources only"
+        named = ", ".join([self.kind] * (self.kind != "none") + extra) or RESOURCES
         return named if self.whole else f"{named}: not enough for tasks that evaluate answers"
 
 

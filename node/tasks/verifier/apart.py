@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 from collections.abc import Sequence
 from typing import NoReturn
@@ -63,6 +62,8 @@ def _answer(
     source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int, end: int
 ) -> NoReturn:
     """Score one text in this copy and end it, whatever happens."""
+    import resource  # not on Windows, where nothing is scored by evaluation
+
     try:
         os.dup2(end, _REPLY)
         os.closerange(_REPLY + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -1,0 +1,125 @@
+"""What a system without the modules and calls of Unix can load: Windows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+PRELUDE = """
+import builtins, os, pkgutil, signal, socket, sys
+from importlib import import_module
+
+OURS = ("node", "swarm", "protocol")
+CHOOSES = "node.storage.file_lock"  # imports what the system that it runs on has
+UNIX = {"fcntl", "grp", "pwd", "resource", "termios", "tty", "hivemind", "pyseccomp"}
+load = builtins.__import__
+
+def without(name, scope=None, *rest, **named):
+    importer = (scope or {}).get("__name__", "")
+    looked_at = importer.partition(".")[0] in OURS and importer != CHOOSES
+    if looked_at and name.partition(".")[0] in UNIX:
+        raise ModuleNotFoundError(f"{name}, which {importer} imports, is Unix's")
+    return load(name, scope, *rest, **named)
+
+import node, protocol, swarm
+
+def ours():
+    for package in (protocol, swarm, node):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(("node.engines.vllm", "node.tasks.sandbox.namespaces")):
+                yield module.name
+
+# Other packages have their own ways around a system, and those for this one are not looked at.
+for name in list(ours()):
+    import_module(name)
+for name in list(sys.modules):
+    if name.partition(".")[0] in OURS:
+        del sys.modules[name]
+import node, protocol, swarm
+
+builtins.__import__ = without
+for module, names in (
+    (os, ("fork", "getuid", "getgid", "killpg", "nice", "uname", "setsid", "sched_getaffinity")),
+    (signal, ("SIGHUP", "SIGKILL", "SIGSTOP", "SIGTSTP", "SIGQUIT", "SIGCONT", "pthread_sigmask")),
+    (socket, ("AF_UNIX",)),
+):
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+"""
+
+LOADS_ALL = """
+missing = []
+for name in ours():
+    try:
+        import_module(name)
+    except (ImportError, AttributeError) as error:
+        missing.append(f"{name}: {error}")
+assert not missing, "\\n".join(missing)
+"""
+
+NO_KEYS = """
+from importlib import util
+find = util.find_spec
+util.find_spec = lambda name, *rest: None if name == "termios" else find(name, *rest)
+from node.monitor.keys import Keys
+keys = Keys(print, print)
+keys.start()
+keys.close()
+assert not keys.reads
+"""
+
+
+@pytest.mark.parametrize("work", [LOADS_ALL, NO_KEYS], ids=["all modules", "keys"])
+def test_a_node_loads_without_the_modules_of_unix(work: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PRELUDE + work],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "wanted", "other"),
+    [
+        ("win32", "libp2p", "hivemind"),
+        ("linux", "hivemind", "libp2p"),
+        ("darwin", "hivemind", "libp2p"),
+    ],
+)
+def test_a_plain_installation_brings_the_transport_that_the_system_has(
+    system: str, wanted: str, other: str
+) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [Requirement(line) for line in project["dependencies"]]
+    here = {r.name for r in needed if not r.marker or r.marker.evaluate({"sys_platform": system})}
+    assert wanted in here
+    assert other not in here
+
+
+@pytest.mark.parametrize(("system", "transport"), [("win32", "libp2p"), ("darwin", "hivemind")])
+def test_the_default_transport_is_the_one_that_is_installed(system: str, transport: str) -> None:
+    told = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "import pydantic, node.config.kinds, sys\n"
+            f"sys.platform = {system!r}\n"
+            "from node.config.sections import NetworkSection\n"
+            "print(NetworkSection().transport)",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert told.stdout.strip() == transport, told.stderr
