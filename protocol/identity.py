@@ -21,6 +21,10 @@ from protocol.errors import BadKey, BadSignature
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 
+REMEMBERED = 1 << 14
+"""Keys that need not be checked or spelled again, more than a node has accounts of; each takes some
+300 bytes in each of the memories below."""
+
 # protobuf PrivateKey {Type = Ed25519 (1), Data = 64 bytes}, resp. PublicKey with 32 bytes, the
 # latter behind the head of an identity multihash of 36 bytes.
 _PRIVATE_HEAD = bytes.fromhex("08011240")
@@ -171,7 +175,7 @@ def verify(author: bytes, domain: bytes, message: bytes, signature: bytes) -> No
         raise BadSignature("the signature does not verify") from error
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(REMEMBERED)
 def check_key(author: bytes) -> None:
     """Returns if ``author`` is a canonical point on the curve, and not of small order.
 
@@ -191,11 +195,13 @@ def check_key(author: bytes) -> None:
         raise BadKey("public key is not on the curve")
 
 
+@lru_cache(REMEMBERED)
 def peer_id_of(author: bytes) -> str:
     """The libp2p PeerID of a public key: base58 of its identity multihash."""
     return base58.encode(_PEER_ID_HEAD + author)
 
 
+@lru_cache(REMEMBERED)
 def author_of(peer_id: str) -> bytes:
     """The public key inside an Ed25519 PeerID.
 
