@@ -33,6 +33,7 @@ from node.cli import (
     rollouts,
     runs,
     seed,
+    simulate,
     status,
     stop,
 )
@@ -73,6 +74,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("eval", evaluate.command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
     ("checkpoints", checkpoints.command, TyperCommand, "checkpoints --config my-node"),
     ("rollback", rollback.command, TyperCommand, "rollback --to best"),
+    ("simulate", simulate.command, TyperCommand, "simulate --nodes 100 --scenario growth"),
     ("export", export.command, TyperCommand, "export --out my-model"),
 )
 """Name, function, kind and example of each command."""

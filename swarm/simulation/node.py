@@ -1,0 +1,121 @@
+"""One member of a simulated swarm, with all that it stands on."""
+
+from __future__ import annotations
+
+import random
+from hashlib import sha256
+
+from protocol.identity import Identity
+from swarm.admission import Admission, Opener
+from swarm.assembly import assemble
+from swarm.collector import CollectorLimits
+from swarm.common.counters import Counters
+from swarm.experience import Experience
+from swarm.journal import MEMORY, Journal
+from swarm.outbox import Outbox
+from swarm.pool import Pool
+from swarm.pooled_group import GroupKey
+from swarm.simulation.accounts import AccountsInMemory
+from swarm.simulation.network import SimulatedNetwork, SimulatedTransport
+from swarm.simulation.settings import Agreed, Settings
+from swarm.simulation.stand_ins import JudgeStandIn, LearnerStandIn
+
+POOL_GROUPS = 256
+POOL_SECONDS = 3600.0
+UPLOAD_RATE = 8.0 * (1 << 20)
+
+
+class SimulatedNode:
+    """A real member, journal, pool and admission, between stand-ins for judge and learner.
+
+    Attributes:
+        transport: its end of the network, with what it spends.
+        joined: unix time at which it came, seconds.
+        phase: when within each turn it is its turn, in [0, 1).
+        first: unix time at which its pool had its first outside group; None while there is none.
+    """
+
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        agreed: Agreed,
+        opener: Opener,
+        settings: Settings,
+        number: int,
+    ) -> None:
+        name = f"{settings.seed}/{number}"
+        identity = Identity.from_seed(sha256(f"node/{name}".encode()).digest())
+        draw = random.Random(f"node/{name}")
+        clock, counters = network.clock, Counters()
+        self.author = identity.author
+        self.counters = counters
+        self.joined = 0.0
+        self.phase = draw.random()
+        self.first: float | None = None
+        self.transport = SimulatedTransport(network, identity.peer_id)
+        self._clock = clock
+        self._journal = journal = Journal(MEMORY, clock)
+        self._pool = pool = Pool(journal, POOL_GROUPS, POOL_SECONDS, clock, counters)
+        accounts = AccountsInMemory(journal, clock)
+        experience = Experience(journal, pool, Outbox(journal, counters), accounts)
+        self._learner = LearnerStandIn(
+            experience, settings.groups, agreed.manifest.max_groups_per_epoch
+        )
+        self._member = assemble(
+            self.transport,
+            identity,
+            agreed.signed,
+            Admission(
+                agreed.manifest,
+                agreed.swarm_id,
+                JudgeStandIn(),
+                experience.accounts,
+                journal,
+                clock,
+                counters,
+                threaded=False,
+                opener=opener,
+            ),
+            experience,
+            clock=clock,
+            counters=counters,
+            limits=CollectorLimits(settings.gossip_peers, settings.pulls),
+            upload_rate=UPLOAD_RATE,
+            secret=identity.author,
+            rng=draw,
+        )
+
+    async def join(self) -> None:
+        """Take part in the network."""
+        await self.transport.start()
+
+    async def leave(self) -> None:
+        """Go away for good, without a word."""
+        await self.transport.close()
+        self._journal.close()
+
+    def write(self, epoch: int) -> int:
+        """Write an epoch's groups, to be published with the next turn; how many they are."""
+        return self._learner.write(epoch)
+
+    async def turn(self) -> int:
+        """One turn of the member; how many outside groups its pool has got by it."""
+        before = self.pooled
+        await self._member.step()
+        got = self.pooled - before
+        if got and self.first is None:
+            self.first = self._clock.time()
+        return int(got)
+
+    def authors(self) -> int:
+        """How many authors' groups lie in the pool."""
+        return len({candidate.key.author for candidate in self._pool.fresh()})
+
+    def learn(self) -> list[GroupKey]:
+        """Use what lies in the pool; what that was."""
+        return self._learner.learn()
+
+    @property
+    def pooled(self) -> float:
+        """Outside groups that its pool ever got."""
+        return self.counters.snapshot().get("groups_pooled", 0.0)
