@@ -6,9 +6,10 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from protocol.announcement import Offer
@@ -132,7 +133,8 @@ class Collector:
         if not peers or self._gossip_epoch == self._directory.epoch:
             return
         self._gossip_epoch = self._directory.epoch
-        enough = len(self._candidates()) >= PLENTY * self._limits.pulls_per_epoch
+        plenty = PLENTY * self._limits.pulls_per_epoch
+        enough = sum(1 for _ in islice(self._pullable(), plenty)) >= plenty
         limit = FEW if enough else MAX_GOSSIP
         asked = self._whom_to_ask(peers)
         answers = await asyncio.gather(*(self._ask(peer, limit) for peer in asked))
@@ -198,10 +200,12 @@ class Collector:
 
     def _start_pulls(self) -> None:
         """Begin as many pulls as may be begun now, one from each author in a drawn order."""
-        candidates = self._candidates()
+        candidates = list(self._pullable())
         self._rng.shuffle(candidates)
         useful = self._directory.useful()
         for author, offer in candidates:
+            if self._allowance.spent:
+                break
             if self._accounts.banned(author) or not self._allowance.take(author, useful):
                 continue
             made = self._attempts.get((author, offer.content_id), 0)
@@ -209,16 +213,16 @@ class Collector:
             rate = MINIMUM_RATE if author in useful else STRANGERS_RATE
             self._pulling[author] = asyncio.create_task(self._pull(author, offer, rate))
 
-    def _candidates(self) -> list[tuple[bytes, Offer]]:
+    def _pullable(self) -> Iterator[tuple[bytes, Offer]]:
         """Authors that a pull could begin from now, with what it would ask for."""
-        return [
+        return (
             (known.author, offers[0])
             for known in self._directory.known()
             if known.author != self._directory.identity.author
             and known.author not in self._pulling
             and not self._silent.waits(known.author)
             and (offers := self._new(known.author, known.announcement.offers))
-        ]
+        )
 
     def _new(self, author: bytes, offers: Iterable[Offer]) -> list[Offer]:
         """Offers of an author that are worth a pull, the most informative first.

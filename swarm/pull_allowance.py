@@ -35,6 +35,11 @@ class PullAllowance:
         self._tries = TRIES * self._pulls
         self._served.clear()
 
+    @property
+    def spent(self) -> bool:
+        """Whether no pull from anybody may begin now."""
+        return self._left <= 0 or len(self._running) >= self._concurrent
+
     def take(self, author: bytes, useful: Collection[bytes]) -> bool:
         """Whether a pull from ``author`` may begin, which thereby does.
 
