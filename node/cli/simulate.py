@@ -56,7 +56,7 @@ def command(
     ] = 1,
     pulls: Annotated[
         int, typer.Option("--pulls", min=1, max=64, help="Frames a member pulls in an epoch.")
-    ] = 4,
+    ] = 2,
     quick: Annotated[
         bool, typer.Option("--quick", help="10 and 50 nodes, 6 epochs: some seconds.")
     ] = False,

@@ -11,11 +11,11 @@ from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
 from swarm.common.counters import Counters
 from swarm.experience import Experience
-from swarm.journal import MEMORY, Journal
 from swarm.outbox import Outbox
 from swarm.pool import Pool
 from swarm.pooled_group import GroupKey
 from swarm.simulation.accounts import AccountsInMemory
+from swarm.simulation.journal import JournalInMemory
 from swarm.simulation.network import SimulatedNetwork, SimulatedTransport
 from swarm.simulation.settings import Agreed, Settings
 from swarm.simulation.stand_ins import JudgeStandIn, LearnerStandIn
@@ -48,13 +48,12 @@ class SimulatedNode:
         draw = random.Random(f"node/{name}")
         clock, counters = network.clock, Counters()
         self.author = identity.author
-        self.counters = counters
         self.joined = 0.0
         self.phase = draw.random()
         self.first: float | None = None
         self.transport = SimulatedTransport(network, identity.peer_id)
         self._clock = clock
-        self._journal = journal = Journal(MEMORY, clock)
+        self._journal = journal = JournalInMemory(clock)
         self._pool = pool = Pool(journal, POOL_GROUPS, POOL_SECONDS, clock, counters)
         accounts = AccountsInMemory(journal, clock)
         experience = Experience(journal, pool, Outbox(journal, counters), accounts)
@@ -100,22 +99,12 @@ class SimulatedNode:
 
     async def turn(self) -> int:
         """One turn of the member; how many outside groups its pool has got by it."""
-        before = self.pooled
         await self._member.step()
-        got = self.pooled - before
+        got = len(self._pool.arrived())
         if got and self.first is None:
             self.first = self._clock.time()
-        return int(got)
-
-    def authors(self) -> int:
-        """How many authors' groups lie in the pool."""
-        return len({candidate.key.author for candidate in self._pool.fresh()})
+        return got
 
     def learn(self) -> list[GroupKey]:
         """Use what lies in the pool; what that was."""
         return self._learner.learn()
-
-    @property
-    def pooled(self) -> float:
-        """Outside groups that its pool ever got."""
-        return self.counters.snapshot().get("groups_pooled", 0.0)

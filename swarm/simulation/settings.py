@@ -35,7 +35,7 @@ class Settings:
     epochs: int = 20
     seed: int = 0
     turns: int = 1
-    pulls: int = 4
+    pulls: int = 2
     groups: int = 1
     connections: int = 32
     gossip_peers: int = 3

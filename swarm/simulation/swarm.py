@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from protocol.keys import epoch_of
 from swarm.admission import Opener
+from swarm.pooled_group import GroupKey
 from swarm.simulation.clock import SteppedClock
 from swarm.simulation.figures import PATIENCE, EpochFigures, Figures, Waits
 from swarm.simulation.ledger import Ledger
@@ -71,11 +72,10 @@ class SimulatedSwarm:
                     found.add(node.author)
                 if done % REPORTED == 0:
                     report(epoch, (turn + done / len(self._nodes)) / self._settings.turns)
-        authors = fmean(node.authors() for node in self._nodes)
-        crossed = sum([self._learn(node) for node in self._nodes])
+        used = {node.author: node.learn() for node in self._nodes}
         cpu_ms = 1000 * (time.process_time() - began)
         report(epoch, 1.0)
-        return self._figures(epoch, len(found), crossed, authors, cpu_ms)
+        return self._figures(epoch, len(found), used, cpu_ms)
 
     async def finish(self) -> Figures:
         """Let everybody leave.
@@ -128,16 +128,16 @@ class SimulatedSwarm:
         elif self._clock.time() - node.joined >= PATIENCE * EPOCH_SECONDS:
             self._never += 1
 
-    def _learn(self, node: SimulatedNode) -> bool:
-        """Have a node use its pool; whether anything was from the other half of a cut."""
-        used = node.learn()
-        self._ledger.use(used)
-        own = self._halves.get(node.author)
+    def _crosses(self, author: bytes, used: Iterable[GroupKey]) -> bool:
+        """Whether any of what an author used was from the other half of a cut."""
+        own = self._halves.get(author)
         return any(self._halves.get(key.author, own) != own for key in used)
 
     def _figures(
-        self, epoch: int, found: int, crossed: int, authors: float, cpu_ms: float
+        self, epoch: int, found: int, used: Mapping[bytes, Sequence[GroupKey]], cpu_ms: float
     ) -> EpochFigures:
+        for keys in used.values():
+            self._ledger.use(keys)
         nodes, count = [node.transport for node in self._nodes], len(self._nodes)
         tallies = [node.tally for node in nodes]
         routing = [self._network.routing[side] / max(1, self._on(side)) for side in (0, 1)]
@@ -152,8 +152,8 @@ class SimulatedSwarm:
             reads,
             max(loads) / fmean(loads),
             found / count,
-            crossed / count,
-            authors,
+            sum(self._crosses(author, keys) for author, keys in used.items()) / count,
+            fmean(len({key.author for key in keys}) for keys in used.values()),
             cpu_ms / count,
         )
 

@@ -16,7 +16,7 @@ from swarm.simulation.shared_memory import shared_openings
 from swarm.simulation.swarm import run
 from swarm.simulation.tally import Kind
 
-SMALL = Settings(nodes=12, epochs=6, turns=2)
+SMALL = Settings(nodes=12, epochs=6, turns=2, pulls=4)
 
 
 def simulated(scenario: str, **changes: int) -> Figures:
