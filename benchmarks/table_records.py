@@ -13,7 +13,7 @@ from protocol.keys import epoch_of, record_key, shard_of
 from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
 
 EPOCH_SECONDS = 86400.0
-SHARDS = 64
+DEPTH = 6
 LIFETIME_SECONDS = 36 * 3600.0
 
 
@@ -51,7 +51,6 @@ class Announcer:
             created=time.time(),
             catalogue=(EnvSpec("length", "plugin", "1", ("{}",), "{question}", "text"),),
             epoch_seconds=EPOCH_SECONDS,
-            shards=SHARDS,
         )
         self.signed = sign_manifest(manifest, founder)
         self._swarm = swarm_id(self.signed)
@@ -63,8 +62,8 @@ class Announcer:
         found: defaultdict[int, list[Identity]] = defaultdict(list)
         while any(len(found[number]) < size for number, size in enumerate(sizes)):
             author = Identity.generate()
-            found[shard_of(author.author, self._epoch, SHARDS)].append(author)
-        keys = [record_key(self._swarm, self._epoch, SHARDS, n) for n in range(len(sizes))]
+            found[shard_of(author.author, self._epoch, DEPTH)].append(author)
+        keys = [record_key(self._swarm, self._epoch, DEPTH, n) for n in range(len(sizes))]
         return [Shard(n, key, found[n][: sizes[n]]) for n, key in enumerate(keys)]
 
     def record(self, shard: Shard, author: Identity) -> tuple[bytes, float]:
@@ -74,5 +73,5 @@ class Announcer:
         offers = tuple(
             Offer(os.urandom(32), 20_000, 12, bytes(8), 7) for _ in range(2 + self._sequence % 2)
         )
-        told = Announcement(self._epoch, shard.number, self._sequence, 40, expiry, 0, offers)
+        told = Announcement(self._epoch, DEPTH, shard.number, self._sequence, 40, expiry, 0, offers)
         return sign_announcement(told, author, self._swarm), expiry

@@ -19,6 +19,7 @@ from swarm.collector import Admission, Collector, CollectorLimits
 from swarm.common.clock import Clock
 from swarm.common.clock_watch import ClockWatch
 from swarm.common.counters import Counters
+from swarm.density import Density
 from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.experience import Experience
@@ -128,6 +129,11 @@ class Member:
         self._watch = ClockWatch(clock, counters)
         pause = directory.manifest.epoch_seconds
         self._acquaintance = Acquaintance(transport, exchange, directory.swarm_id, clock, pause)
+
+    @property
+    def density(self) -> Density:
+        """What this node takes for the size of its swarm."""
+        return self._directory.shards.density
 
     @property
     def failure(self) -> Exception | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import struct
+from collections.abc import Sequence
 
 from node.conformance.case import Broken, Case, Untried, require
 from node.conformance.peer import Peer
@@ -16,6 +17,7 @@ from protocol.identity import author_of
 from protocol.manifest import swarm_id
 from protocol.messages import (
     CONTENT_ID_BYTES,
+    DIGEST_BYTES,
     GOSSIP_STREAM,
     MANIFEST_STREAM,
     MAX_GOSSIP,
@@ -25,6 +27,7 @@ from protocol.messages import (
     PullStatus,
     decode_gossip_response,
     decode_pull_response,
+    record_digest,
 )
 from swarm.transport.transport import PeerUnreachable, TransportError
 
@@ -107,8 +110,9 @@ async def _odd_content_ids(peer: Peer) -> None:
         require(refused, f"it answered a request of {size} bytes")
 
 
-async def _gossip(peer: Peer, after: int, limit: int) -> list[bytes]:
-    request = encode({"after": after, "limit": limit})
+async def _gossip(peer: Peer, after: int, limit: int, known: Sequence[bytes] = ()) -> list[bytes]:
+    digests = b"".join(sorted({record_digest(record) for record in known}))
+    request = encode({"after": after, "limit": limit, "known": digests})
     answer = await peer.ask(GOSSIP_STREAM, request, MAX_GOSSIP_RESPONSE_BYTES)
     try:
         return decode_gossip_response(answer, limit)
@@ -146,18 +150,30 @@ async def _gossip_of_later_epochs(peer: Peer) -> None:
         require(announcement.epoch > newest, f"asked for more than {newest}: {announcement.epoch}")
 
 
+async def _gossip_of_what_is_new(peer: Peer) -> None:
+    told = await _gossip(peer, 0, MAX_GOSSIP)
+    if not told:
+        raise Untried("it knows no announcement yet")
+    again = await _gossip(peer, 0, MAX_GOSSIP, told)
+    require(not set(told) & set(again), "it gives a record that the request says is known")
+
+
 MALFORMED: dict[str, bytes] = {
-    "a limit of 0": encode({"after": 0, "limit": 0}),
-    "a limit of 257": encode({"after": 0, "limit": MAX_GOSSIP + 1}),
-    "a negative epoch": encode({"after": -1, "limit": 1}),
-    "its fields in another order": encode({"limit": 1, "after": 0}),
-    "another field": encode({"after": 0, "limit": 1, "more": 1}),
-    "a field missing": encode({"after": 0}),
-    "a number in a longer form": encode({"after": 0})[:-1].replace(b"\x81", b"\x82", 1)
+    "a limit of 0": encode({"after": 0, "limit": 0, "known": b""}),
+    "a limit of 257": encode({"after": 0, "limit": MAX_GOSSIP + 1, "known": b""}),
+    "a negative epoch": encode({"after": -1, "limit": 1, "known": b""}),
+    "its fields in another order": encode({"limit": 1, "after": 0, "known": b""}),
+    "another field": encode({"after": 0, "limit": 1, "known": b"", "more": 1}),
+    "a field missing, as in version 1": encode({"after": 0, "limit": 1}),
+    "half a digest": encode({"after": 0, "limit": 1, "known": b"\0"}),
+    "a digest twice": encode({"after": 0, "limit": 1, "known": bytes(2 * DIGEST_BYTES)}),
+    "a number in a longer form": encode({"after": 0})[:-1].replace(b"\x81", b"\x83", 1)
     + b"\xcc\x00"
     + encode("limit")
-    + b"\x01",
-    "a byte behind it": encode({"after": 0, "limit": 1}) + b"\0",
+    + b"\x01"
+    + encode("known")
+    + encode(b""),
+    "a byte behind it": encode({"after": 0, "limit": 1, "known": b""}) + b"\0",
     "more bytes than are allowed": bytes(MAX_GOSSIP_REQUEST_BYTES + 1),
     "nothing": b"",
 }
@@ -206,6 +222,7 @@ CASES = (
     Case(11, "gossips announcements that hold", _true_gossip),
     Case(11, "gossips no more records than it is asked for", _limited_gossip),
     Case(11, "gossips later epochs than the one it is told", _gossip_of_later_epochs),
+    Case(11, "gossips nothing that it is told is known", _gossip_of_what_is_new),
     Case(11, "refuses malformed requests for gossip", _malformed_gossip),
     Case(8, "offers frames that are as it says", _own_frames),
     Case(11, "still answers after all of this", _still_there),

@@ -33,7 +33,7 @@ def _worst(figures: Figures) -> str:
 
 
 ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
-    ("shards", lambda f: str(f.shards)),
+    ("depth of announcements", lambda f: _decimals(f.depth)),
     *((f"RPCs to {name}", lambda f, k=kind: _decimals(f.rpcs(k))) for kind, name in WHERE.items()),
     *(
         (f"KB of {name}", lambda f, k=kind: _decimals(f.bytes(k) / 1000))
@@ -106,6 +106,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
         "key_reads": figures.key_reads,
         "busiest": figures.busiest,
         "authors": figures.authors,
+        "depth": figures.depth,
         "least_found": figures.least_found,
         "mended": figures.mended,
         "cpu_ms": figures.cpu_ms,

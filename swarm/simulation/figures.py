@@ -31,6 +31,7 @@ class EpochFigures:
         found: part of the nodes whose pool got an outside group.
         crossed: part of the nodes that used a group from the other half of a cut.
         authors: in a pool before it is learned from.
+        depth: at which nodes take announcements to stand.
         cpu_ms: of this process, for each node.
     """
 
@@ -44,6 +45,7 @@ class EpochFigures:
     found: float
     crossed: float
     authors: float
+    depth: float
     cpu_ms: float
 
 
@@ -72,7 +74,6 @@ class Figures:
 
     Attributes:
         scenario: its name.
-        shards: of the swarm.
         epochs: one by one.
         waits: until the first outside group.
         taken: part of the published groups that another node's learner used, those of the last
@@ -81,7 +82,6 @@ class Figures:
 
     scenario: str
     settings: Settings
-    shards: int
     epochs: tuple[EpochFigures, ...]
     waits: Waits
     taken: float | None
@@ -118,6 +118,11 @@ class Figures:
     def authors(self) -> float:
         """In a pool, mean over nodes and epochs."""
         return fmean(epoch.authors for epoch in self.counted)
+
+    @property
+    def depth(self) -> float:
+        """At which nodes took announcements to stand in the last epoch."""
+        return self.epochs[-1].depth
 
     @property
     def mended(self) -> int | None:

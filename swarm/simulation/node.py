@@ -84,6 +84,11 @@ class SimulatedNode:
             rng=draw,
         )
 
+    @property
+    def depth(self) -> float:
+        """At which it takes announcements to stand."""
+        return self._member.density.depth
+
     async def join(self) -> None:
         """Take part in the network."""
         await self.transport.start()

@@ -11,7 +11,6 @@ from swarm.simulation.stand_ins import FAMILY
 START = 1_700_000_040.0
 """Unix time at which an epoch begins."""
 EPOCH_SECONDS = 60.0
-NODES_PER_SHARD = 32
 FOUNDER = Identity.from_seed(b"founder of a simulated swarm".ljust(32))
 
 
@@ -58,7 +57,6 @@ def agreed(nodes: int) -> Agreed:
         created=START,
         catalogue=(FAMILY,),
         epoch_seconds=EPOCH_SECONDS,
-        shards=1 << max(0, (-(-nodes // NODES_PER_SHARD) - 1).bit_length()),
     )
     signed = sign_manifest(manifest, FOUNDER)
     return Agreed(open_manifest(signed), signed, swarm_id(signed))

@@ -87,9 +87,8 @@ class SimulatedSwarm:
             await self._leave(node)
         self._nodes.clear()
         waits = Waits.of(self._waits, self._never)
-        shards = self._agreed.manifest.shards
         name = self._scenario.name
-        return Figures(name, self._settings, shards, (), waits, self._ledger.taken())
+        return Figures(name, self._settings, (), waits, self._ledger.taken())
 
     def _due(self, epoch: int, turn: int, node: SimulatedNode) -> float:
         """Unix time of a node's turn."""
@@ -154,6 +153,7 @@ class SimulatedSwarm:
             found / count,
             sum(self._crosses(author, keys) for author, keys in used.items()) / count,
             fmean(len({key.author for key in keys}) for keys in used.values()),
+            fmean(node.depth for node in self._nodes),
             cpu_ms / count,
         )
 

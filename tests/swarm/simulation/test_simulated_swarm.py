@@ -8,10 +8,11 @@ from itertools import pairwise
 import pytest
 
 from protocol import announcement
+from protocol.keys import depth_for
 from swarm import directory
 from swarm.simulation.figures import Figures
 from swarm.simulation.scenario import SCENARIOS
-from swarm.simulation.settings import Settings, agreed
+from swarm.simulation.settings import Settings
 from swarm.simulation.shared_memory import shared_openings
 from swarm.simulation.swarm import run
 from swarm.simulation.tally import Kind
@@ -86,9 +87,9 @@ def test_lost_messages_are_lost_to_somebody() -> None:
     assert lossy.waits.never == 0
 
 
-def test_a_swarm_has_a_shard_for_32_nodes() -> None:
-    shards = {nodes: agreed(nodes).manifest.shards for nodes in (2, 32, 33, 64, 65, 10_000)}
-    assert shards == {2: 1, 32: 1, 33: 2, 64: 2, 65: 4, 10_000: 512}
+def test_announcements_stand_as_deep_as_suits_the_size() -> None:
+    for nodes in (10, 60):
+        assert simulated("steady", nodes=nodes).depth == pytest.approx(depth_for(nodes), abs=0.4)
 
 
 def test_what_nodes_remember_together_is_forgotten_behind_the_simulation() -> None:
