@@ -53,20 +53,26 @@ async def found_nearby(
         log.info("looked for swarms on the local network for %g s", patience)
     if len(found) == 1:
         return next(iter(found.values()))
-    if not found:
-        raise NodeError(
-            f"no member of {f'a swarm {wanted}…' if wanted else 'any swarm'} was found on the "
-            "local network within seconds",
-            f"{patience:g}",
-            "Have a member there run with --lan, or name one with --peers; to begin a swarm here: "
-            "swarm-node init, swarm-node found --name NAME, then the same command.",
-        )
+    raise _several(found, wanted) if found else _none(wanted, patience)
+
+
+def _none(wanted: str, patience: float) -> NodeError:
+    swarm = f"a swarm {wanted}…" if wanted else "any swarm"
+    return NodeError(
+        f"no member of {swarm} was found on the local network within seconds",
+        f"{patience:g}",
+        "Have a member there run with --lan, or name one with --peers; to begin a swarm here: "
+        "swarm-node init, swarm-node found --name NAME, then the same command.",
+    )
+
+
+def _several(found: Found, wanted: str) -> ConfigError:
     choices = [f"{each} (at {where})" for each, (_, where) in list(found.items())[:NAMED]]
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    raise ConfigError(
+    return ConfigError(
         "network.swarm",
         wanted,
-        f"Several swarms are on the local network; name one with --swarm ID: "
+        "Several swarms are on the local network; name one with --swarm ID: "
         f"{', '.join(choices)}{more}.",
     )
 

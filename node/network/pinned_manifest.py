@@ -43,11 +43,9 @@ async def pinned_manifest(
     """The signed manifest of this node's swarm, and what was done to get it.
 
     A manifest in the run folder stays for good, whatever peers hand out; those that are in another
-    swarm are named. Without one the first peer that answers hands over its own, without peers a
-    member on the local network, and without either the node founds a swarm of the tiny catalogue.
-
-    Args:
-        lan: what looks around on the local network, where that is wanted.
+    swarm are named. Without one the first peer that answers hands over its own, or, where ``lan``
+    looks around and none is named, a member nearby; without either the node founds a swarm of the
+    tiny catalogue.
 
     Raises:
         NodeError: no peer answered, or the folder's manifest is damaged.
@@ -59,14 +57,8 @@ async def pinned_manifest(
     if pinned:
         signed = folder.manifest.read_bytes()
         source = str(folder.manifest)
-    elif config.network.peers or lan:
-        signed, source = await handed_over(config, transport, config.network.swarm, lan)
-        if not config.network.peers:
-            notes = (f"found this swarm on the local network, at {source}",)
     else:
-        signed = found_swarm(identity, name=config.node.name)
-        source = "this node"
-        notes = ("there are no peers and no manifest: founded a swarm of the tiny catalogue",)
+        signed, source, notes = await _first_manifest(config, identity, transport, lan)
     checked_manifest(signed, source)
     found = swarm_id(signed).hex()
     _check_wanted(found, config.network.swarm, source)
@@ -76,6 +68,19 @@ async def pinned_manifest(
         write_atomic(folder.manifest, signed)
         log.info("pinned the manifest of swarm %s from %s", found, source)
     return signed, notes
+
+
+async def _first_manifest(
+    config: Config, identity: Identity, transport: Transport, lan: Discovery | None
+) -> tuple[bytes, str, tuple[str, ...]]:
+    """What a node without a manifest gets, from where, and what is to be said of it."""
+    if not config.network.peers and lan is None:
+        signed = found_swarm(identity, name=config.node.name)
+        note = "there are no peers and no manifest: founded a swarm of the tiny catalogue"
+        return signed, "this node", (note,)
+    signed, source = await handed_over(config, transport, config.network.swarm, lan)
+    nearby = f"found this swarm on the local network, at {source}"
+    return signed, source, () if config.network.peers else (nearby,)
 
 
 def checked_manifest(signed: bytes, source: str) -> Manifest:

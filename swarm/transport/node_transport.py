@@ -96,9 +96,7 @@ class NodeTransport:
             self._supervisor, self._ask_back, self._counters, relays=self.relays
         )
         self._finds_out = relay
-        back = DialBack(
-            self._connections, lambda: relay and self._reachability.relays, self._guests.clock
-        )
+        back = DialBack(self._connections, self._relays_for_others, self._guests.clock)
         self.handle(DIAL_BACK_STREAM, back, LIMITS)
 
     @property
@@ -218,6 +216,9 @@ class NodeTransport:
                 writer.close()
         self._bytes_in += len(answer)
         return answer
+
+    def _relays_for_others(self) -> bool:
+        return self._finds_out and self._reachability.relays
 
     async def _connections(self, peer: str) -> tuple[str, ...]:
         return await self._supervisor.node.seen_at(peer)
