@@ -5,10 +5,20 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from swarm.common.clock import Clock
 from swarm.journal import MEMORY, Journal
+from swarm.schema import bring_up_to_date
+
+
+@cache
+def _template() -> sqlite3.Connection:
+    """A new journal's tables."""
+    connection = sqlite3.connect(MEMORY)
+    bring_up_to_date(connection, 0)
+    return connection
 
 
 class JournalInMemory(Journal):
@@ -19,6 +29,10 @@ class JournalInMemory(Journal):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(MEMORY, clock)
+
+    def _prepare(self) -> None:
+        """Begin with the tables of another new journal: to copy them takes a tenth of the time."""
+        _template().backup(self._connection)
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:

@@ -1,4 +1,4 @@
-"""Accounts in memory say of every author what those in the journal say."""
+"""Accounts and journals in memory say what those of a real node say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from swarm.accounts import Accounts
 from swarm.journal import MEMORY, Journal
 from swarm.simulation.accounts import AccountsInMemory
 from swarm.simulation.clock import SteppedClock
+from swarm.simulation.journal import JournalInMemory
 
 ALICE, LARRY, NOBODY = b"a" * 32, b"l" * 32, b"n" * 32
 
@@ -35,3 +36,13 @@ def test_whatever_happens_both_kinds_of_accounts_tell_the_same() -> None:
     assert held.standings() == kept.standings()
     assert held.tried() == kept.tried()
     assert [account.author for account in held.snapshot()] == [ALICE, LARRY]
+
+
+def test_a_journal_in_memory_hands_out_the_numbers_of_any_journal() -> None:
+    clock = SteppedClock(1_700_000_000.0)
+    for journal in (Journal(MEMORY, clock), JournalInMemory(clock), JournalInMemory(clock)):
+        assert [journal.next_sequence() for _ in range(2)] == [1_700_000_000_000, 1_700_000_000_001]
+        assert journal.next_indexes(7, 2, 3) == range(2)
+        assert journal.next_indexes(7, 2, 3) == range(2, 3)
+        assert journal.restored_at is None
+        journal.close()
