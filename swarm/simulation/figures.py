@@ -77,7 +77,7 @@ class Figures:
         epochs: one by one.
         waits: until the first outside group.
         taken: part of the published groups that another node's learner used, those of the last
-            two epochs left out; None where that leaves none.
+            four epochs, which are still on offer, left out; None where that leaves none.
     """
 
     scenario: str

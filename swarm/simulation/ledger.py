@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from protocol.limits import MAX_OFFERS
 from swarm.pooled_group import GroupKey
 
-YOUNG = 2
-"""Epochs whose groups had too little time to be taken when the simulation ends."""
+YOUNG = MAX_OFFERS
+"""Epochs whose groups are still on offer when the simulation ends, with a frame an epoch."""
 
 
 class Ledger:

@@ -9,6 +9,7 @@ from protocol.identity import Identity
 from swarm.admission import Admission, Opener
 from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
+from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.experience import Experience
 from swarm.outbox import Outbox
@@ -43,13 +44,12 @@ class SimulatedNode:
         settings: Settings,
         number: int,
     ) -> None:
-        name = f"{settings.seed}/{number}"
-        identity = Identity.from_seed(sha256(f"node/{name}".encode()).digest())
-        draw = random.Random(f"node/{name}")
+        name = f"node/{settings.seed}/{number}"
+        identity = Identity.from_seed(sha256(name.encode()).digest())
         clock, counters = network.clock, Counters()
         self.author = identity.author
         self.joined = 0.0
-        self.phase = draw.random()
+        self.phase = random.Random(f"phase/{name}").random()
         self.first: float | None = None
         self.transport = SimulatedTransport(network, identity.peer_id)
         self._clock = clock
@@ -57,31 +57,20 @@ class SimulatedNode:
         self._pool = pool = Pool(journal, POOL_GROUPS, POOL_SECONDS, clock, counters)
         accounts = AccountsInMemory(journal, clock)
         experience = Experience(journal, pool, Outbox(journal, counters), accounts)
-        self._learner = LearnerStandIn(
-            experience, settings.groups, agreed.manifest.max_groups_per_epoch
-        )
+        most = agreed.manifest.max_groups_per_epoch
+        self._learner = LearnerStandIn(experience, settings.groups, most)
         self._member = assemble(
             self.transport,
             identity,
             agreed.signed,
-            Admission(
-                agreed.manifest,
-                agreed.swarm_id,
-                JudgeStandIn(),
-                experience.accounts,
-                journal,
-                clock,
-                counters,
-                threaded=False,
-                opener=opener,
-            ),
+            _admission(experience, agreed, opener, clock, counters),
             experience,
             clock=clock,
             counters=counters,
             limits=CollectorLimits(settings.gossip_peers, settings.pulls),
             upload_rate=UPLOAD_RATE,
             secret=identity.author,
-            rng=draw,
+            rng=random.Random(name),
         )
 
     @property
@@ -113,3 +102,20 @@ class SimulatedNode:
     def learn(self) -> list[GroupKey]:
         """Use what lies in the pool; what that was."""
         return self._learner.learn()
+
+
+def _admission(
+    experience: Experience, agreed: Agreed, opener: Opener, clock: Clock, counters: Counters
+) -> Admission:
+    """A real gate, but for the judge behind it."""
+    return Admission(
+        agreed.manifest,
+        agreed.swarm_id,
+        JudgeStandIn(),
+        experience.accounts,
+        experience.journal,
+        clock,
+        counters,
+        threaded=False,
+        opener=opener,
+    )

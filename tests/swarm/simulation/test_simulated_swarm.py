@@ -31,10 +31,10 @@ def told(figures: Figures) -> list[object]:
 
 
 def test_everybody_in_a_steady_swarm_soon_has_groups_of_others() -> None:
-    figures = simulated("steady")
+    figures = simulated("steady", epochs=9)
     assert figures.waits.never == 0 and figures.waits.worst <= 1.0
     assert figures.least_found == 1.0
-    assert figures.taken > 0.9
+    assert 0.5 < figures.taken <= 1.0
     assert 1.0 <= figures.authors <= SMALL.pulls
     assert figures.rpcs(Kind.FRAMES) == SMALL.pulls
     assert figures.key_records == 12 and figures.key_reads == 2 * 12
