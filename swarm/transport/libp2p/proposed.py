@@ -49,13 +49,19 @@ class Proposed:
         try:
             with trio.fail_after(NEGOTIATION_SECONDS):
                 await agreed(self._source.read, self._protocol)
-        except (trio.TooSlowError, EOFError, ValueError) as error:
+        except (trio.TooSlowError, EOFError, ConnectionError, ValueError) as error:
             raise ConnectionError(f"no stream: {error or 'no answer'}") from error
         self._agreed = True
         return self._source.rest or await self._stream.read(most)
 
     async def write(self, data: bytes) -> None:
-        await self._stream.write(data)
+        """As of a stream; who does not speak the protocol may end it before saying so."""
+        try:
+            await self._stream.write(data)
+        except ConnectionError as error:
+            if self._agreed:
+                raise
+            raise ConnectionError(f"no stream: {error}") from error
 
     async def close(self) -> None:
         await self._stream.close()
