@@ -18,6 +18,7 @@ from protocol.identity import author_of
 from protocol.messages import MAX_GOSSIP
 from swarm.accounts import Accounts
 from swarm.common.backoff import Backoff
+from swarm.common.bounded import lot
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.known_peers import KNOWN
@@ -115,6 +116,7 @@ class Collector:
         self._pull_epoch = -1
         # So that a choice among peers leaves the order of authors as it is.
         self._spare = copy(rng)
+        self._secret = copy(rng).randbytes(16)
         self._attempts: OrderedDict[tuple[bytes, bytes], int] = OrderedDict()
         self._pulling: dict[bytes, asyncio.Task[None]] = {}
         self._allowance = PullAllowance(limits.pulls_per_epoch, limits.concurrent_pulls)
@@ -227,6 +229,8 @@ class Collector:
     def _new(self, author: bytes, offers: Iterable[Offer]) -> list[Offer]:
         """Offers of an author that are worth a pull, the most informative first.
 
+        Of equals each node has an order of its own, or all would pull the same and leave the rest.
+
         What became of the same frame at another author does not count: whoever announces somebody
         else's frame would keep it from everybody.
 
@@ -239,7 +243,9 @@ class Collector:
             if (offer.informative or self._limits.uninformative)
             and self._attempts.get((author, offer.content_id), 0) < ATTEMPTS
         ]
-        return sorted(fresh, key=lambda offer: (-offer.informative, offer.content_id))
+        return sorted(
+            fresh, key=lambda offer: (-offer.informative, lot(self._secret, offer.content_id))
+        )
 
     async def _pull(self, author: bytes, offer: Offer, minimum_rate: float) -> None:
         delivered = False

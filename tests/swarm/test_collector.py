@@ -143,6 +143,21 @@ def test_of_an_authors_frames_the_most_informative_comes_first() -> None:
     run(scenario)
 
 
+def test_of_frames_that_teach_alike_readers_take_different_ones_first() -> None:
+    first: set[int] = set()
+
+    async def scenario(parts: Parts) -> None:
+        ben = await parts.author("ben")
+        offers = [ben.offer(number) for number in range(4)]
+        ben.announce(*offers)
+        await parts.turn()
+        first.add([offer.content_id for offer in offers].index(ben.asked[0]))
+
+    for seed in range(16):
+        run(scenario, CollectorLimits(pulls_per_epoch=1), seed)
+    assert len(first) >= 3
+
+
 def test_who_asks_for_them_gets_frames_that_can_teach_nothing_too() -> None:
     async def scenario(parts: Parts) -> None:
         cleo = await parts.author("cleo")
