@@ -61,9 +61,12 @@ class Density:
         return median(self._counts) if self._counts else 0.0
 
     def depths(self) -> tuple[int, ...]:
-        """The whole depths at which authors are to be found: one, or the two around ``depth``."""
-        low, high = math.floor(self.depth), math.ceil(self.depth)
-        return (low,) if low == high else (low, high)
+        """The whole depths at which authors are to be found: 0 alone, or the two around ``depth``.
+
+        Two where ``depth`` is a whole number as well, for others count a few more or fewer.
+        """
+        low = math.floor(self.depth)
+        return (low, low + 1) if 0.0 < self.depth < MAX_DEPTH else (low,)
 
     def count(self, paths: Collection[Path]) -> None:
         """Take in what was found along the paths of an epoch at :meth:`depths`.
