@@ -144,6 +144,7 @@ def test_mallory_lists_the_asker_and_a_crowd_as_neighbours_and_records_are_still
     tmp_path: Path, caplog: pytest.LogCaptureFixture, crowd: int
 ) -> None:
     from hivemind.dht.routing import DHTID
+    from hivemind.p2p import PeerID
     from hivemind.proto import dht_pb2
 
     async def scenario() -> None:
@@ -153,16 +154,15 @@ def test_mallory_lists_the_asker_and_a_crowd_as_neighbours_and_records_are_still
         bad = await mallory(tmp_path, first.addresses()[0])
         asked = []
         nobody = Identity.from_seed(b"nobody is listening under this!!")
+        us = PeerID.from_base58(first.peer_id).to_bytes()
+        nodes = [DHTID.generate().to_bytes() for _ in range(crowd)]
+        peers = [us, us, *[PeerID.from_base58(nobody.peer_id).to_bytes()] * crowd]
 
         async def raw(data: bytes, remote: object) -> bytes:
             request = dht_pb2.FindRequest.FromString(data)
             asked.append(request)
-            us = PeerID.from_base58(first.peer_id).to_bytes()
-            nodes, peers = [request.peer.node_id, bytes(20)], [us, us]
-            for _ in range(crowd):
-                nodes.append(DHTID.generate().to_bytes())
-                peers.append(PeerID.from_base58(nobody.peer_id).to_bytes())
-            result = dht_pb2.FindResult(nearest_node_ids=nodes, nearest_peer_ids=peers)
+            listed = [request.peer.node_id, bytes(20), *nodes]
+            result = dht_pb2.FindResult(nearest_node_ids=listed, nearest_peer_ids=peers)
             results = [result] * len(request.keys)
             info = bad.dht.protocol.node_info
             return dht_pb2.FindResponse(results=results, peer=info).SerializeToString()
@@ -177,8 +177,6 @@ def test_mallory_lists_the_asker_and_a_crowd_as_neighbours_and_records_are_still
             assert "failed" not in caplog.text
         finally:
             await asyncio.gather(first.close(), second.close(), bad.stop())
-
-    from hivemind.p2p import PeerID
 
     asyncio.run(scenario())
 
