@@ -143,6 +143,7 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Pa
         "gossips announcements that hold",
         "gossips no more records than it is asked for",
         "gossips later epochs than the one it is told",
+        "gossips nothing that it is told is known",
         "refuses malformed requests for gossip",
         "offers frames that are as it says",
     }
