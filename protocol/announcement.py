@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -75,6 +76,10 @@ class Announcement:
     expiry: float
     nonce: int
     offers: tuple[Offer, ...]
+
+
+Opener = Callable[[bytes, bytes, Manifest], tuple[bytes, Announcement]]
+"""(record, swarm id, manifest) -> author and announcement, as :func:`open_announcement`."""
 
 
 def offer_of(frame: bytes, batch: Batch, manifest: Manifest) -> Offer:
@@ -160,6 +165,7 @@ def check_record(
     now: float,
     swarm_id: bytes,
     manifest: Manifest,
+    opener: Opener = open_announcement,
 ) -> tuple[bytes, Announcement]:
     """All that a DHT validator asks of a record before it stores or returns it.
 
@@ -169,11 +175,12 @@ def check_record(
         value: the signed announcement.
         expiry: the record's expiration; must be the signed one, or anybody could prolong it.
         now: unix seconds.
+        opener: :func:`open_announcement`, or what remembers its results.
 
     Raises:
         ProtocolError
     """
-    author, announcement = open_announcement(value, swarm_id, manifest)
+    author, announcement = opener(value, swarm_id, manifest)
     if subkey != author:
         raise WrongShard("the record stands under another author's subkey")
     where = record_key(swarm_id, announcement.epoch, announcement.depth, announcement.shard)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from protocol.announcement import Opener, open_announcement
 from protocol.identity import Identity
 from swarm.collector import Admission, CollectorLimits
 from swarm.common.clock import Clock
@@ -29,6 +30,7 @@ def assemble(
     upload_rate: float,
     secret: bytes,
     rng: random.Random | None = None,
+    opener: Opener = open_announcement,
 ) -> Member:
     """A member whose handlers and record check are installed in ``transport``.
 
@@ -38,10 +40,12 @@ def assemble(
         signed: the swarm's manifest; it has been verified.
         limits, rng: see :class:`swarm.collector.Collector`.
         upload_rate: see :class:`swarm.exchange.Exchange`.
-        secret: see :class:`swarm.directory.Directory`.
+        secret, opener: see :class:`swarm.directory.Directory`.
     """
     accounts, outbox = experience.accounts, experience.outbox
-    directory = Directory(transport, identity, signed, clock, secret, counters, accounts.standing)
+    directory = Directory(
+        transport, identity, signed, clock, secret, counters, accounts.standing, opener
+    )
     transport.use_validator(directory.check)
     transport.use_standing(OwnFirst(identity.author, accounts))
     exchange = Exchange(

@@ -13,6 +13,7 @@ from protocol.admission_rule import ProofOfWork, find_nonce
 from protocol.announcement import (
     Announcement,
     Offer,
+    Opener,
     check_clock,
     open_announcement,
     sign_announcement,
@@ -60,6 +61,7 @@ class Directory:
         secret: local bytes that make the shards read here, and whom this node remembers of too
             many, unpredictable to others.
         standing: who is known to be useful.
+        opener: see :class:`swarm.transport.record_rule.RecordRule`.
 
     Attributes:
         check: which records the hash table may hold.
@@ -75,9 +77,10 @@ class Directory:
         secret: bytes,
         counters: Counters,
         standing: Standing,
+        opener: Opener = open_announcement,
     ) -> None:
         self.identity = identity
-        self.check = RecordRule(signed, clock, counters)
+        self.check = RecordRule(signed, clock, counters, opener)
         self.manifest = self.check.manifest
         self.swarm_id = self.check.swarm_id
         self._transport = transport
@@ -150,7 +153,7 @@ class Directory:
             present = self._known.get(author)
             if present is not None and present.record == record:
                 return None
-            author, announcement = open_announcement(record, self.swarm_id, self.manifest)
+            author, announcement = self.check.opened(record)
             check_clock(announcement, self.manifest, self._clock.time())
         except ProtocolError as error:
             self.check.refused(error.code)

@@ -6,7 +6,7 @@ import random
 from hashlib import sha256
 
 from protocol.identity import Identity
-from swarm.admission import Admission, Opener
+from swarm.admission import Admission
 from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
 from swarm.common.clock import Clock
@@ -19,6 +19,7 @@ from swarm.simulation.accounts import AccountsInMemory
 from swarm.simulation.journal import JournalInMemory
 from swarm.simulation.network import SimulatedNetwork, SimulatedTransport
 from swarm.simulation.settings import Agreed, Settings
+from swarm.simulation.shared_memory import Openings
 from swarm.simulation.stand_ins import JudgeStandIn, LearnerStandIn
 
 POOL_GROUPS = 256
@@ -40,7 +41,7 @@ class SimulatedNode:
         self,
         network: SimulatedNetwork,
         agreed: Agreed,
-        opener: Opener,
+        openings: Openings,
         settings: Settings,
         number: int,
     ) -> None:
@@ -63,7 +64,7 @@ class SimulatedNode:
             self.transport,
             identity,
             agreed.signed,
-            _admission(experience, agreed, opener, clock, counters),
+            _admission(experience, agreed, openings, clock, counters),
             experience,
             clock=clock,
             counters=counters,
@@ -71,6 +72,7 @@ class SimulatedNode:
             upload_rate=UPLOAD_RATE,
             secret=identity.author,
             rng=random.Random(name),
+            opener=openings.record,
         )
 
     @property
@@ -105,7 +107,7 @@ class SimulatedNode:
 
 
 def _admission(
-    experience: Experience, agreed: Agreed, opener: Opener, clock: Clock, counters: Counters
+    experience: Experience, agreed: Agreed, openings: Openings, clock: Clock, counters: Counters
 ) -> Admission:
     """A real gate, but for the judge behind it."""
     return Admission(
@@ -117,5 +119,5 @@ def _admission(
         clock,
         counters,
         threaded=False,
-        opener=opener,
+        opener=openings.frame,
     )

@@ -10,7 +10,6 @@ from dataclasses import replace
 from statistics import fmean
 
 from protocol.keys import epoch_of
-from swarm.admission import Opener
 from swarm.pooled_group import GroupKey
 from swarm.simulation.clock import SteppedClock
 from swarm.simulation.figures import PATIENCE, EpochFigures, Figures, Waits
@@ -19,7 +18,7 @@ from swarm.simulation.network import SimulatedNetwork
 from swarm.simulation.node import SimulatedNode
 from swarm.simulation.scenario import Scenario
 from swarm.simulation.settings import EPOCH_SECONDS, START, Settings, agreed
-from swarm.simulation.shared_memory import no_collection, shared_openings
+from swarm.simulation.shared_memory import Openings, no_collection
 from swarm.simulation.tally import Kind
 
 REMEMBERED_EPOCHS = 4
@@ -37,13 +36,13 @@ class SimulatedSwarm:
     """All nodes on one clock and one network.
 
     Args:
-        opener: opens frames.
+        openings: what all nodes remember together.
     """
 
-    def __init__(self, settings: Settings, scenario: Scenario, opener: Opener) -> None:
+    def __init__(self, settings: Settings, scenario: Scenario, openings: Openings) -> None:
         self._settings = settings
         self._scenario = scenario
-        self._opener = opener
+        self._openings = openings
         self._agreed = agreed(settings.nodes)
         self._clock = SteppedClock(START)
         self._network = SimulatedNetwork(
@@ -113,7 +112,7 @@ class SimulatedSwarm:
 
     async def _come(self, epoch: int) -> None:
         node = SimulatedNode(
-            self._network, self._agreed, self._opener, self._settings, self._number
+            self._network, self._agreed, self._openings, self._settings, self._number
         )
         node.joined = self._due(epoch, 0, node)
         self._number += 1
@@ -170,8 +169,8 @@ async def simulate(settings: Settings, scenario: Scenario, report: Report) -> Fi
         report: told how far it is.
     """
     remembered = REMEMBERED_EPOCHS * settings.nodes
-    with shared_openings(remembered) as opener, no_collection():
-        swarm = SimulatedSwarm(settings, scenario, opener)
+    with no_collection():
+        swarm = SimulatedSwarm(settings, scenario, Openings.remembering(remembered))
         epochs = [await swarm.step(epoch, report) for epoch in range(settings.epochs)]
         return replace(await swarm.finish(), epochs=tuple(epochs))
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from protocol.announcement import CLOCK_SKEW, check_record
+from protocol.announcement import (
+    CLOCK_SKEW,
+    Announcement,
+    Opener,
+    check_record,
+    open_announcement,
+)
 from protocol.errors import Expired, ProtocolError
 from protocol.keys import epoch_of
 from protocol.manifest import open_manifest, swarm_id
@@ -16,6 +22,8 @@ class RecordRule:
 
     Args:
         signed: the swarm's manifest as its founder signed it.
+        opener: :func:`protocol.announcement.open_announcement`, or what remembers its results for
+            many nodes.
 
     Attributes:
         manifest: what is in it.
@@ -25,12 +33,19 @@ class RecordRule:
         ProtocolError: ``signed`` is no manifest.
     """
 
-    def __init__(self, signed: bytes, clock: Clock, counters: Counters) -> None:
+    def __init__(
+        self,
+        signed: bytes,
+        clock: Clock,
+        counters: Counters,
+        opener: Opener = open_announcement,
+    ) -> None:
         self.signed = signed
         self.manifest = open_manifest(signed)
         self.swarm_id = swarm_id(signed)
         self._clock = clock
         self._counters = counters
+        self._opener = opener
 
     def __call__(self, record: RecordView) -> bool:
         """Whether the hash table may hold a record."""
@@ -44,6 +59,7 @@ class RecordRule:
                 now,
                 self.swarm_id,
                 self.manifest,
+                self._opener,
             )
         except Expired:
             # A replica whose clock is behind still holds it; nothing is wrong with the record.
@@ -52,6 +68,14 @@ class RecordRule:
             self.refused(error.code)
             return False
         return self.begun(announcement.epoch)
+
+    def opened(self, record: bytes) -> tuple[bytes, Announcement]:
+        """Author and announcement of a record, everything checked but clock and place.
+
+        Raises:
+            ProtocolError
+        """
+        return self._opener(record, self.swarm_id, self.manifest)
 
     def begun(self, epoch: int) -> bool:
         """Whether an epoch has begun by this node's clock.

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from protocol import announcement
+from protocol.announcement import Announcement, sign_announcement
+from protocol.identity import Identity
 from protocol.keys import depth_for
-from swarm import directory
 from swarm.simulation.figures import Figures
 from swarm.simulation.scenario import SCENARIOS
-from swarm.simulation.settings import Settings
-from swarm.simulation.shared_memory import shared_openings
+from swarm.simulation.settings import Settings, agreed
+from swarm.simulation.shared_memory import Openings
 from swarm.simulation.swarm import run
 from swarm.simulation.tally import Kind
 
@@ -92,9 +92,21 @@ def test_announcements_stand_as_deep_as_suits_the_size() -> None:
         assert simulated("steady", nodes=nodes).depth == pytest.approx(depth_for(nodes), abs=0.4)
 
 
-def test_what_nodes_remember_together_is_forgotten_behind_the_simulation() -> None:
-    alone = announcement.open_announcement
-    with pytest.raises(ValueError, match="broken off"), shared_openings(10):
-        assert announcement.open_announcement is directory.open_announcement is not alone
-        raise ValueError("broken off")
-    assert announcement.open_announcement is directory.open_announcement is alone
+def test_what_nodes_remember_together_is_theirs_alone_and_bounded() -> None:
+    openings = Openings.remembering(1)
+    swarm = agreed(10)
+    records = [
+        sign_announcement(
+            Announcement(1, 0, 0, number, 1, 120.0, 0, ()),
+            Identity.from_seed(bytes([number]) * 32),
+            swarm.swarm_id,
+        )
+        for number in (1, 2)
+    ]
+    (first, again, _, anew) = (
+        openings.record(record, swarm.swarm_id, swarm.manifest)
+        for record in (records[0], records[0], records[1], records[0])
+    )
+    assert first is again
+    assert anew == first
+    assert Openings.remembering(1).record is not openings.record
