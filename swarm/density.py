@@ -55,11 +55,6 @@ class Density:
         """Whether anything was counted yet."""
         return bool(self._counts)
 
-    @property
-    def authors(self) -> float:
-        """In the swarm, as far as was counted."""
-        return median(self._counts) if self._counts else 0.0
-
     def depths(self) -> tuple[int, ...]:
         """The whole depths at which authors are to be found: 0 alone, or the two around ``depth``.
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from protocol.admission_rule import AllowList, ProofOfWork
-from protocol.announcement import Announcement, sign_announcement
-from protocol.keys import record_key
+from protocol.announcement import Announcement, open_announcement, sign_announcement
+from protocol.keys import record_key, shard_of
 from protocol.manifest import open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM, MAX_DIGESTS
 from swarm.exchange import fetch_manifest
@@ -23,6 +23,32 @@ def test_an_announcement_stands_in_its_authors_shard_under_its_author() -> None:
         assert await anna.directory.announce([], 5, 1)
         directory, author = anna.directory, anna.identity.author
         key = record_key(directory.swarm_id, directory.epoch, 0, 0)
+        assert list(await anna.transport.read(key)) == [author]
+
+    asyncio.run(scenario())
+
+
+def test_an_epochs_announcements_keep_the_depth_that_suited_its_first() -> None:
+    async def scenario() -> None:
+        swarm = MemorySwarm()
+        anna = await swarm.join("anna")
+        directory, author = anna.directory, anna.identity.author
+        epoch, several = directory.epoch, {identity(f"author {n}").author for n in range(8)}
+        directory.shards.density.sound([{6: several}] * 2)
+        assert await directory.announce([], 5, 1)
+        directory.shards.density.sound([{0: several}] * 2)
+        assert directory.shards.density.depth == 0.0
+        assert await directory.announce([], 5, 2)
+
+        shard = shard_of(author, epoch, 5)
+        found = await anna.transport.read(record_key(directory.swarm_id, epoch, 5, shard))
+        opened = open_announcement(found[author], directory.swarm_id, swarm.manifest)[1]
+        assert (opened.depth, opened.shard, opened.sequence) == (5, shard, 2)
+        assert not await anna.transport.read(record_key(directory.swarm_id, epoch, 0, 0))
+
+        await swarm.clock.advance(EPOCH_SECONDS)
+        assert await directory.announce([], 5, 3)
+        key = record_key(directory.swarm_id, epoch + 1, 0, 0)
         assert list(await anna.transport.read(key)) == [author]
 
     asyncio.run(scenario())

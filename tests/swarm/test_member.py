@@ -110,8 +110,10 @@ def test_two_halves_of_a_parted_swarm_exchange_again_once_it_heals() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_experience_arrives_over_a_network_that_loses_a_third_of_its_messages(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "pairs"), [(0, 28), (1, 30), (2, 28), (4, 30)])
+def test_experience_arrives_over_a_network_that_loses_a_third_of_its_messages(
+    seed: int, pairs: int
+) -> None:
     async def scenario() -> None:
         swarm = MemorySwarm(seed=seed, conditions=Conditions(loss=0.33))
         nodes = [await swarm.join(f"node {n}") for n in range(6)]
@@ -122,7 +124,7 @@ def test_experience_arrives_over_a_network_that_loses_a_third_of_its_messages(se
             await swarm.clock.advance(EPOCH_SECONDS / 4)
         met = [len(node.authors()) for node in nodes]
         assert min(met) >= 4, "an author whose pulls were lost twice is left alone for a while"
-        assert sum(met) >= 28
+        assert sum(met) >= pairs, "of 30"
 
     asyncio.run(scenario())
 
