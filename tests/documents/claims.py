@@ -19,16 +19,16 @@ def own_reward_rises(folder: Path) -> str:
     return "" if first < 0.3 and last > 0.75 else f"reward went from {first:.2f} to {last:.2f}"
 
 
-def held_out_reward_is_many_times_as_high(folder: Path) -> str:
-    """From near zero; how far it gets hangs on the tasks, which follow from a key drawn anew."""
+def held_out_reward_passes_one_half(folder: Path) -> str:
+    """From near zero."""
     rewards = [each.reward_eval for each in read_records(folder) if each.reward_eval is not None]
-    good = rewards[0] < 0.05 and max(rewards) > 0.2
+    good = rewards[0] < 0.05 and max(rewards) > 0.5
     return "" if good else f"held-out reward went from {rewards[0]:.2f} to {max(rewards):.2f}"
 
 
 CLAIMS: dict[str, Callable[[Path], str]] = {
     "swarm-node join --config mine ": lambda folder: own_reward_rises(folder / "mine"),
-    "swarm-node join --config sorter ": lambda folder: held_out_reward_is_many_times_as_high(
+    "swarm-node join --config sorter ": lambda folder: held_out_reward_passes_one_half(
         folder / "sorter"
     ),
 }
