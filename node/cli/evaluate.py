@@ -17,8 +17,9 @@ from node.cli.common import (
     overrides_of,
     print_json,
 )
+from node.cli.evaluation_bar import evaluated
+from node.cli.named_model import model_of
 from node.errors import UsageError
-from node.monitor.printable import say
 
 
 def command(
@@ -49,8 +50,8 @@ def command(
     from node.evaluation.model_eval import Score, by_family, pinned_manifest
 
     manifest = pinned_manifest(node.folder)
-    policy, name = _policy(node, model, step, best)
-    evaluation = _with_progress(node.config, manifest, policy, tasks, samples)
+    policy, name = model_of(node, model=model, step=step, best=best)
+    evaluation = evaluated(node.config, manifest, policy, tasks=tasks, samples=samples)
 
     total = Score.of(evaluation, ks)
     families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
@@ -59,45 +60,6 @@ def command(
         print_json({"model": name, "samples": samples, **asdict(total), "families": rows})
         return
     _show(name, {**families, "all": total}, ks)
-
-
-def _policy(node: Any, model: str | None, step: int | None, best: bool) -> tuple[Any, str]:
-    """What is to be scored, and what it is called."""
-    from node.config.learning import PolicySection
-    from node.policy.checkpoint_policy import checkpoint_policy, chosen
-    from node.policy.policy import Policy
-
-    wanted = node.config.policy
-    if model:
-        named = PolicySection(model=model, dtype=wanted.dtype, device=wanted.device)
-        return Policy.load(named), model
-    with chosen(node.folder, step=step, best=best) as loaded:
-        for note in loaded.notes:
-            say(note, err=True)
-        return checkpoint_policy(wanted, loaded), str(loaded.path)
-
-
-def _with_progress(config: Any, manifest: Any, policy: Any, tasks: int, samples: int) -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from node.monitor.terminal import Terminal
-
-    columns = (TextColumn("tasks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Terminal(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        row = bar.add_task("tasks", total=tasks)
-        from node.evaluation.model_eval import evaluate
-
-        return evaluate(
-            config,
-            manifest,
-            policy,
-            tasks=tasks,
-            samples=samples,
-            progress=lambda done: bar.update(row, completed=done),
-        )
 
 
 def _show(model: str, scores: dict[str, Any], ks: list[int]) -> None:

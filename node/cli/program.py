@@ -15,7 +15,9 @@ import typer
 from typer.core import TyperCommand
 
 from node.cli import (
+    ask,
     checkpoints,
+    compare,
     conformance,
     demo,
     doctor,
@@ -72,6 +74,8 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("doctor", doctor.command, SpreadPeers, f"doctor --peers {PEER}"),
     ("conformance", conformance.command, TyperCommand, f"conformance --peers {PEER}"),
     ("eval", evaluate.command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
+    ("ask", ask.command, TyperCommand, "ask --base --config my-node"),
+    ("compare", compare.command, TyperCommand, "compare my-node tiny --tasks 256"),
     ("checkpoints", checkpoints.command, TyperCommand, "checkpoints --config my-node"),
     ("rollback", rollback.command, TyperCommand, "rollback --to best"),
     ("simulate", simulate.command, TyperCommand, "simulate --nodes 100 --scenario growth"),

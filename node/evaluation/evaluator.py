@@ -30,12 +30,14 @@ class Evaluation:
     Attributes:
         unbuilt: tasks that could not be built, with rewards of 0.
         unfit: tasks whose prompt leaves no room for a completion, with rewards of 0.
+        prompts: of the tasks, where they are known; None for one that could not be built.
     """
 
     tasks: tuple[TaskRef, ...]
     rewards: tuple[tuple[float, ...], ...]
     unbuilt: int = 0
     unfit: int = 0
+    prompts: tuple[str | None, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -130,7 +132,8 @@ class Evaluator:
         answered = [prompt is not None and next(fit) for prompt in prompts]
         scored = self._scored(list(compress(self._tasks, answered)), samples)
         rewards = tuple(next(scored) if each else (0.0,) * completions for each in answered)
-        return Evaluation(self._tasks, rewards, prompts.count(None), fits.count(False))
+        unbuilt, unfit = prompts.count(None), fits.count(False)
+        return Evaluation(self._tasks, rewards, unbuilt, unfit, tuple(prompts))
 
     def _scored(
         self, tasks: Sequence[TaskRef], samples: Sequence[Sequence[Sample]]

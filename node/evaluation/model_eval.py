@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from node.network.pinned_manifest import checked_manifest
 from node.policy.policy import Policy
 from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
+from node.tasks.curriculum import EnvLevel
 from node.tasks.sampler import TaskSampler, served_levels
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import Manifest
@@ -42,6 +44,20 @@ class Score:
         return cls(len(evaluation.tasks), evaluation.mean, pass_at)
 
 
+@contextmanager
+def verifier_of(
+    config: Config, manifest: Manifest
+) -> Iterator[tuple[Verifier, tuple[EnvLevel, ...]]]:
+    """A verifier of a swarm's tasks, and the ``(env, level)`` pairs that a node draws from.
+
+    Raises:
+        CatalogueError: the swarm's tasks cannot be built here.
+    """
+    with Verifier(manifest.catalogue, allowed_by(config.tasks), outside=False) as verifier:
+        levels = served_levels(manifest.catalogue, verifier.start())
+        yield verifier, TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
+
+
 def evaluate(
     config: Config,
     manifest: Manifest,
@@ -49,24 +65,24 @@ def evaluate(
     *,
     tasks: int,
     samples: int,
+    seed: int | None = None,
     progress: Callable[[int], Any] = lambda done: None,
 ) -> Evaluation:
     """Sample and score ``policy`` on the first ``tasks`` held-out tasks of a swarm.
 
     Args:
         samples: completions a task.
+        seed: of what is sampled; the same weights then write the same. Left out, it is drawn.
         progress: told how many tasks are done.
 
     Raises:
         NodeError: a task cannot be built.
         CatalogueError: the swarm's tasks cannot be built here.
     """
-    with Verifier(manifest.catalogue, allowed_by(config.tasks), outside=False) as verifier:
-        levels = served_levels(manifest.catalogue, verifier.start())
-        levels = TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
+    with verifier_of(config, manifest) as (verifier, levels):
         counters = Counters()
         engine = open_engine(config, policy, counters)
-        sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
+        sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens, seed=seed)
         chosen = heldout_tasks(levels, tasks)
         parts: list[Evaluation] = []
         for start in range(0, tasks, CHUNK):
@@ -85,7 +101,8 @@ def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluati
             f"{unbuilt} of {len(tasks)}",
             "Mend the family that the log names, or leave it out with tasks.weights.",
         )
-    return Evaluation(tasks, tuple(row for part in parts for row in part.rewards))
+    rewards = tuple(row for part in parts for row in part.rewards)
+    return Evaluation(tasks, rewards, prompts=tuple(p for part in parts for p in part.prompts))
 
 
 def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:

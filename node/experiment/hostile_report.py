@@ -11,6 +11,7 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
+from node.evaluation.estimate import Estimate
 from node.experiment import chart
 from node.experiment.arms import AUTO, Arm, mix
 from node.experiment.measures import Recordings, summarise
@@ -19,7 +20,6 @@ from node.experiment.regime_summary import RegimeSummary
 from node.experiment.regimes import UNHARMED, Regime
 from node.experiment.run import Plan, done, read
 from node.experiment.settings import Settings
-from node.experiment.statistics import Estimate
 from node.experiment.tables import extent, markdown_rows, show
 from node.storage.atomic_files import write_atomic
 from swarm.common.words import counted

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from node.evaluation.estimate import Estimate
 from node.experiment.arms import Arm
 from node.experiment.recording import Recording
-from node.experiment.statistics import Estimate
 
 Recordings = Mapping[tuple[str, int], Recording]
 """By name of the arm and seed."""

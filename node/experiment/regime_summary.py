@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from node.evaluation.estimate import Estimate
 from node.experiment.arms import AUTO, Arm
 from node.experiment.measures import Recordings, Summary, summarise
 from node.experiment.regimes import Regime
-from node.experiment.statistics import Estimate
 
 FLOOR = 0.97
 """Of the best fixed mix's reward: below it, the default hurts."""

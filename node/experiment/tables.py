@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 from rich.table import Table
 
+from node.evaluation.estimate import Estimate
 from node.experiment.measures import Summary
 from node.experiment.settings import Settings
-from node.experiment.statistics import Estimate
 from swarm.common.words import counted
 
 COLUMNS = (

@@ -11,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from node.evaluation.estimate import Estimate
 from node.experiment.arms import AUTO, Arm, mix
 from node.experiment.bases import Base
 from node.experiment.folder import ExperimentFolder
@@ -22,7 +23,6 @@ from node.experiment.recording import Recording
 from node.experiment.regimes import EQUAL, EVERY, HOSTILE, UNHARMED, find
 from node.experiment.settings import Configuration, Settings, node_identity
 from node.experiment.simulation import SimulatedSwarm, run_simulation
-from node.experiment.statistics import Estimate
 from node.experiment.surroundings import Surroundings
 from node.run.outcome import Outcome
 from protocol.keys import task_seed

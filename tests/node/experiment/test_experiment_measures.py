@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from node.evaluation.estimate import Estimate
 from node.experiment.arms import MIXES, mix
 from node.experiment.measures import mean_reward_within, summarise
 from node.experiment.recording import Recording, RoundFigures
-from node.experiment.statistics import Estimate
 
 BOTH = (0, 1)
 

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from node.errors import UsageError
+from node.evaluation.estimate import Estimate
 from node.experiment.answers import ANSWERS, Length
 from node.experiment.arms import AUTO, Arm, mix
 from node.experiment.bases import Base
@@ -23,7 +24,6 @@ from node.experiment.regimes import find
 from node.experiment.run import Plan
 from node.experiment.settings import Configuration, Settings, node_identity
 from node.experiment.simulation import SimulatedSwarm, run_simulation
-from node.experiment.statistics import Estimate
 from node.experiment.surroundings import Surroundings
 from node.experiment.useless import CONSTANT
 from node.recipe.corpus import training_questions, untaught

@@ -1,0 +1,46 @@
+"""The model that a command is about: a checkpoint of a node, or one that is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from node.cli.common import Node, find_config, open_node
+from node.monitor.printable import say
+
+
+def model_of(
+    node: Node, *, model: str | None = None, step: int | None = None, best: bool = False
+) -> tuple[Any, str]:
+    """A :class:`node.policy.policy.Policy` and what it is called.
+
+    Args:
+        model: a folder, hub id or shipped model; without it, a checkpoint of the node.
+        step, best: as in :func:`node.policy.checkpoint_policy.chosen`.
+
+    Raises:
+        NodeError: there is no such model or checkpoint.
+    """
+    from node.config.learning import PolicySection
+    from node.policy.checkpoint_policy import checkpoint_policy, chosen
+    from node.policy.policy import Policy
+
+    wanted = node.config.policy
+    if model:
+        named = PolicySection(model=model, dtype=wanted.dtype, device=wanted.device)
+        return Policy.load(named), model
+    with chosen(node.folder, step=step, best=best) as loaded:
+        for note in loaded.notes:
+            say(note, err=True)
+        return checkpoint_policy(wanted, loaded), str(loaded.path)
+
+
+def node_named(name: str) -> Node | None:
+    """The node whose config file or folder this is; None where it is neither.
+
+    Raises:
+        NodeError: its config is wrong.
+    """
+    path = find_config(Path(name))
+    is_node = path is not None and path.suffix == ".toml" and path.is_file()
+    return open_node(path) if is_node else None
