@@ -25,6 +25,7 @@ def command(
 ) -> None:
     """Write a checkpoint, the newest unless told otherwise, for transformers and vLLM to load."""
     check_choice(step, best)
+    from node.evaluation.exported import write_card
     from node.policy.checkpoint_policy import chosen, export
 
     node = open_node(config)
@@ -32,6 +33,7 @@ def command(
         for note in loaded.notes:
             say(note, err=True)
         export(node.config, loaded, out, adapter=adapter)
+        write_card(node.config, node.folder, loaded, out, adapter=adapter)
     if json:
         print_json({"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state})
         return

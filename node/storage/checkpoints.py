@@ -48,6 +48,11 @@ class Loaded:
     state: dict[str, Any]
     notes: tuple[str, ...] = ()
 
+    @property
+    def step(self) -> int:
+        """The number that it was saved under."""
+        return int(self.path.name.rpartition("-")[2])
+
 
 class Checkpoints:
     """The newest ``keep`` checkpoints of a run and the ``best`` of each swarm, under ``folder``.

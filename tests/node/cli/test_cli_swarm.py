@@ -155,6 +155,7 @@ def test_export_writes_the_newest_checkpoint_for_other_programs(
     saved = AutoModelForCausalLM.from_pretrained(checkpoints.path(1)).state_dict()
     assert all((exported[name] == saved[name]).all() for name in saved)
     assert not list(Path("model").glob("*.pt"))
+    assert "# tiny, trained in a swarm" in Path("model/README.md").read_text()
     assert terminal("export", "--config", "node", "--out", "model") == 1
     assert "something already" in terminal.err
 
