@@ -17,6 +17,16 @@ def command(
     adapter: Annotated[
         bool, typer.Option("--adapter", help="Write the LoRA adapter alone, in peft's layout.")
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push",
+            metavar="OWNER/NAME",
+            help="Upload it to the model hub that you are logged in to, into a private repository "
+            "where there is none of that name.",
+            show_default=False,
+        ),
+    ] = None,
     step: StepOption = None,
     best: BestOption = False,
     config: ConfigOption = None,
@@ -25,6 +35,10 @@ def command(
 ) -> None:
     """Write a checkpoint, the newest unless told otherwise, for transformers and vLLM to load."""
     check_choice(step, best)
+    if push is not None:
+        from node.evaluation.hub import check_pushable
+
+        check_pushable(push)
     from node.evaluation.exported import write_card
     from node.policy.checkpoint_policy import chosen, export
 
@@ -34,7 +48,17 @@ def command(
             say(note, err=True)
         export(node.config, loaded, out, adapter=adapter)
         write_card(node.config, node.folder, loaded, out, adapter=adapter)
+    if not json:
+        say(f"wrote {out} from {loaded.path.name}")
+    address = _pushed(out, push) if push is not None else None
     if json:
-        print_json({"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state})
-        return
-    say(f"wrote {out} from {loaded.path.name}")
+        facts = {"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state}
+        print_json({**facts, "pushed": address})
+
+
+def _pushed(out: Path, repo: str) -> str:
+    from node.evaluation.hub import push
+
+    address = push(out, repo)
+    say(f"pushed it to {address}", err=True)
+    return address

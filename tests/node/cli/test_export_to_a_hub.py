@@ -1,0 +1,146 @@
+"""An export that goes on to a model hub: a server on this machine that speaks the hub's HTTP."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
+from tests.end_to_end.commands import ROOT
+from tests.node.conftest import Terminal
+from tests.support import saved_policy
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Takes whole files in its commits, as the hub does with small ones."""
+
+    taken: dict[str, bytes]
+    made: list[dict[str, Any]]
+    refuses: bool
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        here = f"http://127.0.0.1:{self.server.server_port}"
+        if self.refuses:
+            self._answer({"error": "this token may not write"}, 403)
+        elif self.path == "/api/repos/create":
+            self.made.append(json.loads(body))
+            self._answer({"url": f"{here}/anna/mine", "id": "anna/mine"})
+        elif "/preupload/" in self.path:
+            files = [f["path"] for f in json.loads(body)["files"]]
+            modes = [{"path": f, "uploadMode": "regular", "shouldIgnore": False} for f in files]
+            self._answer({"files": modes})
+        elif "/commit/" in self.path:
+            for row in map(json.loads, body.splitlines()):
+                if row["key"] == "file":
+                    file = row["value"]
+                    self.taken[file["path"]] = base64.b64decode(file["content"])
+            self._answer({"commitUrl": f"{here}/anna/mine/commit/1", "commitOid": "1" * 40})
+        else:
+            self._answer({"errors": [], "warnings": []})
+
+    def do_GET(self) -> None:
+        self._answer({"id": "anna/mine", "sha": "0" * 40, "siblings": []})
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing on the terminal of the tests."""
+
+    def _answer(self, value: dict[str, Any], status: int = 200) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, type[Hub]]]:
+    handler = type("OneHub", (Hub,), {"taken": {}, "made": [], "refuses": False})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", handler
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def trained(node: RunFolder) -> RunFolder:
+    Checkpoints(node.checkpoints).save(1, saved_policy, {"round": 1, "policy_step": 1})
+    return node
+
+
+def exported(endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, as the hub's client reads where the hub is but once."""
+    command = [
+        sys.executable,
+        "-m",
+        "node.cli.main",
+        "export",
+        "--config",
+        "node",
+        "--out",
+        "model",
+    ]
+    environment = {"HF_ENDPOINT": endpoint, "HF_TOKEN": "hf_of_anna", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(Path.cwd()), **environment},
+    )
+
+
+def test_an_export_is_pushed_whole_into_a_private_repository(
+    terminal: Terminal, trained: RunFolder, hub: tuple[str, type[Hub]]
+) -> None:
+    endpoint, taken = hub
+    done = exported(endpoint, "--push", "anna/mine", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["pushed"] == f"{endpoint}/anna/mine"
+    (made,) = taken.made
+    assert made["name"] == "mine" and (made.get("private") or made["visibility"] == "private")
+    files = {path.name: path.read_bytes() for path in Path("model").iterdir() if path.is_file()}
+    assert taken.taken == files and {"README.md", "model.safetensors"} <= files.keys()
+
+
+def test_a_hub_that_refuses_or_is_not_there_leaves_the_export_and_says_how_to_go_on(
+    terminal: Terminal, trained: RunFolder, hub: tuple[str, type[Hub]]
+) -> None:
+    endpoint, taken = hub
+    taken.refuses = True
+    done = exported(endpoint, "--push", "anna/mine")
+    assert done.returncode == 1
+    assert "not pushed to anna/mine" in done.stderr and "hf upload anna/mine model" in done.stderr
+    assert Path("model/README.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("repo", "token", "said"),
+    [("no name/at/all", "x", "anna/my-model"), ("anna/mine", None, "hf auth login")],
+)
+def test_what_cannot_be_pushed_is_told_before_anything_is_written(
+    terminal: Terminal,
+    trained: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    repo: str,
+    token: str | None,
+    said: str,
+) -> None:
+    monkeypatch.setattr("node.evaluation.hub.get_token", lambda: token)
+    assert terminal("export", "--config", "node", "--out", "model", "--push", repo) == 2
+    assert repo in terminal.err and said in terminal.err
+    assert not Path("model").exists()
