@@ -22,7 +22,7 @@ from node.cli.common import (
 )
 from node.cli.named_model import model_of
 from node.errors import UsageError
-from node.monitor.printable import printable_lines, say
+from node.monitor.printable import say, say_on
 
 LOOKED_AT = 4096
 """Instances of a swarm's families among which a typed question is looked for: seconds."""
@@ -102,7 +102,7 @@ def _question(
 def _show_question(asked: Any) -> None:
     task = asked.task
     say(f"question of {task.env}, level {task.level}:" if task else "question:")
-    _print(f"{_indented(asked.prompt)}\n")
+    say_on(f"{_indented(asked.prompt)}\n")
 
 
 def _answer(
@@ -117,15 +117,15 @@ def _answer(
     policy, name = model
     if not quiet:
         say(f"{Path(name).name}:")
-        _print("  ")
+        say_on("  ")
     text = ""
     for piece in _pieces(node, policy, asked.prompt, temperature):
         text += piece
         if not quiet:
-            _print(piece.replace("\n", "\n  "))
+            say_on(piece.replace("\n", "\n  "))
     reward, why = _opinion(verifier, asked.task, text)
     if not quiet:
-        _print("\n" if text else "(nothing)\n")
+        say_on("\n" if text else "(nothing)\n")
         say(f"  no reward: {why}" if reward is None else f"  reward {reward:.2f}")
     return {"model": name, "text": text, "reward": reward, "unscored": why}
 
@@ -158,7 +158,3 @@ def _pieces(node: Node, policy: Any, prompt: str, temperature: float | None) -> 
 
 def _indented(text: str) -> str:
     return "".join(f"  {line}" for line in text.splitlines(keepends=True))
-
-
-def _print(text: str) -> None:
-    typer.echo(printable_lines(text), nl=False)

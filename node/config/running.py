@@ -84,7 +84,8 @@ class MonitorSection(Section):
         LOGGERS,
         (),
         'Where else records go: "tensorboard" writes event files into the run folder, where '
-        "nothing bounds them (needs the extra: swarm-node[tensorboard]).",
+        'nothing bounds them, "trackio" into a project of Trackio, "wandb" to Weights & Biases. '
+        "Each needs the extra of its name: swarm-node[tensorboard].",
     )
     loggers_options: dict[str, Options] = key(
         {}, "Settings of those loggers that have any of their own, a table for each name."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from hashlib import sha256
 from typing import Any, ClassVar
 
 from node.config.base import Section
@@ -39,3 +40,16 @@ class Logger(ABC):
     @abstractmethod
     def close(self) -> None:
         """Flush and release; harmless when called twice."""
+
+
+def figures(record: RoundRecord) -> dict[str, float]:
+    """Every figure of a record by the name that all loggers give it; refusals as
+    ``refused/<reason>``."""
+    refused = {f"refused/{reason}": float(count) for reason, count in record.refused.items()}
+    return record.scalars() | refused
+
+
+def run_name(folder: RunFolder) -> str:
+    """What a run is called among others: its folder's name, and a mark of the whole path."""
+    whole = folder.root.resolve()
+    return f"{whole.name}-{sha256(str(whole).encode()).hexdigest()[:8]}"

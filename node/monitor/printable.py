@@ -49,6 +49,11 @@ def say(text: str, *, err: bool = False) -> None:
     typer.echo(printable(text), err=err)
 
 
+def say_on(text: str) -> None:
+    """Print a piece of a text on standard output, its lines its own, with no end of line behind."""
+    typer.echo(printable_lines(text), nl=False)
+
+
 class PrintableFormatter(logging.Formatter):
     """Puts a record into one line; only the lines of a stack trace follow it, set in by two."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from node.errors import NodeError
-from node.monitor.logger import Logger
+from node.monitor.logger import Logger, figures
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 
@@ -38,10 +38,8 @@ class TensorBoard(Logger):
         """Add the record's figures at its round."""
         if self._writer is None:
             self._writer = self._open(str(self.folder.tensorboard), purge_step=record.round)
-        for name, value in record.scalars().items():
+        for name, value in figures(record).items():
             self._writer.add_scalar(name, value, record.round, walltime=record.time)
-        for reason, count in record.refused.items():
-            self._writer.add_scalar(f"refused/{reason}", count, record.round, walltime=record.time)
 
     def close(self) -> None:
         """Flush to disk."""

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from node.monitor.live import LivePanel
 from node.monitor.logs import start_logging
-from node.monitor.printable import MOST, guard_terminal, printable, say
+from node.monitor.printable import MOST, guard_terminal, printable, say, say_on
 from node.monitor.rollouts import LastRollouts
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD
@@ -53,6 +53,14 @@ def test_a_line_is_said_as_one_line(capsys):
     shown = capsys.readouterr().out
     assert shown.count("\n") == 1
     assert shown.strip().isprintable()
+
+
+def test_pieces_of_a_text_are_said_one_behind_the_other(capsys):
+    for piece in ("an ", "answer\n", ACTS):
+        say_on(piece)
+    shown = capsys.readouterr().out
+    assert shown.startswith("an answer\n")
+    assert shown.replace("\n", "").isprintable()
 
 
 @pytest.fixture
