@@ -1,7 +1,8 @@
 """One member of a swarm: gives its own experience, takes that of others, and never stops.
 
 Its halves, :class:`swarm.publisher.Publisher` and :class:`swarm.collector.Collector`, take their
-turns four times an epoch, so that what is published now is pooled elsewhere within the epoch.
+turns four times an epoch, so that what is published now is pooled elsewhere within the epoch. What
+comes into the outbox does not wait for a turn, unless there was news a quarter of an epoch before.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from protocol.errors import BadKey
 from protocol.identity import author_of, peer_id_of
 from swarm.acquaintance import Acquaintance
 from swarm.collector import Admission, Collector, CollectorLimits
-from swarm.common.clock import Clock
+from swarm.common.clock import Clock, within
 from swarm.common.clock_watch import ClockWatch
 from swarm.common.counters import Counters
 from swarm.density import Density
@@ -153,13 +155,15 @@ class Member:
 
     async def run(self) -> None:
         """Take turns until cancelled. A slow peer holds up nothing but its own answer."""
-        turns = self._publisher.publish, self._collector.gossip, self._collector.look
+        publish, turns = self._publisher.publish, (self._collector.gossip, self._collector.look)
         period = self._directory.manifest.epoch_seconds / TURNS_PER_EPOCH
         try:
-            await asyncio.gather(
-                *(self._repeat(turn, period) for turn in turns),
-                self._repeat(self.meet, min(MEETING_SECONDS, period)),
-            )
+            with self._publisher.filled.listening() as filled:
+                await asyncio.gather(
+                    self._repeat(publish, period, filled),
+                    *(self._repeat(turn, period) for turn in turns),
+                    self._repeat(self.meet, min(MEETING_SECONDS, period)),
+                )
         finally:
             await self._collector.close()
 
@@ -182,12 +186,21 @@ class Member:
             reach=self._transport.reach(),
         )
 
-    async def _repeat(self, turn: Callable[[], Awaitable[None]], period: float) -> None:
+    async def _repeat(
+        self,
+        turn: Callable[[], Awaitable[bool | None]],
+        period: float,
+        early: asyncio.Event | None = None,
+    ) -> None:
+        """Take a turn each period; after one that returns nothing, when ``early`` is set."""
         name, failures = turn.__name__, 0
         while True:
             began = self._clock.monotonic()
+            soon = None
+            if early:
+                early.clear()
             try:
-                await turn()
+                soon = None if await turn() else early
                 failures = 0
                 self._failing.pop(name, None)
             except Exception as error:
@@ -200,7 +213,12 @@ class Member:
                 if failures >= FAILURES_REPORTED:
                     self._failing[name] = error
             took = self._clock.monotonic() - began
-            await self._clock.sleep(max(period - took, period / 4))
+            pause = max(period - took, period / 4)
+            if soon is None:
+                await self._clock.sleep(pause)
+                continue
+            with suppress(TimeoutError):
+                await within(self._clock, pause, soon.wait())
 
     def _peers(self) -> tuple[PeerInfo, ...]:
         connected = set(self._transport.peers())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from protocol.announcement import Offer
 from protocol.rollout import Group
 from swarm.common.counters import Counters
+from swarm.common.wakeup import Wakeup
 from swarm.journal import Journal
 from swarm.origin import Origin
 from swarm.packing import pack_waiting, unpack_waiting
@@ -36,9 +37,13 @@ class Outbox:
     Args:
         journal: where everything lies.
         counters: ``outbox_dropped{reason=group_stale|group_backlog|frame_old|frame_surplus}``.
+
+    Attributes:
+        filled: set whenever groups have come in.
     """
 
     def __init__(self, journal: Journal, counters: Counters) -> None:
+        self.filled = Wakeup()
         self._journal = journal
         self._counters = counters
 
@@ -51,6 +56,7 @@ class Outbox:
         rows = [(group.epoch, pack_waiting(group, origin)) for group in groups]
         with self._journal.transaction() as connection:
             connection.executemany("INSERT INTO waiting (epoch, plain) VALUES (?, ?)", rows)
+        self.filled.set()
 
     def take(self) -> list[Waiting]:
         """All waiting groups, the oldest first; they wait until :meth:`keep` or :meth:`drop`."""

@@ -22,10 +22,16 @@ from swarm.outbox import Outbox, Waiting
 logger = logging.getLogger(__name__)
 
 MAX_OUTBOX_BYTES = 64 << 20
+MAX_ANNOUNCEMENTS = 4
+"""An epoch: storing one costs the network a search for its place, whatever it holds."""
 
 
 class Publisher:
-    """The giving half of a member. At most four frames an epoch, for a record offers no more."""
+    """The giving half of a member. At most four frames an epoch, for a record offers no more.
+
+    Attributes:
+        filled: set by the outbox when there is something to publish.
+    """
 
     def __init__(
         self,
@@ -35,6 +41,7 @@ class Publisher:
         clock: Clock,
         counters: Counters,
     ) -> None:
+        self.filled = outbox.filled
         self._directory = directory
         self._outbox = outbox
         self._journal = journal
@@ -42,11 +49,15 @@ class Publisher:
         self._counters = counters
         self._epoch = -1
         self._frames_left = 0
+        self._announcements_left = 0
         self._announced = False
         self._policy_step = 0
 
-    async def publish(self) -> None:
+    async def publish(self) -> bool:
         """Seal what waits; announce when there is news, and once in every epoch.
+
+        Returns:
+            Whether there was news, so that the next should wait for its turn.
 
         Raises:
             JournalError
@@ -54,14 +65,19 @@ class Publisher:
         if self._epoch != self._directory.epoch:
             self._epoch = self._directory.epoch
             self._frames_left = MAX_OFFERS
+            self._announcements_left = MAX_ANNOUNCEMENTS
             self._announced = False
             self._prune()
-        if self._seal_waiting():
+        if not self._announcements_left:
+            return False
+        news = self._seal_waiting() > 0
+        if news or not self._announced:
+            self._announcements_left -= 1
             self._announced = False
-        if not self._announced:
             self._announced = await self._directory.announce(
                 self._outbox.offers(MAX_OFFERS), self._policy_step, self._journal.next_sequence()
             )
+        return news
 
     def _prune(self) -> None:
         manifest = self._directory.manifest
