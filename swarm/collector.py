@@ -156,6 +156,7 @@ class Collector:
             self._pull_epoch = self._directory.epoch
             self._allowance.begin()
         await self._directory.read()
+        self._directory.watch(self._hear)
         self._start_pulls()
 
     async def settle(self) -> None:
@@ -171,6 +172,15 @@ class Collector:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _hear(self, record: bytes) -> None:
+        """Take what comes in between two looks, and pull what the present one has left to pull."""
+        try:
+            if self._directory.accept(record) is not None and not self._closed:
+                self._counters.add("announcements_by_store")
+                self._start_pulls()
+        except Exception as error:  # noqa: BLE001 - handed on by look() and settle()
+            self._failures.append(error)
 
     def _whom_to_ask(self, peers: tuple[str, ...]) -> list[str]:
         """Random peers but those that did not answer lately; one known to be useful, if any is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -94,6 +94,7 @@ class Directory:
         self._standing = standing
         self._rng = random.Random(sha256(b"gossip" + secret).digest())
         self._own: Known | None = None
+        self._watched: set[str] = set()
         self._known: Bounded[bytes, Known] = Bounded(MAX_KNOWN, self._rank)
 
     @property
@@ -139,6 +140,17 @@ class Directory:
         epoch = self.epoch
         news = self._take(await self.shards.count(epoch))
         return news + self._take(await self.shards.read(epoch))
+
+    def watch(self, heard: Callable[[bytes], None]) -> None:
+        """Have ``heard`` called with records that come to lie where :meth:`read` finds them.
+
+        Of those that are stored with this very node: in a small swarm nearly all, in a large one
+        hardly any. Another call is due whenever this node's shards may have changed.
+        """
+        keys = self.shards.keys(self.epoch) | self.shards.keys(self.epoch + 1)
+        if keys != self._watched:
+            self._watched = keys
+            self._transport.watch(keys, heard)
 
     def _take(self, records: Iterable[bytes]) -> list[Known]:
         return [known for record in records if (known := self.accept(record)) is not None]

@@ -46,6 +46,15 @@ class ShardReader:
         path = self._paths(epoch)[self._turn % 2]
         return _records(await self._along(epoch, [path], self.density.depths()))
 
+    def keys(self, epoch: int) -> set[str]:
+        """Where the shards along both paths of an epoch lie."""
+        depths = self.density.depths()
+        return {
+            record_key(self._swarm_id, epoch, depth, shard_on(path, depth))
+            for path in self._paths(epoch)
+            for depth in depths
+        }
+
     async def count(self, epoch: int) -> list[bytes]:
         """Once in ``epoch``, count who announced in the one before; the records found.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 
 from protocol.keys import dht_key_of
@@ -178,6 +178,9 @@ class SimulatedTransport:
 
     def use_standing(self, standing: Standing) -> None:
         """Nothing here is shared out, so nobody's standing is asked for."""
+
+    def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
+        """Nobody is told: a simulated member looks when it is its turn, and not before."""
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         check_size(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -37,6 +37,7 @@ from swarm.transport.transport import (
     TooSlow,
     check_size,
 )
+from swarm.transport.watch import Watch
 
 REPLICAS = 3
 
@@ -124,6 +125,7 @@ class MemoryTransport:
         self._guests = Guests(network.clock, self._counters)
         self._services: dict[str, Service] = {}
         self._check: RecordCheck | None = None
+        self._watch = Watch(self._counters)
         self._records: dict[bytes, dict[bytes, RecordView]] = {}
 
     async def start(self) -> None:
@@ -156,6 +158,9 @@ class MemoryTransport:
     def use_standing(self, standing: Standing) -> None:
         self._guests.standings.use(standing)
 
+    def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
+        self._watch.begin(keys, heard)
+
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         check_size(value)
         await self._network.travel()
@@ -186,6 +191,7 @@ class MemoryTransport:
         if known is not None and known.expiry >= record.expiry:
             return False
         held[record.subkey] = record
+        self._watch.stored(record.key, record.value)
         return True
 
     def records(self, key: bytes) -> list[RecordView]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +35,7 @@ from swarm.transport.transport import (
     TransportError,
     check_size,
 )
+from swarm.transport.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class NodeTransport:
         self._guests = Guests(clock or SystemClock(), self._counters)
         self._services: dict[str, Service] = {}
         self._check: RecordCheck | None = None
+        self._watch = Watch(self._counters)
         self._bytes_in = 0
         self._bytes_out = 0
         self._supervisor = Supervisor(
@@ -172,6 +174,9 @@ class NodeTransport:
     def use_standing(self, standing: Standing) -> None:
         self._guests.standings.use(standing)
 
+    def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
+        self._watch.begin(keys, heard)
+
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         check_size(value)
         try:
@@ -245,7 +250,7 @@ class NodeTransport:
             self._supervisor.spawn(added)
 
     async def _prepare(self, node: Node) -> None:
-        node.gate.check = self._check
+        node.gate.check, node.gate.watch = self._check, self._watch
         for protocol in self._services:
             await node.add_handler(protocol, self._stream_handler(protocol))
 

@@ -19,6 +19,7 @@ import msgpack
 from swarm.common.bounded import Bounded, lot
 from swarm.common.counters import Counters
 from swarm.transport.transport import RECORD_LIMIT, RecordCheck, RecordView
+from swarm.transport.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ class RecordGate:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.check: RecordCheck | None = None
+        self.watch: Watch | None = None
         self._serializer = serializer
         self._counters = counters
         secret = token_bytes(32)
@@ -168,6 +170,13 @@ class RecordGate:
                 ):
                     del dictionary[subkey]
         return True
+
+    def stored(self, key: bytes, packed: bytes) -> None:
+        """Tell the watch of a record that passed and is held now."""
+        if self.watch is not None:
+            value = self._serializer.loads(packed)
+            assert isinstance(value, bytes), "no other passes"
+            self.watch.stored(key, value)
 
     def sign_value(self, record: Any) -> bytes:
         """Records come signed by their author; nothing is added."""

@@ -6,7 +6,7 @@ Wraps hivemind's own storage, of which it imports nothing, or one that has its m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from secrets import token_bytes
 from typing import Any
 
@@ -28,11 +28,21 @@ class BoundedStorage:
 
     The records of authors of standing come first, the others were drawn. Neither can a flood of
     made-up authors push out those already there, nor can one that came early shut out the later.
+
+    Args:
+        stored: told the key and the value of every record that is kept.
     """
 
-    def __init__(self, storage: Any, counters: Counters, guests: Guests) -> None:
+    def __init__(
+        self,
+        storage: Any,
+        counters: Counters,
+        guests: Guests,
+        stored: Callable[[Any, bytes], None] = lambda key, value: None,
+    ) -> None:
         self._storage = storage
         self._counters = counters
+        self._stored = stored
         self._standings = guests.standings
         self._secret = token_bytes(32)
         self._keys: Bounded[Any, Bounded[bytes, None]] = Bounded(MAX_KEYS, self._rank_of_key)
@@ -59,7 +69,10 @@ class BoundedStorage:
             versions[subkey] += 1
         elif not self._draw(key, subkey):
             return False
-        return bool(self._storage.store_subkey(key, subkey, value, expiration_time))
+        if not self._storage.store_subkey(key, subkey, value, expiration_time):
+            return False
+        self._stored(key, value)
+        return True
 
     def get(self, key: Any) -> Any:
         """The dictionary under ``key`` with its expiry, or None."""

@@ -10,7 +10,7 @@ inside a process on a virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -198,6 +198,18 @@ class Transport(Protocol):
 
     async def read(self, key: str) -> dict[bytes, bytes]:
         """Values by subkey, checked by the validator; empty when nothing is there."""
+        ...
+
+    def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
+        """Hear of records that others store with this peer under ``keys``, and no other keys.
+
+        A hint that may fail to come: a peer holds few of all records, and tells of
+        :data:`swarm.transport.watch.MAX_TOLD` at most.
+
+        Args:
+            heard: called on the loop with the value of each that the validator let in; it must
+                not raise.
+        """
         ...
 
     async def request(

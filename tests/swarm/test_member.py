@@ -58,6 +58,57 @@ def test_a_member_running_by_itself_pools_what_is_published_within_the_epoch() -
     asyncio.run(scenario())
 
 
+def test_a_member_pulls_what_is_announced_between_two_of_its_looks() -> None:
+    async def scenario() -> None:
+        swarm = MemorySwarm()
+        anna, ben = await swarm.join("anna"), await swarm.join("ben")
+        running = [asyncio.ensure_future(node.member.run()) for node in swarm.nodes]
+        await swarm.clock.advance(EPOCH_SECONDS / 40)
+        anna.publish()
+        await swarm.clock.advance(EPOCH_SECONDS / 40)
+        assert ben.authors() == {anna.identity.author}
+        assert ben.count("announcements_by_store") > 0
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_heard_between_two_looks_takes_no_more_pulls_than_an_epoch_has() -> None:
+    async def scenario() -> None:
+        swarm = MemorySwarm()
+        ben = await swarm.join("ben", limits=CollectorLimits(pulls_per_epoch=3))
+        others = [await swarm.join(f"node {n}") for n in range(8)]
+        await ben.member.step()
+        for node in others:
+            node.publish()
+            await node.member.step()
+        await ben.member.step()
+        assert ben.count("announcements_by_store") > 3, "replicas are drawn by their names"
+        assert ben.count("frames_pulled") == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_over_what_is_heard_between_two_looks_is_told_by_the_next() -> None:
+    async def scenario() -> None:
+        swarm = MemorySwarm()
+        anna, ben = await swarm.join("anna"), await swarm.join("ben")
+        await ben.member.step()
+        ben.directory.accept = refuse_to_work
+        anna.publish()
+        await anna.member.step()
+        with pytest.raises(JournalError):
+            await ben.member.step()
+
+    asyncio.run(scenario())
+
+
+def refuse_to_work(record: bytes) -> None:
+    broken()
+
+
 def test_gossip_brings_what_the_hash_table_does_not() -> None:
     async def scenario() -> None:
         swarm = MemorySwarm()

@@ -81,6 +81,14 @@ def test_two_members_pool_each_others_groups(kind: Kind, tmp_path: Path) -> None
     assert not daemons()
 
 
+@pytest.mark.parametrize("kind", [*KINDS, APART_LIBP2P])
+def test_members_hear_of_what_is_stored_with_them(kind: Kind, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        anna = stack.enter_context(running("anna", tmp_path, kind=kind))
+        ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
+        eventually(lambda: all(node.count("announcements_by_store") for node in (anna, ben)))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_member_whose_daemon_is_killed_goes_on_exchanging(kind: Kind, tmp_path: Path) -> None:
     with ExitStack() as stack:

@@ -47,6 +47,7 @@ class Child:
             self.handle,
             self.use_manifest,
             self.use_standings,
+            self.watch,
         )
         self.link = Link(reader, writer, {method.__name__: method for method in methods})
 
@@ -113,6 +114,15 @@ class Child:
     def use_standings(self, standings: dict[bytes, float]) -> None:
         """Take over who is known; all others are strangers."""
         self.transport.use_standing(lambda author: standings.get(author, 0.0))
+
+    def watch(self, keys: list[str]) -> None:
+        """Tell the parent of records that are stored here under some keys."""
+
+        def heard(value: bytes) -> None:
+            if not self.link.tell("hear", value):
+                self.counters.add("records_not_told")
+
+        self.transport.watch(keys, heard)
 
     def daemon(self) -> int | None:
         """Process id of the daemon; None while there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from swarm.common.counters import Counters
 from swarm.common.known_peers import REMEMBERED_SECONDS, OwnFirst, Standing
 from swarm.transport.apart.link import LinkLost
 from swarm.transport.apart.process import Process
+from swarm.transport.apart.state import State
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.machine import DaemonFailed, with_port_of
 from swarm.transport.node_transport import LOOKUP_SECONDS, NodeTransport
@@ -81,36 +82,34 @@ class ApartTransport:
         }
         self._counters = counters or Counters()
         self._services: dict[str, tuple[Handler, Limits]] = {}
-        self._rule: RecordRule | None = None
         self._standing: OwnFirst | None = None
-        self._state: dict[str, Any] = {}
-        self._earlier = {"bytes_in": 0, "bytes_out": 0}
+        self._heard: Callable[[bytes], None] | None = None
+        self._kept: dict[str, Any] = {}
+        self._state = State()
         self._process: Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def peer_id(self) -> str:
-        peer: str = self._told("peer_id")
+        peer: str = self._state.of("peer_id")
         return peer
 
     @property
     def bytes_in(self) -> int:
-        return self._bytes("bytes_in")
+        return self._state.bytes("bytes_in")
 
     @property
     def bytes_out(self) -> int:
-        return self._bytes("bytes_out")
+        return self._state.bytes("bytes_out")
 
     def addresses(self) -> tuple[str, ...]:
-        return tuple(self._told("addresses"))
+        return tuple(self._state.of("addresses"))
 
     def peers(self) -> tuple[str, ...]:
         return tuple(self._state.get("peers", ())) if self._process else ()
 
     def reach(self) -> Reach:
-        return (
-            Reach(**self._state["reach"]) if "reach" in self._state and self._process else Reach()
-        )
+        return Reach(**self._state.get("reach", {})) if self._process else Reach()
 
     async def start(self) -> None:
         """Start the process, whose daemon comes up and dials.
@@ -171,14 +170,17 @@ class ApartTransport:
     def use_validator(self, check: RecordCheck) -> None:
         if not isinstance(check, RecordRule):
             raise TypeError(f"another process can only check by a RecordRule, got {check!r}")
-        self._rule = check
-        self._tell("use_manifest", check.signed)
+        self._keep("use_manifest", check.signed)
 
     def use_standing(self, standing: Standing) -> None:
         if not isinstance(standing, OwnFirst):
             raise TypeError(f"another process can only be told an OwnFirst, got {standing!r}")
         self._standing = standing
-        self._tell("use_standings", standing.all())
+        self._keep("use_standings", standing.all())
+
+    def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
+        self._heard = heard
+        self._keep("watch", list(keys))
 
     async def _launch(self) -> Process:
         """A process that serves; when that fails or is cancelled, none is left.
@@ -187,7 +189,13 @@ class ApartTransport:
             PortTaken, DaemonFailed, ClockSkew
         """
         process = await Process.start(
-            {"answer": self._answer, "state": self._note, "count": self._count, "log": _log}
+            {
+                "answer": self._answer,
+                "state": self._state.note,
+                "count": self._count,
+                "hear": self._hear,
+                "log": _log,
+            }
         )
         try:
             async with asyncio.timeout(self._settings["start_timeout"] + START_SECONDS):
@@ -195,10 +203,8 @@ class ApartTransport:
                 await process.link.call("open", log_level=level, **self._settings)
                 for protocol, (_, limits) in self._services.items():
                     process.link.tell("handle", protocol, **asdict(limits))
-                if self._rule:
-                    process.link.tell("use_manifest", self._rule.signed)
-                if self._standing:
-                    process.link.tell("use_standings", self._standing.all())
+                for method, kept in self._kept.items():
+                    process.link.tell(method, kept)
                 await process.link.call("start")
         except BaseException as error:
             await process.stop()
@@ -218,8 +224,7 @@ class ApartTransport:
             self._counters.add("network_restarts")
             logger.error("the network's process %s; starting another", how)
             self._settings["listen"] = with_port_of(self.addresses(), self._settings["listen"])
-            self._earlier = {name: self._bytes(name) for name in self._earlier}
-            self._state |= {"peers": (), "bytes_in": 0, "bytes_out": 0}
+            self._state.begin_again()
             self._process = await self._relaunch()
 
     async def _relaunch(self) -> Process:
@@ -237,7 +242,7 @@ class ApartTransport:
         while True:
             await asyncio.sleep(REMEMBERED_SECONDS)
             standings = self._standing.all() if self._standing else {}
-            if standings != told and self._tell("use_standings", standings):
+            if standings != told and self._keep("use_standings", standings):
                 told = standings
 
     def _finished(self, task: asyncio.Task[None]) -> None:
@@ -249,16 +254,21 @@ class ApartTransport:
         handler, _ = self._services[protocol]
         return await handler(peer, request)
 
-    def _note(self, state: dict[str, Any]) -> None:
-        # One that is starting in place of another knows no addresses yet: they stay the same.
-        self._state |= state
-
     def _count(self, added: dict[str, float]) -> None:
         for name, n in added.items():
             self._counters.add(name, n)
 
+    def _hear(self, record: bytes) -> None:
+        if self._heard is not None:
+            self._heard(record)
+
     def _tell(self, method: str, /, *args: Any, **options: Any) -> bool:
         return self._process is not None and self._process.link.tell(method, *args, **options)
+
+    def _keep(self, method: str, told: Any) -> bool:
+        """Tell this process, and each that takes its place."""
+        self._kept[method] = told
+        return self._tell(method, told)
 
     async def _call(self, seconds: float, method: str, /, *args: Any, **options: Any) -> Any:
         if self._process is None:
@@ -282,14 +292,6 @@ class ApartTransport:
             level = logging.DEBUG if isinstance(error.__cause__, LinkLost) else logging.WARNING
             logger.log(level, "DHT %s failed: %s", method, error)
             return nothing
-
-    def _told(self, name: str) -> Any:
-        if name not in self._state:
-            raise PeerUnreachable("the transport is not started")
-        return self._state[name]
-
-    def _bytes(self, name: str) -> int:
-        return int(self._earlier[name] + self._state.get(name, 0))
 
 
 def _log(name: str, level: int, text: str) -> None:

@@ -82,7 +82,12 @@ class HivemindNode:
         dht.protocol.storage = (
             predecessor.dht.protocol.storage
             if predecessor
-            else BoundedStorage(dht.protocol.storage, counters, guests)
+            else BoundedStorage(
+                dht.protocol.storage,
+                counters,
+                guests,
+                lambda key, value: gate.stored(key.to_bytes(), value),
+            )
         )
         guard_routing(dht, counters, guests)
         limit_calls(p2p, counters, guests)

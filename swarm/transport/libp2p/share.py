@@ -21,7 +21,7 @@ class Share:
     def __init__(self, counters: Counters, guests: Guests) -> None:
         self._serializer = StrictSerializer(Dictionary)
         self.gate = RecordGate(self._serializer, counters)
-        self._storage = BoundedStorage(Shelf(guests.clock), counters, guests)
+        self._storage = BoundedStorage(Shelf(guests.clock), counters, guests, self.gate.stored)
 
     def record(self, key: str, subkey: bytes, value: bytes, expiry: float) -> Stored:
         """A record as it goes over the wire."""

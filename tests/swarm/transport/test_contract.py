@@ -225,6 +225,42 @@ def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(in_swarm) -
     in_swarm(scenario)
 
 
+def test_who_watches_a_key_hears_of_good_records_that_others_store_under_it(in_swarm) -> None:
+    def only_good(record: RecordView) -> bool:
+        return record.value.startswith(b"good")
+
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna", only_good)
+        heard: list[bytes] = []
+        anna.watch(["a key"], heard.append)
+        bert = await swarm.member("bert", peers=anna.addresses())
+        expiry = swarm.in_a_minute()
+        await bert.store("a key", b"bert", b"bad", expiry)
+        await bert.store("another", b"bert", b"good elsewhere", expiry)
+        await bert.store("a key", b"bert", b"good", expiry + 1)
+        await bert.store("a key", b"bert", b"good but earlier", expiry)
+        await bert.store("a key", b"bert", b"good again", expiry + 2)
+        await until(lambda: heard == [b"good", b"good again"])
+
+    in_swarm(scenario)
+
+
+def test_who_watches_a_key_goes_on_doing_so_when_its_node_failed(on_wires) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        heard: list[bytes] = []
+        anna.watch(["a key"], heard.append)
+        before = anna.node
+        await break_down(anna)
+        await until(lambda: anna.node is not before)
+        bert = await swarm.member("bert", peers=anna.addresses())
+        await until(lambda: bert.peers())
+        await bert.store("a key", b"bert", b"good", swarm.in_a_minute())
+        await until(lambda: heard == [b"good"])
+
+    on_wires(scenario)
+
+
 def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(on_wires) -> None:
     async def scenario(swarm: Swarm) -> None:
         counters = Counters()
