@@ -5,8 +5,8 @@ time is taken until it has arrived, as the mean over payloads and their readers.
 whole within ten seconds is a failure and has no time; genrl is given twenty. Bytes are those of the
 loopback device, so run it where nobody else uses that (``unshare -Urn sh -c 'ip link set lo up;
 …'``). Payloads are random printable text, of which zstd saves a fifth. A member of this project
-looks four times an epoch for what is new, so the epoch decides how soon it finds it. genrl wants an
-environment of its own:
+hears at once of what the hash table gives it to hold, which beyond five peers is not all of it,
+and looks four times an epoch for the rest. genrl wants an environment of its own:
 
     make genrl
     python benchmarks/peers.py --peers 2 4 8 --bytes 2000 5000 20000 100000 500000

@@ -180,7 +180,9 @@ class Collector:
                 self._counters.add("announcements_by_store")
                 self._start_pulls()
         except Exception as error:  # noqa: BLE001 - handed on by look() and settle()
-            self._failures.append(error)
+            self._counters.add("member_failures", turn="hear")
+            # One is enough: with a journal that is gone, every record that comes in fails.
+            self._failures = self._failures or [error]
 
     def _whom_to_ask(self, peers: tuple[str, ...]) -> list[str]:
         """Random peers but those that did not answer lately; one known to be useful, if any is."""

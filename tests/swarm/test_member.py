@@ -96,11 +96,16 @@ def test_a_failure_over_what_is_heard_between_two_looks_is_told_by_the_next() ->
         swarm = MemorySwarm()
         anna, ben = await swarm.join("anna"), await swarm.join("ben")
         await ben.member.step()
-        ben.directory.accept = refuse_to_work
-        anna.publish()
-        await anna.member.step()
+        healthy, ben.directory.accept = ben.directory.accept, refuse_to_work
+        for _ in range(3):
+            anna.publish()
+            await anna.member.step()
+        ben.directory.accept = healthy
         with pytest.raises(JournalError):
             await ben.member.step()
+        await ben.member.step()
+        assert ben.count("member_failures{turn=hear}") == 3
+        assert ben.authors() == {anna.identity.author}
 
     asyncio.run(scenario())
 
