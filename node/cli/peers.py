@@ -31,7 +31,7 @@ def command(
     debug: DebugOption = False,
 ) -> None:
     """List the peers met, with what they gave and what was refused; or show one in full."""
-    from node.run.status_file import present_status
+    from node.monitor.present_status import present_status
 
     status = present_status(open_node(config).folder)
     peers = status["peers"]

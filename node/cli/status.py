@@ -12,7 +12,7 @@ def command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """Show what the node is doing, or did last."""
-    from node.run.status_file import present_status
+    from node.monitor.present_status import present_status
 
     status = present_status(open_node(config).folder)
     if json:

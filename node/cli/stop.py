@@ -23,8 +23,8 @@ def command(
 
     Ctrl-C ends the waiting alone. Stopping a node that does not run is no error.
     """
+    from node.monitor.present_status import CRASHED, present_status
     from node.monitor.terminal import Terminal
-    from node.run.status_file import CRASHED, present_status
     from node.run.stop_node import stop_node
     from node.storage.checkpoints import Checkpoints
 

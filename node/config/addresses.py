@@ -13,6 +13,7 @@ _ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/\s,]+)/tcp/(\d{1,5})(/[^/\s
 _NAMED = re.compile(r"/dnsaddr/[^/\s,]+(/p2p/[^/\s,]+)")
 """A name whose TXT records ``_dnsaddr.NAME`` list addresses, port included; of the peer named."""
 
+_PLACE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]@]+)):(\d{1,5})")
 _IP = {"ip4": IPv4Address, "ip6": IPv6Address}
 _HIGHEST_PORT = 65535
 _PLAIN = "/ip4/10.0.0.5/tcp/31337"
@@ -46,6 +47,18 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
                 f"End it with /p2p/ and the peer's id, as in {_PEER}; the peer's start message "
                 "shows it whole.",
             )
+
+
+def host_and_port(key: str, place: str) -> tuple[str, int]:
+    """Where ``host:port`` is; an IPv6 address stands in brackets.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    parsed = _PLACE.fullmatch(place)
+    if not parsed or int(parsed[3]) > _HIGHEST_PORT:
+        raise ConfigError(key, place, "Write host:port, as in 127.0.0.1:8710 or [::1]:8710.")
+    return parsed[1] or parsed[2], int(parsed[3])
 
 
 def _has_host(family: str, host: str) -> bool:

@@ -16,10 +16,20 @@ DecayRates = Annotated[tuple[Annotated[float, Strict(), Field(ge=0, lt=1)], ...]
 
 
 def key(
-    default: Any, about: str, *, unit: str = "", choices: Sequence[str] = (), **limits: Any
+    default: Any,
+    about: str,
+    *,
+    unit: str = "",
+    choices: Sequence[str] = (),
+    values: str = "",
+    **limits: Any,
 ) -> Any:
-    """A key with its description, default and limits, the unit of its value, and its choices."""
-    extra: dict[str, Any] = {"unit": unit, "choices": list(choices)}
+    """A key with its description, default and limits, the unit of its value, and its choices.
+
+    Args:
+        values: which ones it takes, in words, where its type does not tell.
+    """
+    extra: dict[str, Any] = {"unit": unit, "choices": list(choices), "values": values}
     return Field(default, description=about, json_schema_extra=extra, **limits)
 
 

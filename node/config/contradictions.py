@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from node.config.addresses import check_addresses
+from node.config.addresses import check_addresses, host_and_port
 from node.config.kinds import ENGINES, REGISTRIES
 from node.errors import ConfigError
 
@@ -24,6 +24,8 @@ def refuse(config: Config) -> None:
     _check_schedule(config)
     _check_gpus(config)
     _check_network(config)
+    if isinstance(config.monitor.dashboard, str):
+        host_and_port("monitor.dashboard", config.monitor.dashboard)
 
 
 def _check_groups(config: Config) -> None:

@@ -77,6 +77,14 @@ class MonitorSection(Section):
         le=1 << 20,
     )
     live: bool = key(True, "A live panel, where the output is a terminal.")
+    dashboard: bool | str = key(
+        True,
+        "The page that shows this node in a browser, and the JSON behind it: true serves it on "
+        '127.0.0.1, port 8710 or the next free one; "host:port" there and nowhere else, port 0 '
+        "being any free one. On an address that others can reach it asks for the token in the "
+        "address that is printed.",
+        values='true, false or "host:port"',
+    )
     prometheus_port: int = key(
         0, "Port of the Prometheus metrics on this machine (127.0.0.1). 0: none.", ge=0, le=65535
     )

@@ -87,6 +87,8 @@ def _values(field: FieldInfo) -> str:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     if isinstance(choices := extra["choices"], list) and choices:
         return ", ".join([*map(toml_value, choices), "or a package's own"])
+    if values := extra["values"]:
+        return str(values)
     parts = [_TYPES[kind] if kind in _TYPES else _container(kind)]
     for bound in field.metadata:
         if type(bound) in _BOUNDS:

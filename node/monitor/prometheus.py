@@ -1,10 +1,15 @@
-"""The newest record as Prometheus metrics, served on a local port."""
+"""The newest record as Prometheus metrics, as text or served on a local port."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -55,18 +60,35 @@ class Prometheus(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The newest record's metrics; none before the first round."""
-        record = self._record
-        if record is None:
-            return
-        for name, value in record.scalars().items():
-            yield GaugeMetricFamily(PREFIX + name, name.replace("_", " "), value)
-        refused = CounterMetricFamily(
-            f"{PREFIX}refused", "refused groups by reason", labels=["reason"]
-        )
-        for reason, count in record.refused.items():
-            refused.add_metric([reason], count)
-        events = CounterMetricFamily(f"{PREFIX}events", "totals by name", labels=["event"])
-        for event, total in record.counters.items():
-            events.add_metric([event], total)
-        yield refused
-        yield events
+        return metrics(self._record)
+
+
+def exposition(record: RoundRecord | None) -> tuple[bytes, str]:
+    """A record's metrics as Prometheus reads them, and the type of that text."""
+    registry = CollectorRegistry()
+    registry.register(_Fixed(record))
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def metrics(record: RoundRecord | None) -> Iterator[Metric]:
+    """Every figure of a record; none where there is no record."""
+    if record is None:
+        return
+    for name, value in record.scalars().items():
+        yield GaugeMetricFamily(PREFIX + name, name.replace("_", " "), value)
+    refused = CounterMetricFamily(f"{PREFIX}refused", "refused groups by reason", labels=["reason"])
+    for reason, count in record.refused.items():
+        refused.add_metric([reason], count)
+    events = CounterMetricFamily(f"{PREFIX}events", "totals by name", labels=["event"])
+    for event, total in record.counters.items():
+        events.add_metric([event], total)
+    yield refused
+    yield events
+
+
+class _Fixed(Collector):
+    def __init__(self, record: RoundRecord | None) -> None:
+        self._record = record
+
+    def collect(self) -> Iterator[Metric]:
+        return metrics(self._record)

@@ -13,7 +13,7 @@ from typing import Any
 from node.errors import NodeError
 from node.monitor.log_tail import LogTail
 from node.monitor.logs import error_in
-from node.run.status_file import RUNNING, STOPPING, present_status
+from node.monitor.present_status import RUNNING, STOPPING, present_status
 from node.storage.run_folder import RunFolder
 from swarm.common.private_file import make_private
 

@@ -15,6 +15,7 @@ from node.monitor.sinks import open_sinks
 from node.monitor.stages import Stages
 from node.monitor.telling import teller
 from node.network.moving import enter
+from node.run.dashboard import dashboard
 from node.run.foreground import STOPS, announce, stopping
 from node.run.participant import Participant
 from node.run.run_options import RunOptions
@@ -57,6 +58,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
             tell(note)
         status.run(node.membership)
         stack.callback(node.recorder.close)
+        stack.enter_context(dashboard(config, folder, node.counters, status, tell))
         sinks = open_sinks(config, folder, node.recorder.rollouts, json=options.json)
         for sink in (*sinks, status):
             node.recorder.add(sink)

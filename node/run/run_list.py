@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import NodeError
-from node.run.status_file import present_status
+from node.monitor.present_status import present_status
 from node.storage.run_folder import RunFolder
 
 NEW = "new"

@@ -8,6 +8,7 @@ from node.config.config import Config
 from node.errors import NodeError
 from node.monitor.telling import teller
 from node.network.membership import Membership
+from node.run.dashboard import dashboard
 from node.run.foreground import announce, stopping
 from node.run.run_options import RunOptions
 from node.run.status_file import StatusFile
@@ -46,6 +47,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
             tell(note)
         announce(membership, tell)
         status.run(membership)
+        stack.enter_context(dashboard(config, folder, counters, status, tell))
         while True:
             status.write(None)
             if membership.failure:

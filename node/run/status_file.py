@@ -6,10 +6,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from node.errors import NodeError
+from node.monitor.present_status import RUNNING, STARTING, STOPPED, STOPPING
 from node.monitor.record import RoundRecord
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
@@ -17,10 +18,6 @@ from swarm.accounts import Account
 from swarm.member import PeerInfo
 
 log = logging.getLogger(__name__)
-
-STARTING, RUNNING, STOPPING, STOPPED = "starting", "running", "stopping", "stopped"
-CRASHED = "crashed"
-"""What a process that said nothing at its end has done."""
 
 
 class StatusFile:
@@ -35,6 +32,7 @@ class StatusFile:
         self._membership: Membership | None = None
         self._lock = threading.Lock()
         self._told: dict[str, Any] = {}
+        self._dashboard: str | None = None
         self._ended = False
 
     def start(self) -> None:
@@ -73,6 +71,17 @@ class StatusFile:
             peers=[self._peer(peer) for peer in status.peers],
         )
 
+    def serve(self, url: str) -> None:
+        """Say where the node's dashboard is found, from now on."""
+        try:
+            with self._lock:
+                self._dashboard = url
+                if self._told and not self._ended:
+                    self._told |= {"dashboard": url}
+                    self._folder.write_status(self._told)
+        except NodeError as error:
+            log.warning("saying where the dashboard is failed: %s", error)
+
     def stop(self) -> None:
         """Say that the node was told to stop; nothing while the folder is not its own."""
         if self._told:
@@ -104,7 +113,8 @@ class StatusFile:
             if self._ended:
                 return  # a signal is told on a thread of its own, which may come last
             self._ended = state == STOPPED
-            self._told |= {**news, "state": state, "time": time.time()}
+            url = None if self._ended else self._dashboard
+            self._told |= {**news, "state": state, "time": time.time(), "dashboard": url}
             self._folder.write_status(self._told)
 
     def _peer(self, peer: PeerInfo) -> dict[str, Any]:
@@ -134,48 +144,3 @@ def _is_seed(peer: PeerInfo, account: Account) -> bool:
     A node is one until its first round is done: the protocol tells them apart by deeds alone.
     """
     return peer.policy_step == 0 and not peer.groups and not account.admitted
-
-
-def present_status(folder: RunFolder) -> dict[str, Any]:
-    """What is true of a node now, by its status file and by who holds its folder.
-
-    Besides what the file says: ``running``, ``state`` and ``age_s``, seconds since it was written.
-    A node that does not run is connected to nobody.
-
-    Raises:
-        NodeError: it never ran, or its folder may not be read.
-    """
-    holder = folder.holder()
-    try:
-        told: Mapping[str, Any] = folder.read_status()
-    except NodeError:
-        if holder is None:
-            raise
-        told = {}
-    state = _state(told, holder)
-    works = state in (RUNNING, STOPPING)
-    peers = [_now(peer, works) for peer in told.get("peers", [])]
-    age = max(0.0, time.time() - told["time"]) if "time" in told else None
-    return {
-        **dict.fromkeys(("peer_id", "swarm_id", "swarm_name", "record")),
-        "addresses": [],
-        "pid": holder,
-        **told,
-        "peers": peers,
-        "running": holder is not None,
-        "state": state,
-        "age_s": age,
-    }
-
-
-def _now(peer: Mapping[str, Any], works: bool) -> dict[str, Any]:
-    """What was told of a peer, as far as it holds for a node that works or does not."""
-    present = {**peer, "connected": works and peer.get("connected", False)}
-    return present if works or "link" not in peer else {**present, "link": None}
-
-
-def _state(told: Mapping[str, Any], holder: int | None) -> str:
-    said = told.get("state", RUNNING if holder else STOPPED)  # not said by an earlier release
-    if holder is None:
-        return STOPPED if said == STOPPED else CRASHED
-    return str(said) if told.get("pid") == holder else STARTING

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from node.errors import NodeError
-from node.run.status_file import STOPPING, present_status
+from node.monitor.present_status import STOPPING, present_status
 from node.storage.run_folder import RunFolder
 
 LOOK_SECONDS = 0.1

@@ -33,6 +33,7 @@ QUICK = (
     "--set=engine.max_new_tokens=8",
     "--set=schedule.eval_tasks=4",
     "--set=schedule.checkpoint_every=2",
+    "--set=monitor.dashboard=false",
 )
 """Options of a node that takes as little time as it can."""
 

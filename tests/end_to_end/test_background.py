@@ -14,7 +14,7 @@ import psutil
 import pytest
 from commands import NOBODY, QUICK, Command
 
-from node.run.status_file import present_status
+from node.monitor.present_status import present_status
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 

@@ -27,7 +27,7 @@ MOMENTS = (
     ("demo", "matplotlib"),
     ("export --out model", "transformers.utils"),
     ("init node", "cryptography"),
-    ("status", "node.run.status_file"),
+    ("status", "node.monitor.present_status"),
 )
 """A command, and the module behind which it is interrupted."""
 ENDS = (130, -signal.SIGINT)

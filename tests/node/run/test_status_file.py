@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.run.status_file import StatusFile, present_status
+from node.monitor.present_status import present_status
+from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
 from swarm.accounts import Account
 from swarm.member import PeerInfo

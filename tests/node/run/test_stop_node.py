@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError
-from node.run.status_file import STOPPING, present_status
+from node.monitor.present_status import STOPPING, present_status
 from node.run.stop_node import stop_node
 from node.storage.run_folder import RunFolder
 

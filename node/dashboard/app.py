@@ -1,0 +1,119 @@
+"""The routes of a dashboard: the page, the JSON behind it, the events and the metrics."""
+
+from __future__ import annotations
+
+import logging
+import mimetypes
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from node.dashboard.feed import Feed
+from node.dashboard.replies import QueryError, failure, number, reply
+from node.dashboard.run_view import RunView
+from node.errors import NodeError
+from node.monitor.prometheus import exposition
+
+log = logging.getLogger(__name__)
+
+STATIC = Path(__file__).parent / "static"
+POINTS, MOST_POINTS = 1000, 4000
+LARGEST = 2**53
+AT_ONCE = 2
+"""Answers that are made beside each other: the rest of the machine is the node's."""
+
+
+class Routes:
+    """What is answered to which path.
+
+    Args:
+        run: what is shown.
+        feed: of its events.
+    """
+
+    def __init__(self, run: RunView, feed: Feed) -> None:
+        self._run = run
+        self._feed = feed
+        self._limit = CapacityLimiter(AT_ONCE)
+
+    def all(self) -> list[BaseRoute]:
+        """The routes, of which the first that fits counts."""
+        views: Mapping[str, Callable[[Request], Mapping[str, Any]]] = {
+            "status": lambda request: self._run.status(),
+            "rounds": self._rounds,
+        }
+        return [
+            Route("/", self._page),
+            *(Route(f"/api/v1/{name}", self._json(view)) for name, view in views.items()),
+            Route("/api/v1/events", self._events),
+            Route("/metrics", self._metrics),
+            *([Mount("/static", StaticFiles(directory=STATIC))] if STATIC.is_dir() else []),
+        ]
+
+    async def _page(self, request: Request) -> Response:
+        page = STATIC / "index.html"
+        if not page.is_file():
+            return failure("the page is not installed; the JSON behind it is at /api/v1/", 404)
+        return FileResponse(page, media_type="text/html; charset=utf-8")
+
+    def _json(self, view: Callable[[Request], Mapping[str, Any]]) -> Callable[[Request], Any]:
+        """A view's answer, made on another thread."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await to_thread.run_sync(
+                    lambda: reply(view(request)), limiter=self._limit, abandon_on_cancel=False
+                )
+            except QueryError as error:
+                return failure(str(error), 400)
+            except NodeError as error:
+                return failure(str(error), 503)
+
+        return answer
+
+    def _rounds(self, request: Request) -> dict[str, Any]:
+        query = request.query_params
+        since = number(query, "since", 0, 0, LARGEST)
+        return self._run.table(since, number(query, "points", POINTS, 2, MOST_POINTS))
+
+    async def _events(self, request: Request) -> Response:
+        last = request.headers.get("last-event-id", "")
+        if self._feed.full:
+            words = "as many pages as this node tells of its rounds are open: close one"
+            return failure(words, 503, {"retry-after": "5"})
+        known = int(last) if last.isascii() and last.isdecimal() and len(last) <= 16 else None
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        return StreamingResponse(self._feed.listen(known), media_type="text/event-stream")
+
+    async def _metrics(self, request: Request) -> Response:
+        text, kind = await to_thread.run_sync(
+            lambda: exposition(self._run.record()), limiter=self._limit
+        )
+        return Response(text, headers={"content-type": kind})
+
+
+def application(run: RunView, feed: Feed) -> Starlette:
+    """The dashboard without its guard."""
+    # what a system says of these is not always true
+    mimetypes.add_type("text/javascript", ".js")
+    mimetypes.add_type("text/css", ".css")
+    handlers: dict[Any, Any] = {HTTPException: _missing, Exception: _failed}
+    return Starlette(routes=Routes(run, feed).all(), exception_handlers=handlers)
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return failure("there is nothing under that address", status)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return failure("this view failed; the trace is in the node's log", 500)

@@ -1,0 +1,130 @@
+"""A run folder with a dashboard, and who asks it over a real connection."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from node.config.config import Config
+from node.dashboard.server import Dashboard
+from node.monitor.jsonl import JsonLinesFile
+from node.monitor.record import RoundRecord
+from node.storage.run_folder import RunFolder
+from swarm.common.counters import Counters
+from tests.node.monitor.test_monitor import RECORD
+
+ANYWHERE = "127.0.0.1:0"
+PATIENCE = 30.0
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        assert self.headers["content-type"] == "application/json"
+        return json.loads(self.body)
+
+
+@dataclass
+class Site:
+    """A dashboard that is served, and all the addresses that it was said to have."""
+
+    folder: RunFolder
+    counters: Counters
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return int(self.told[-1].split(":")[-1].split("/")[0])
+
+    def get(
+        self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        with closing(connection):
+            connection.request(method, path, headers=dict(headers or {}))
+            found = connection.getresponse()
+            names = {name.lower(): value for name, value in found.getheaders()}
+            return Answer(found.status, names, found.read())
+
+    def json(self, path: str) -> Any:
+        answer = self.get(path)
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    def connect(self, receive: int = 0) -> socket.socket:
+        """A bare connection, of which the system takes in so many bytes at a time."""
+        bare = socket.socket()
+        if receive:
+            bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+        bare.settimeout(PATIENCE)
+        bare.connect(("127.0.0.1", self.port))
+        return bare
+
+    def stream(self, last: int | None = None) -> Stream:
+        return Stream(self, last)
+
+
+class Stream:
+    """A browser that listens to the events."""
+
+    def __init__(self, site: Site, last: int | None) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)
+        headers = {} if last is None else {"Last-Event-ID": str(last)}
+        self._connection.request("GET", "/api/v1/events", headers=headers)
+        self._answer = self._connection.getresponse()
+        self.status = self._answer.status
+
+    def next(self) -> tuple[str, Any]:
+        """Name and data of the next event."""
+        lines = []
+        while line := self._answer.readline().decode().rstrip("\n"):
+            lines.append(line)
+        if not lines:
+            raise EOFError
+        values = dict(line.split(": ", 1) for line in lines)
+        return values["event"], json.loads(values["data"])
+
+    def until(self, name: str) -> Any:
+        """Data of the next event of that name."""
+        while True:
+            found, data = self.next()
+            if found == name:
+                return data
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def served(root: Path, wanted: bool | str = ANYWHERE, **overrides: Any) -> Iterator[Site]:
+    """A dashboard of the run folder ``root``, which need not be there."""
+    site = Site(RunFolder(root), Counters())
+    config = Config.with_overrides(overrides)
+    with closing(Dashboard(site.folder, config, wanted, site.counters, site.told.append)):
+        yield site
+
+
+def write_rounds(folder: RunFolder, rounds: Iterable[int], **values: Any) -> None:
+    """Rounds as a node writes them; what is callable is called with the round's number."""
+    folder.create()
+    with closing(JsonLinesFile(folder.metrics, 64 << 20)) as file:
+        for number in rounds:
+            file.write(record(number, **values))
+
+
+def record(number: int, **values: Any) -> RoundRecord:
+    made = {name: v(number) if callable(v) else v for name, v in values.items()}
+    return replace(RECORD, **{"round": number, "policy_step": number, **made})
