@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -191,11 +191,7 @@ class Accounts:
 
     def snapshot(self) -> list[Account]:
         """All accounts, the most recently changed first."""
-        refused: dict[bytes, dict[str, int]] = {}
-        for author, reason, n in self._journal.read("SELECT author, reason, n FROM refusals"):
-            refused.setdefault(author, {})[reason] = n
-        rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts ORDER BY touched DESC, author")
-        return [_account(row, refused.get(row[0], {})) for row in rows]
+        return all_accounts(self._journal.read)
 
     def _load(self, connection: sqlite3.Connection, author: bytes) -> Account:
         query = f"SELECT {_COLUMNS} FROM accounts WHERE author=?"
@@ -232,6 +228,19 @@ class Accounts:
         idlest = f"SELECT author FROM accounts ORDER BY {kept}, touched LIMIT 1"
         for table in ("refusals", "accounts"):
             connection.execute(f"DELETE FROM {table} WHERE author=({idlest})")
+
+
+def all_accounts(read: Callable[[str], list[tuple[Any, ...]]]) -> list[Account]:
+    """All accounts of a journal, the most recently changed first.
+
+    Args:
+        read: all rows that a query selects.
+    """
+    refused: dict[bytes, dict[str, int]] = {}
+    for author, reason, n in read("SELECT author, reason, n FROM refusals"):
+        refused.setdefault(author, {})[reason] = n
+    rows = read(f"SELECT {_COLUMNS} FROM accounts ORDER BY touched DESC, author")
+    return [_account(row, refused.get(row[0], {})) for row in rows]
 
 
 def _accounts(rows: Iterable[tuple[Any, ...]]) -> Iterator[Account]:

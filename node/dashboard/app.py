@@ -17,10 +17,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from node.dashboard.feed import Feed
+from node.dashboard.log_lines import MOST_LINES
 from node.dashboard.replies import QueryError, failure, number, reply
 from node.dashboard.run_view import RunView
 from node.errors import NodeError
 from node.monitor.prometheus import exposition
+from swarm.journal_errors import JournalError
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,13 @@ class Routes:
         """The routes, of which the first that fits counts."""
         views: Mapping[str, Callable[[Request], Mapping[str, Any]]] = {
             "status": lambda request: self._run.status(),
-            "rounds": self._rounds,
+            "rounds": lambda request: self._run.table(*_window(request)),
+            "levels": lambda request: self._run.levels(*_window(request)),
+            "updates": lambda request: self._run.updates(*_window(request)),
+            "authors": lambda request: self._run.authors(),
+            "peers": lambda request: self._run.peers(),
+            "health": lambda request: self._run.health(),
+            "log": lambda request: self._run.log(_lines(request)),
         }
         return [
             Route("/", self._page),
@@ -74,15 +82,10 @@ class Routes:
                 )
             except QueryError as error:
                 return failure(str(error), 400)
-            except NodeError as error:
+            except (NodeError, JournalError) as error:
                 return failure(str(error), 503)
 
         return answer
-
-    def _rounds(self, request: Request) -> dict[str, Any]:
-        query = request.query_params
-        since = number(query, "since", 0, 0, LARGEST)
-        return self._run.table(since, number(query, "points", POINTS, 2, MOST_POINTS))
 
     async def _events(self, request: Request) -> Response:
         last = request.headers.get("last-event-id", "")
@@ -108,6 +111,17 @@ def application(run: RunView, feed: Feed) -> Starlette:
     mimetypes.add_type("text/css", ".css")
     handlers: dict[Any, Any] = {HTTPException: _missing, Exception: _failed}
     return Starlette(routes=Routes(run, feed).all(), exception_handlers=handlers)
+
+
+def _window(request: Request) -> tuple[int, int]:
+    """The round after which, and the most points, that a request asks for."""
+    query = request.query_params
+    since = number(query, "since", 0, 0, LARGEST)
+    return since, number(query, "points", POINTS, 2, MOST_POINTS)
+
+
+def _lines(request: Request) -> int:
+    return number(request.query_params, "lines", 200, 1, MOST_LINES)
 
 
 async def _missing(request: Request, error: Exception) -> Response:

@@ -6,16 +6,20 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from node.dashboard.entries import Entries
 from node.dashboard.growing_lines import GrowingLines
 from node.monitor.history import files, parsed
 from node.monitor.record import RoundRecord
 
+SCALARS = frozenset(each.name for each in fields(RoundRecord) if each.default_factory is MISSING)
+"""Figures that every record has a place for."""
 LATEST = 64
 """Records that are at hand whole."""
 DIGITS = 6
@@ -23,6 +27,8 @@ EXACT = ("round", "time", "policy_step")
 TOTALS = ("bytes_in", "bytes_out")
 MAPPINGS = ("seconds", "refused")
 """Mappings of a record whose entries are columns."""
+NAMED = ("authors", "useful", "levels")
+"""Mappings of many names, of which a round has few."""
 _BETWEEN = "/"
 
 
@@ -36,6 +42,7 @@ class Rounds:
 
     Attributes:
         latest: the newest records, the newest last.
+        named: those mappings of all rounds.
         damaged: lines that are no record, which are left out.
     """
 
@@ -45,6 +52,7 @@ class Rounds:
         self._columns: dict[str, array[float]] = {}
         self._count = 0
         self.latest: deque[RoundRecord] = deque(maxlen=LATEST)
+        self.named = {name: Entries() for name in NAMED}
         self.damaged = 0
 
     def look(self) -> list[RoundRecord]:
@@ -57,6 +65,7 @@ class Rounds:
         before = self.latest[-1].round if self.latest else 0
         if anew:
             self._columns, self._count, self.damaged = {}, 0, 0
+            self.named = {name: Entries() for name in NAMED}
             self.latest.clear()
         came: deque[RoundRecord] = deque(maxlen=LATEST)
         for line in lines:
@@ -84,14 +93,14 @@ class Rounds:
         round, time, policy step and totals the last.
         """
         rounds = self.column("round")
-        begin = int(np.searchsorted(rounds, since, "right"))
-        edges = _edges(begin, self._count, points)
+        edges = self.edges(since, points)
+        begin = int(edges[0])
         columns: dict[str, Any] = {name: {} for name in MAPPINGS}
-        for name in sorted(self._columns):
+        for name in sorted(SCALARS | self._columns.keys()):
             first, _, rest = name.partition(_BETWEEN)
             last = first in (*EXACT, *TOTALS, "refused")
             digits = None if first in EXACT else DIGITS
-            values = _plain(_thinned(self.column(name), edges, last=last), digits)
+            values = plain_values(thinned(self.column(name), edges, last=last), digits)
             if rest:
                 columns[first][rest] = values
             else:
@@ -103,14 +112,33 @@ class Rounds:
             "columns": columns,
         }
 
+    def edges(self, since: int, points: int) -> NDArray[np.int64]:
+        """Where each of at most ``points`` rows of the rounds after ``since`` begins, and the end.
+
+        The last row is the latest round alone.
+        """
+        begin = int(np.searchsorted(self.column("round"), since, "right"))
+        if self._count - begin <= points:
+            return np.arange(begin, self._count + 1)
+        rows = np.linspace(begin, self._count - 1, points).astype(np.int64)
+        return np.append(rows, self._count)
+
+    def weights(self) -> NDArray[np.float64]:
+        """How many rounds each one stands for: itself, and those thinned out before it."""
+        return np.diff(self.column("round"), prepend=0.0)
+
     def _add(self, record: RoundRecord) -> None:
         values = dict(_scalars(record))
+        named = {name: dict(getattr(record, name)) for name in NAMED}
         while self._count and self._columns["round"][-1] >= record.round:
             self._count -= 1
             for column in self._columns.values():
                 column.pop()
             if self.latest:
                 self.latest.pop()
+        for name, entries in self.named.items():
+            entries.drop(record.round)
+            entries.add(record.round, named[name])
         for name in values.keys() - self._columns.keys():
             self._columns[name] = array("d", [math.nan]) * self._count
         for name, column in self._columns.items():
@@ -128,18 +156,10 @@ def _scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
                 yield f"{name}{_BETWEEN}{key}", float(part)
 
 
-def _edges(begin: int, end: int, points: int) -> NDArray[np.int64]:
-    """Where rows begin, and the end: the last row is the last round alone."""
-    rounds = end - begin
-    if rounds <= points:
-        return np.arange(begin, end + 1)
-    before = np.linspace(begin, end - 1, points).astype(np.int64)
-    return np.append(before, end)
-
-
-def _thinned(
+def thinned(
     values: NDArray[np.float64], edges: NDArray[np.int64], *, last: bool
 ) -> NDArray[np.float64]:
+    """A value a row: the mean over its rounds, NaN where there is none, or the last one's."""
     if last:
         return values[edges[1:] - 1]
     known = ~np.isnan(values)
@@ -149,7 +169,7 @@ def _thinned(
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _plain(values: NDArray[np.float64], digits: int | None) -> list[float | None]:
+def plain_values(values: NDArray[np.float64], digits: int | None) -> list[float | None]:
     """For JSON: of so many digits, whole where they are whole, None where there is none."""
     short = np.round(values, 3) if digits is None else significant(values, digits)
     return [None if v != v else int(v) if v.is_integer() else v for v in short.tolist()]

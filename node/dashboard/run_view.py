@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import Any
 
 from node.config.config import Config
+from node.dashboard.authors import authors
 from node.dashboard.feed import GONE, Event
+from node.dashboard.health import Doctor, alarms
+from node.dashboard.log_lines import last_lines
 from node.dashboard.rounds import Rounds
+from node.dashboard.updates import levels, updates
 from node.errors import NodeError
 from node.monitor.present_status import CRASHED, STOPPED, present_status
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
+from swarm.journal_reader import read_accounts
 
 AT_ONCE = 20
 """Rounds that one look tells of, the latest."""
+OWN = ("peer_id", "addresses", "reach", "swarm_id", "swarm_name", "state", "record")
+"""What is told of this node beside its peers."""
 NONE = "none"
 """State of a folder that no node has run in."""
 ENDED = (STOPPED, CRASHED, NONE)
@@ -34,6 +42,7 @@ class RunView:
         self._version = version
         self._lock = threading.Lock()
         self._rounds = Rounds(folder.metrics)
+        self._doctor = Doctor(folder, config)
         self._news: deque[RoundRecord] = deque(maxlen=AT_ONCE)
         self._state: str | None = None
         self._told: float | None = None
@@ -64,6 +73,45 @@ class RunView:
         with self._lock:
             self._read_on()
             return self._rounds.table(since, points)
+
+    def updates(self, since: int, points: int) -> dict[str, Any]:
+        """What updates were made of; see :func:`node.dashboard.updates.updates`."""
+        with self._lock:
+            self._read_on()
+            return updates(self._rounds, since, points)
+
+    def levels(self, since: int, points: int) -> dict[str, Any]:
+        """Rewards by family and level; see :func:`node.dashboard.updates.levels`."""
+        with self._lock:
+            self._read_on()
+            return levels(self._rounds, since, points)
+
+    def authors(self) -> dict[str, Any]:
+        """Whoever gave groups; see :mod:`node.dashboard.authors`.
+
+        Raises:
+            JournalError: what is known of them cannot be read.
+        """
+        accounts = read_accounts(self.folder.journal)
+        with self._lock:
+            self._read_on()
+            return {"authors": authors(self._rounds, accounts, time.time())}
+
+    def peers(self) -> dict[str, Any]:
+        """This node, and whom it knows."""
+        status = self.status()
+        return {"self": {name: status.get(name) for name in OWN}, "peers": status["peers"]}
+
+    def health(self) -> dict[str, Any]:
+        """What may be wrong; see :mod:`node.dashboard.health`."""
+        findings = self._doctor.findings()
+        with self._lock:
+            self._read_on()
+            return {"findings": findings, "alarms": alarms(self._rounds, self.folder)}
+
+    def log(self, lines: int) -> dict[str, Any]:
+        """The end of the log."""
+        return {"lines": last_lines(self.folder.log, lines)}
 
     def record(self) -> RoundRecord | None:
         """Of the latest round; None before the first."""

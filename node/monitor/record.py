@@ -39,6 +39,10 @@ class RoundRecord:
         groups_own: own groups in the update.
         groups_external: external groups in the update.
         external_wanted: external groups that the update had room for.
+        authors: external groups in the update by author, the public key in hex.
+        useful: by author, how useful these were together, as in
+            :attr:`node.learner.update_stats.UpdateStats.useful`.
+        levels: mean reward of own completions by ``family/level``.
         author_share: share of the update's groups that are of the author with most of them, 0 to 1;
             own groups are nobody's.
         newcomer_share: share that is of authors who had not proved useful before.
@@ -74,6 +78,9 @@ class RoundRecord:
     groups_own: int = 0
     groups_external: int = 0
     external_wanted: int = 0
+    authors: Mapping[str, int] = field(default_factory=dict)
+    useful: Mapping[str, float] = field(default_factory=dict)
+    levels: Mapping[str, float] = field(default_factory=dict)
     author_share: float | None = None
     newcomer_share: float | None = None
     pool_groups: int = 0

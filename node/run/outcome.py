@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,14 @@ class Outcome:
         """Of the update's groups, those of the external author with most of them; None of none."""
         authors = Counter(pooled.author for pooled in self.external)
         return max(authors.values(), default=0) / self.trained if self.trained else None
+
+    @property
+    def useful(self) -> dict[str, float]:
+        """By external author, the public key in hex, how useful its groups were together."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for pooled, value in zip(self.external, self.update.useful, strict=False):
+            found[pooled.author.hex()] += value if math.isfinite(value) else 0.0
+        return dict(found)
 
     @property
     def newcomer_share(self) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,6 +49,8 @@ def record_of(
         reward_eval=outcome.evaluation,
         groups_external=len(outcome.external),
         external_wanted=outcome.external_wanted,
+        authors=Counter(pooled.author.hex() for pooled in outcome.external),
+        useful=outcome.useful,
         author_share=outcome.author_share,
         newcomer_share=outcome.newcomer_share,
         pool_groups=pool.available(),
@@ -96,8 +99,16 @@ def _own_figures(outcome: Outcome) -> dict[str, Any]:
         "tokens_generated": generated,
         "tokens_per_s": generated / seconds if generated and seconds else None,
         "mean_length": _mean(lengths),
+        "levels": _levels(outcome),
         "truncated": _mean([float(c.finish is Finish.LENGTH) for c in completions]),
     }
+
+
+def _levels(outcome: Outcome) -> dict[str, float]:
+    rewards: defaultdict[str, list[float]] = defaultdict(list)
+    for own in outcome.own:
+        rewards[f"{own.group.env}/{own.group.level}"] += own.training.rewards
+    return {name: sum(each) / len(each) for name, each in rewards.items()}
 
 
 def _update_figures(update: UpdateStats) -> dict[str, Any]:

@@ -1,0 +1,208 @@
+"""What may be wrong with a node: what ``swarm-node doctor`` finds, and alarms of its rounds."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+
+from node.config.config import Config
+from node.dashboard.rounds import Rounds
+from node.doctor.finding import Finding
+from node.doctor.machine import (
+    LITTLE_DISK,
+    NO_DISK,
+    check_clock,
+    check_device,
+    check_disk,
+    check_engine,
+    check_key,
+    check_packages,
+    check_shared_memory,
+    check_transport,
+)
+from node.doctor.network import check_ports
+from node.doctor.reach import told_by_node
+from node.doctor.tasks import check_pinned, check_walls
+from node.monitor.record import RoundRecord
+from node.storage.run_folder import RunFolder
+
+FRESH_SECONDS = 60.0
+"""That what the doctor found is told for."""
+WIDE_GAP = 0.05
+"""Nats a token."""
+RECENT = 20
+BEFORE = 200
+"""Rounds that lengths are a mean over, and how far apart those are that are compared."""
+DRIFT = 1.5
+CUT = 0.5
+LITTLE_MEMORY = 0.95
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+
+class Doctor:
+    """Finds what there is to find, and no more often than once a minute.
+
+    Nothing is dialled: peers are the running node's, which tells of them itself.
+    """
+
+    def __init__(self, folder: RunFolder, config: Config) -> None:
+        self._folder = folder
+        self._config = config
+        self._lock = threading.Lock()
+        self._found: list[dict[str, Any]] = []
+        self._at = float("-inf")
+
+    def findings(self) -> list[dict[str, Any]]:
+        """Each with its level, what was looked at, what is there and what to do."""
+        with self._lock:
+            if time.monotonic() - self._at > FRESH_SECONDS:
+                self._found = [_told(finding) for finding in self._look()]
+                self._at = time.monotonic()
+            return self._found
+
+    def _look(self) -> list[Finding]:
+        config, folder = self._config, self._folder
+        found = [*check_packages(), check_transport(config.network)]
+        if "torch" in sys.modules:  # else to load it would take longer than all the rest
+            found.append(check_device(config.policy.device))
+        found += [check_engine(config.engine.kind), check_shared_memory(), check_clock()]
+        found += [check_walls(), *check_pinned(config, folder)]
+        if folder.root.is_dir():
+            found += [check_disk(folder), check_key(folder), *check_ports(config, folder)]
+        return found + (told_by_node(folder) if folder.holder() is not None else [])
+
+
+def _told(finding: Finding) -> dict[str, Any]:
+    return {
+        "level": finding.level,
+        "what": finding.check,
+        "found": finding.found,
+        "remedy": finding.remedy or None,
+    }
+
+
+class Alarm(NamedTuple):
+    """One thing to be watched.
+
+    Attributes:
+        means: what it says, and what to do where it has gone off.
+        value: None where nothing was measured.
+        level: of a value.
+    """
+
+    name: str
+    means: str
+    value: float | None
+    level: Callable[[float], str]
+
+    def told(self) -> dict[str, Any]:
+        """As an answer has it; what was not measured is no cause for alarm."""
+        level = OK if self.value is None else self.level(self.value)
+        return {"name": self.name, "level": level, "means": self.means, "value": self.value}
+
+
+def alarms(rounds: Rounds, folder: RunFolder) -> list[dict[str, Any]]:
+    """Of the latest round, of those before it, and of this machine."""
+    record = rounds.latest[-1] if rounds.latest else None
+    return [alarm.told() for alarm in (*_of_rounds(record, rounds), *_of_machine(folder))]
+
+
+def _of_rounds(record: RoundRecord | None, rounds: Rounds) -> Sequence[Alarm]:
+    counters = record.counters if record else None
+    return (
+        Alarm(
+            "forgetting",
+            "Times that the held-out reward fell far below its best. Lower learner.lr or "
+            "mixture.external, or go back with: swarm-node rollback --to best",
+            _count(counters, "forgetting_alarms"),
+            _any,
+        ),
+        Alarm(
+            "engine gap",
+            "Nats a token by which the engine's log-probs are off the learner's at equal weights. "
+            f"Above {WIDE_GAP} one of the two computes something else: try another engine.kind.",
+            record.engine_gap if record else None,
+            lambda gap: WARN if gap > WIDE_GAP else OK,
+        ),
+        Alarm(
+            "length drift",
+            f"Tokens a completion, against {BEFORE} rounds before. Much longer or shorter answers "
+            "with no more reward are a policy that drifts: lower learner.lr.",
+            _drift(rounds.column("mean_length")),
+            lambda ratio: OK if 1 / DRIFT <= ratio <= DRIFT else WARN,
+        ),
+        Alarm(
+            "cut answers",
+            "Share of completions that the length cap ended. Raise engine.max_new_tokens where it "
+            "stays high.",
+            record.truncated if record else None,
+            lambda share: WARN if share > CUT else OK,
+        ),
+        Alarm(
+            "refused steps",
+            "Optimizer steps left out since the start, as loss or gradient was not finite. Lower "
+            "learner.lr.",
+            _count(counters, "steps_refused"),
+            _any,
+        ),
+        Alarm(
+            "failed rounds",
+            "Rounds since the start that broke off. The traces are in the log below.",
+            _count(counters, "rounds_failed"),
+            _any,
+        ),
+        Alarm(
+            "lost records",
+            "Records since the start that a file, a view or a logger could not take.",
+            _count(counters, "sink_failures"),
+            _any,
+        ),
+    )
+
+
+def _of_machine(folder: RunFolder) -> Sequence[Alarm]:
+    free = shutil.disk_usage(folder.root).free if folder.root.is_dir() else None
+    used = psutil.virtual_memory().percent / 100.0
+    return (
+        Alarm(
+            "disk",
+            "Bytes free where the run folder is. A full disk stops the node at its last "
+            "checkpoint.",
+            free,
+            lambda left: FAIL if left < NO_DISK else WARN if left < LITTLE_DISK else OK,
+        ),
+        Alarm(
+            "memory",
+            "Share of this machine's memory that is used. Lower learner.micro_batch_tokens or "
+            "mixture.pool_groups, or stop something else.",
+            used,
+            lambda share: WARN if share > LITTLE_MEMORY else OK,
+        ),
+    )
+
+
+def _any(count: float) -> str:
+    return WARN if count else OK
+
+
+def _count(counters: Mapping[str, float] | None, name: str) -> float | None:
+    """A total, of all its labels; None before the first round."""
+    if counters is None:
+        return None
+    return sum(n for each, n in counters.items() if each.partition("{")[0] == name)
+
+
+def _drift(lengths: np.ndarray) -> float | None:
+    """The latest mean by the earlier one; None where there is no earlier one."""
+    recent, before = lengths[-RECENT:], lengths[-BEFORE - RECENT : -BEFORE]
+    if not len(before) or np.isnan(before).all() or np.isnan(recent).all():
+        return None
+    earlier = float(np.nanmean(before))
+    return float(np.nanmean(recent)) / earlier if earlier else None
