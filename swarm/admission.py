@@ -30,6 +30,7 @@ from swarm.journal import Journal
 from swarm.judge import CRASHED, TIMEOUT, Asked, Judge, Judged, JudgeRefused, Verdict
 from swarm.packing import rewarded
 from swarm.pooled_group import PooledGroup
+from swarm.refused_groups import RefusedGroups
 from swarm.standing import PROVEN
 from swarm.task_ref import TaskRef
 from swarm.verification import Turns, VerificationBudget
@@ -61,6 +62,7 @@ class Admission:
         threaded: whether :meth:`admit` works on another thread; a simulation, whose clock waits
             for none, keeps to its own.
         opener: :func:`protocol.frame.open_frame`, or what remembers its results for many nodes.
+        shown: keeps groups that were refused, for people to look at.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Admission:
         *,
         threaded: bool = True,
         opener: Opener = open_frame,
+        shown: RefusedGroups | None = None,
     ) -> None:
         self._manifest = manifest
         self._swarm_id = swarm_id
@@ -89,6 +92,7 @@ class Admission:
         self._budget = VerificationBudget(manifest.epoch_seconds)
         self._turns = Turns(self._budget)
         self._opener = opener
+        self._shown = shown or RefusedGroups()
         # A rebuilt journal may have forgotten what was used of any epoch that had begun.
         restored = journal.restored_at
         self._first_epoch = (
@@ -141,7 +145,7 @@ class Admission:
             for group in findings.opened.batch.groups:
                 fault = self._fault(group, findings.now)
                 if fault:
-                    findings.refused[fault] += 1
+                    findings.refuse(fault, group)
                 else:
                     timely.append(group)
             findings.pending = self._unseen(author, timely, findings.now, findings)
@@ -156,7 +160,7 @@ class Admission:
         self._budget.begin(epoch_of(self._clock.time(), self._manifest.epoch_seconds))
         left = self._budget.left(findings.author, findings.seconds, proven=findings.proven)
         if not left:
-            findings.refused[refusals.OVER_BUDGET] += 1
+            findings.refuse(refusals.OVER_BUDGET, findings.pending[0].group)
             findings.pending = findings.pending[1:]
             return
         outcomes = self._outcomes(findings, left)
@@ -166,10 +170,10 @@ class Admission:
         )
         for told, found in zip(judged, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
-                findings.refused[found.reason] += 1
+                findings.refuse(found.reason, told.group)
                 findings.stalls += found.reason in (TIMEOUT, CRASHED)
             elif fault := _disagreement(told.group, found):
-                findings.refused[fault] += 1
+                findings.refuse(fault, told.group, found)
             elif findings.opened:
                 findings.admitted.append(_pooled(findings.opened, told, found, findings.now))
 
@@ -180,6 +184,7 @@ class Admission:
             self._counters.add("refused", n, reason=reason)
             self._accounts.refuse(author, reason, n)
             log.info("refused %d of %s: %s", n, author.hex()[:16], reason)
+        self._shown.add(findings.shown)
         if findings.seconds:
             self._accounts.charge(author, findings.seconds)
         if findings.admitted:
@@ -241,7 +246,7 @@ class Admission:
                 elif known[0] == digest:
                     findings.refused[refusals.REPLAY] += 1
                 else:
-                    findings.refused[refusals.EQUIVOCATION] += 1
+                    findings.refuse(refusals.EQUIVOCATION, group)
             oldest = oldest_epoch(self._manifest, now)
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen

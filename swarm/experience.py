@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from swarm.accounts import Accounts
@@ -11,6 +11,7 @@ from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.outbox import Outbox
 from swarm.pool import Pool
+from swarm.refused_groups import RefusedGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,14 @@ class Experience:
         outbox: own groups on their way out, and the frames that are served.
         pool: external groups that were let in.
         accounts: what is remembered of each author.
+        refused: external groups that were not let in of late.
     """
 
     journal: Journal
     pool: Pool
     outbox: Outbox
     accounts: Accounts
+    refused: RefusedGroups = field(default_factory=RefusedGroups)
 
     @classmethod
     def around(cls, pool: Pool, journal: Journal, clock: Clock, counters: Counters) -> Self:

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from protocol.frame import OpenFrame
 from protocol.rollout import Group
+from swarm.judge import Verdict
 from swarm.pooled_group import PooledGroup
+from swarm.refused_groups import RefusedGroup
 
 
 class Told(NamedTuple):
@@ -31,6 +33,7 @@ class Findings:
         seconds: of verification that it took.
         admitted: groups that passed.
         refused: refusals by reason.
+        shown: those of the refused that could be read.
         stalls: groups that hung or killed the verifier.
     """
 
@@ -42,4 +45,11 @@ class Findings:
     seconds: float = 0.0
     admitted: list[PooledGroup] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
+    shown: list[RefusedGroup] = field(default_factory=list)
     stalls: int = 0
+
+    def refuse(self, reason: str, group: Group, verdict: Verdict | None = None) -> None:
+        """Note that a group is refused, and what was found of it."""
+        self.refused[reason] += 1
+        found = (verdict.prompt, verdict.rewards) if verdict else ()
+        self.shown.append(RefusedGroup(self.author, group, reason, self.now, *found))

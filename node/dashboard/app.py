@@ -17,10 +17,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from node.dashboard.feed import Feed
+from node.dashboard.groups import MOST, Wanted
 from node.dashboard.log_lines import MOST_LINES
-from node.dashboard.replies import QueryError, failure, number, reply
+from node.dashboard.replies import QueryError, failure, number, reply, text
 from node.dashboard.run_view import RunView
 from node.errors import NodeError
+from node.monitor.groups import ORIGINS
 from node.monitor.prometheus import exposition
 from swarm.journal_errors import JournalError
 
@@ -51,6 +53,7 @@ class Routes:
         views: Mapping[str, Callable[[Request], Mapping[str, Any]]] = {
             "status": lambda request: self._run.status(),
             "rounds": lambda request: self._run.table(*_window(request)),
+            "groups": lambda request: self._run.groups(_wanted(request)),
             "levels": lambda request: self._run.levels(*_window(request)),
             "updates": lambda request: self._run.updates(*_window(request)),
             "authors": lambda request: self._run.authors(),
@@ -98,10 +101,10 @@ class Routes:
         return StreamingResponse(self._feed.listen(known), media_type="text/event-stream")
 
     async def _metrics(self, request: Request) -> Response:
-        text, kind = await to_thread.run_sync(
+        body, kind = await to_thread.run_sync(
             lambda: exposition(self._run.record()), limiter=self._limit
         )
-        return Response(text, headers={"content-type": kind})
+        return Response(body, headers={"content-type": kind})
 
 
 def application(run: RunView, feed: Feed) -> Starlette:
@@ -118,6 +121,24 @@ def _window(request: Request) -> tuple[int, int]:
     query = request.query_params
     since = number(query, "since", 0, 0, LARGEST)
     return since, number(query, "points", POINTS, 2, MOST_POINTS)
+
+
+def _wanted(request: Request) -> Wanted:
+    query = request.query_params
+    origin, taught = text(query, "origin"), text(query, "taught")
+    if origin not in ("", *ORIGINS):
+        raise QueryError(f"origin: write one of {', '.join(ORIGINS)}")
+    if taught not in ("", "0", "1"):
+        raise QueryError("taught: write 0 or 1")
+    return Wanted(
+        limit=number(query, "limit", 20, 1, MOST),
+        before=number(query, "before", LARGEST, 0, LARGEST),
+        origin=origin,
+        env=text(query, "env"),
+        author=text(query, "author"),
+        text=text(query, "text"),
+        taught=None if not taught else taught == "1",
+    )
 
 
 def _lines(request: Request) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from node.config.config import Config
 from node.dashboard.authors import authors
 from node.dashboard.feed import GONE, Event
+from node.dashboard.groups import Groups, Wanted
 from node.dashboard.health import Doctor, alarms
 from node.dashboard.log_lines import last_lines
 from node.dashboard.rounds import Rounds
@@ -43,6 +44,8 @@ class RunView:
         self._lock = threading.Lock()
         self._rounds = Rounds(folder.metrics)
         self._doctor = Doctor(folder, config)
+        self._groups = Groups(folder.groups)
+        self._last: int | None = None
         self._news: deque[RoundRecord] = deque(maxlen=AT_ONCE)
         self._state: str | None = None
         self._told: float | None = None
@@ -73,6 +76,12 @@ class RunView:
         with self._lock:
             self._read_on()
             return self._rounds.table(since, points)
+
+    def groups(self, wanted: Wanted) -> dict[str, Any]:
+        """The newest groups that are wanted; see :mod:`node.dashboard.groups`."""
+        with self._lock:
+            self._groups.look()
+            return self._groups.find(wanted)
 
     def updates(self, since: int, points: int) -> dict[str, Any]:
         """What updates were made of; see :func:`node.dashboard.updates.updates`."""
@@ -130,6 +139,8 @@ class RunView:
             self._read_on()
             if first:
                 self._news.clear()
+                self._groups.look()
+                self._last = self._groups.last
             latest = [] if last is None else [r for r in self._rounds.latest if r.round > last]
         return events + [_round(record) for record in latest[-AT_ONCE:]]
 
@@ -139,6 +150,10 @@ class RunView:
             self._read_on()
             events = [_round(record) for record in self._news]
             self._news.clear()
+            self._groups.look()
+            if self._groups.last != self._last:
+                events.append(Event("groups", {"last": self._groups.last}))
+            self._last = self._groups.last
         status = self.status()
         state, told = str(status["state"]), status.get("time")
         if (state, told) != (self._state, self._told):

@@ -143,13 +143,22 @@ class Membership(Opened):
     async def _member(self, transport: Transport, verifier: Verifier, signed: bytes) -> Member:
         """Put the member together, on the loop that its parts belong to."""
         network, clock, counters = self._config.network, SystemClock(), self._counters
-        journal, accounts = self._experience.journal, self.accounts
+        experience, accounts = self._experience, self.accounts
         return assemble(
             transport,
             self.identity,
             signed,
-            Admission(self.manifest, self.swarm_id, verifier, accounts, journal, clock, counters),
-            self._experience,
+            Admission(
+                self.manifest,
+                self.swarm_id,
+                verifier,
+                accounts,
+                experience.journal,
+                clock,
+                counters,
+                shown=experience.refused,
+            ),
+            experience,
             clock=clock,
             counters=counters,
             limits=CollectorLimits(

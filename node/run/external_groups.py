@@ -32,6 +32,7 @@ class Taken:
         proven: authors with standing when they were chosen.
         wanted: how many there was room for when they were chosen.
         lead: how far peers were ahead then; None where nothing told.
+        emptied: groups that were chosen and of which nothing was left to learn from.
     """
 
     groups: tuple[PooledGroup, ...]
@@ -39,6 +40,7 @@ class Taken:
     proven: frozenset[bytes]
     wanted: int
     lead: float | None = None
+    emptied: tuple[PooledGroup, ...] = ()
 
 
 class ExternalGroups:
@@ -88,11 +90,12 @@ class ExternalGroups:
         chosen = self._mixture.choose(
             self._pool.fresh(), number, informative, len(own), proven, self._accounts.tried()
         )
-        taken, training = [], []
+        taken, training, emptied = [], [], []
         for pooled in self._pool.consume(chosen, number):
             left = self._intake.take(pooled)
             if left is None:
                 self._accounts.prove([(pooled.author, 0.0)])
+                emptied.append(pooled)
                 continue
             taken.append(pooled)
             training.append(left)
@@ -106,6 +109,7 @@ class ExternalGroups:
             proven,
             wanted,
             self._mixture.lead,
+            tuple(emptied),
         )
 
     def credit(

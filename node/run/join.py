@@ -10,6 +10,7 @@ from node.config.config import Config
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
+from node.monitor.groups_file import GroupsFile
 from node.monitor.printable import PrintableFormatter
 from node.monitor.sinks import open_sinks
 from node.monitor.stages import Stages
@@ -60,7 +61,7 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
         stack.callback(node.recorder.close)
         stack.enter_context(dashboard(config, folder, node.counters, status, tell))
         sinks = open_sinks(config, folder, node.recorder.rollouts, json=options.json)
-        for sink in (*sinks, status):
+        for sink in (*sinks, GroupsFile(folder.groups, node.groups.take), status):
             node.recorder.add(sink)
         node.rounds.run(config.schedule.rounds, stop)
     count = node.rounds.round

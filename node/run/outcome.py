@@ -21,6 +21,7 @@ class Outcome:
         trained: groups in the update, own and external.
         proven: authors with standing when they were chosen.
         lead: how far peers were ahead; see :class:`swarm.mixture.lead.PeersLead`.
+        emptied: external groups that were chosen and of which nothing was left to learn from.
     """
 
     round: int
@@ -34,6 +35,7 @@ class Outcome:
     trained: int = 0
     proven: frozenset[bytes] = frozenset()
     lead: float | None = None
+    emptied: tuple[PooledGroup, ...] = ()
 
     @property
     def author_share(self) -> float | None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 from node.concurrency.cpu_threads import choose, fastest
 from node.config.config import Config
+from node.config.kinds import ADVANTAGES
 from node.distributed.ranks import Ranks
 from node.lifecycle import Opened
 from node.network.membership import Membership
@@ -21,6 +22,7 @@ from node.run.beforehand import cautions
 from node.run.recorder import Recorder
 from node.run.resume import RunState
 from node.run.rounds import Rounds
+from node.run.shown_groups import ShownGroups
 from node.run.trainer import Trainer, open_experience
 from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
@@ -57,6 +59,7 @@ class Participant(Opened):
         membership: this node's place in the swarm.
         policy: what is trained.
         recorder: takes further sinks for the rounds' records.
+        groups: some of the latest round, to be looked at.
         notes: what had to be put right on opening, one sentence each.
     """
 
@@ -64,6 +67,7 @@ class Participant(Opened):
     membership: Membership
     policy: Policy
     recorder: Recorder
+    groups: ShownGroups
 
     def __init__(
         self,
@@ -141,7 +145,12 @@ class Participant(Opened):
         if progress.round == 0:
             stage("trying the policy on the swarm's tasks")
             self.notes += _assessed(trainer)
-        self.recorder = Recorder(self.membership.status, experience.pool, self.counters)
+        learner = config.learner
+        advantage = ADVANTAGES.open(learner.advantage, learner.advantage_options)
+        self.groups = ShownGroups(self.policy, advantage, experience.refused.take)
+        self.recorder = Recorder(
+            self.membership.status, experience.pool, self.counters, self.groups
+        )
         self.rounds = trainer.rounds(
             publish=self.membership.publish,
             save=lambda number: self._save(number, progress, trainer, experience.pool),

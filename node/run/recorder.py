@@ -16,6 +16,7 @@ from node.monitor.record import RoundRecord
 from node.monitor.rollouts import LastRollouts
 from node.monitor.sink import Sink
 from node.run.outcome import Outcome
+from node.run.shown_groups import ShownGroups
 from node.run.shown_rollouts import shown_rollouts
 from protocol.rollout import Finish
 from swarm.common.counters import Counters
@@ -152,12 +153,22 @@ def _mean(values: list[float]) -> float | None:
 class Recorder:
     """Makes a record of every round and hands it to all sinks.
 
+    Args:
+        groups: told of every round, before sinks get its record.
+
     Attributes:
         rollouts: some of each round, which are here when sinks get its record.
     """
 
-    def __init__(self, status: Callable[[], MemberStatus], pool: Pool, counters: Counters) -> None:
+    def __init__(
+        self,
+        status: Callable[[], MemberStatus],
+        pool: Pool,
+        counters: Counters,
+        groups: ShownGroups | None = None,
+    ) -> None:
         self.rollouts = LastRollouts()
+        self._groups = groups
         self._sinks: list[Sink] = []
         self._memory = 0.0
         self._memory_read = float("-inf")
@@ -180,5 +191,7 @@ class Recorder:
             self._memory, self._memory_read = resident_mb(), time.monotonic()
         record = record_of(outcome, self._status(), self._pool, self._counters, self._memory)
         self.rollouts.add(shown_rollouts(outcome))
+        if self._groups:
+            self._groups.add(outcome)
         for sink in self._sinks:
             sink.write(record)

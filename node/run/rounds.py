@@ -136,6 +136,7 @@ class Rounds:
             len(groups),
             taken.proven,
             taken.lead,
+            taken.emptied,
         )
         # Before the checkpoint: what is killed in between is done and told again, not lost.
         self._report(outcome)

@@ -70,6 +70,11 @@ class RunFolder:
         return self.root / "rollouts.jsonl"
 
     @property
+    def groups(self) -> Path:
+        """The last groups, token by token."""
+        return self.root / "groups.jsonl"
+
+    @property
     def log(self) -> Path:
         return self.root / "node.log"
 
@@ -145,7 +150,7 @@ class RunFolder:
         return sum(map(_size, found))
 
     def _files(self) -> list[Path]:
-        own = {self.config, self.metrics, self.rollouts, self.status, self.manifest}
+        own = {self.config, self.metrics, self.rollouts, self.groups, self.status, self.manifest}
         own |= {self.peer_cache, self.journal, self.log, self.lock_file}
         return [path for name in own for path in _kin(name)]
 

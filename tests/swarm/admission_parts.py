@@ -17,6 +17,7 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.judge import Judge, JudgeRefused, Verdict
+from swarm.refused_groups import RefusedGroups
 from swarm.task_ref import TaskRef
 from tests.swarm.experience_parts import START
 
@@ -94,6 +95,7 @@ class Gate:
         self.clock = VirtualClock(START)
         self.counters = Counters()
         self.judge = SumJudge()
+        self.shown = RefusedGroups()
         self.manifest = Manifest(
             name="test",
             founder=FOUNDER.author,
@@ -119,6 +121,7 @@ class Gate:
             journal,
             self.clock,
             self.counters,
+            shown=self.shown,
         )
 
     def admit(self, frame: bytes, author: bytes) -> list[int]:

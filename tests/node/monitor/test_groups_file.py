@@ -1,0 +1,128 @@
+"""The file of the latest groups: bounded, private, and fair to every origin."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.errors import NodeError
+from node.monitor.groups import MOST_BYTES, ShownCompletion, ShownGroup, ShownTokens
+from node.monitor.groups_file import KEPT, GroupsFile
+from node.monitor.refusal_words import WORDS
+from swarm.refusals import STRIKES
+from tests.node.monitor.test_monitor import RECORD
+
+GROUP = ShownGroup(
+    round=1,
+    time=1.7e9,
+    origin="own",
+    env="sums",
+    level=0,
+    author=None,
+    prompt="1 + 1",
+    in_update=True,
+    reason=None,
+    completions=(
+        ShownCompletion("2", 1.0, 0.5, False, ShownTokens(("2", "."), (-0.5, -1.0), (3, 3))),
+        ShownCompletion("3", 0.0, -0.5, True),
+    ),
+)
+
+
+def write(path: Path, *rounds: Sequence[ShownGroup], most_bytes: int = 4 << 20) -> None:
+    """One round after the other, each as long after the other as it takes to be written."""
+    hours = iter(range(0, 10**9, 3600))
+    left = list(rounds)
+    file = GroupsFile(path, lambda: left.pop(0), most_bytes, now=lambda: float(next(hours)))
+    with closing(file):
+        while left:
+            file.write(RECORD)
+
+
+def groups(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_groups_are_numbered_on_over_restarts(tmp_path: Path) -> None:
+    path = tmp_path / "groups.jsonl"
+    write(path, [GROUP, GROUP])
+    write(path, [GROUP])
+    first, second, third = groups(path)
+    assert [first["id"], second["id"], third["id"]] == [1, 2, 3]
+    assert first["completions"][0]["tokens"] == {
+        "text": ["2", "."],
+        "logprob": [-0.5, -1.0],
+        "version": [3, 3],
+    }
+    assert [each["finish"] for each in first["completions"]] == ["stop", "length"]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_flo_is_refused_without_end_and_own_groups_stay(tmp_path: Path) -> None:
+    path, most = tmp_path / "groups.jsonl", 100_000
+    refused = replace(GROUP, origin="refused", prompt="x" * 500)
+    write(path, [GROUP] * 10, *([refused] * 50 for _ in range(20)), most_bytes=most)
+    found = groups(path)
+    assert path.stat().st_size <= most
+    assert [each["id"] for each in found if each["origin"] == "own"] == list(range(1, 11))
+    assert found[-1]["id"] == 1010, "the newest is there"
+
+
+def test_of_a_full_file_the_newest_of_each_origin_stay(tmp_path: Path) -> None:
+    path, most = tmp_path / "groups.jsonl", 200_000
+    external = replace(GROUP, origin="external", author="ab")
+    write(path, *([GROUP, external] * 50 for _ in range(8)), most_bytes=most)
+    numbers = [each["id"] for each in groups(path)]
+    assert numbers == sorted(numbers) and numbers[-1] == 800
+    assert len(numbers) >= 2 * KEPT
+
+
+def test_half_a_line_that_a_killed_process_left_costs_no_other_group(tmp_path: Path) -> None:
+    path = tmp_path / "groups.jsonl"
+    write(path, [GROUP])
+    with path.open("ab") as file:
+        file.write(b'{"id": 2, "round": 1, "ti')
+    write(path, [GROUP])
+    lines = path.read_text().splitlines()
+    assert [json.loads(lines[n])["id"] for n in (0, 2)] == [1, 2]
+
+
+def test_long_groups_lose_their_tokens_and_then_the_middle_of_their_texts() -> None:
+    long = ShownTokens(("word",) * 500, (-1.0,) * 500, (1,) * 500)
+    answers = tuple(ShownCompletion("y" * 10_000, 1.0, 0.0, False, long) for _ in range(64))
+    line = replace(GROUP, completions=answers).line(1)
+    told = json.loads(line)
+    assert len(line) <= MOST_BYTES and len(told["completions"]) == 16
+    assert all(each["tokens"]["text"] == [] for each in told["completions"])
+    wide = replace(GROUP, prompt="\N{SNOWMAN}" * 10_000, completions=answers[:15])
+    assert len(wide.line(1)) <= MOST_BYTES
+
+
+def test_what_is_no_number_is_none_in_the_file() -> None:
+    odd = ShownCompletion("x", math.nan, math.inf, False, ShownTokens(("x",), (-math.inf,), (0,)))
+    (told,) = json.loads(replace(GROUP, completions=(odd,)).line(1))["completions"]
+    assert (told["reward"], told["advantage"], told["tokens"]["logprob"]) == (None, None, [None])
+
+
+def test_lone_surrogates_and_separators_of_lines_stay_in_one_line() -> None:
+    line = replace(GROUP, prompt="\ud800\u2028\n\x00").line(1)
+    assert line.count(b"\n") == 1 and json.loads(line)["prompt"] == "\ud800\u2028\n\x00"
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_at_the_next_write(tmp_path: Path) -> None:
+    hours = iter(range(0, 10**9, 3600))
+    file = GroupsFile(tmp_path / "no" / "groups", lambda: [GROUP], now=lambda: float(next(hours)))
+    with pytest.raises(NodeError, match="cannot write"):
+        for _ in range(1000):
+            file.write(RECORD)
+            file.close()
+
+
+def test_every_reason_for_a_refusal_has_words() -> None:
+    assert set(WORDS) == set(STRIKES)
