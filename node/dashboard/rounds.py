@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class Rounds:
             try:
                 record = parsed(line)
                 self._add(record)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, AttributeError):
                 self.damaged += 1
                 continue
             came.append(record)
@@ -128,8 +128,8 @@ class Rounds:
         return np.diff(self.column("round"), prepend=0.0)
 
     def _add(self, record: RoundRecord) -> None:
-        values = dict(_scalars(record))
-        named = {name: dict(getattr(record, name)) for name in NAMED}
+        values = _row(record)
+        named = {name: _figures(getattr(record, name)) for name in NAMED}
         while self._count and self._columns["round"][-1] >= record.round:
             self._count -= 1
             for column in self._columns.values():
@@ -147,13 +147,18 @@ class Rounds:
         self.latest.append(record)
 
 
-def _scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
-    for name, value in record.to_dict().items():
-        if isinstance(value, int | float):
-            yield name, float(value)
-        elif isinstance(value, Mapping) and name in MAPPINGS:
-            for key, part in value.items():
-                yield f"{name}{_BETWEEN}{key}", float(part)
+def _row(record: RoundRecord) -> dict[str, float]:
+    """What a record has for the columns, those of mappings by both of their names."""
+    told = ((name, getattr(record, name)) for name in SCALARS)
+    row = {name: float(value) for name, value in told if value is not None}
+    for name in MAPPINGS:
+        for key, value in getattr(record, name).items():
+            row[f"{name}{_BETWEEN}{key}"] = float(value)
+    return row
+
+
+def _figures(mapping: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in mapping.items()}
 
 
 def thinned(

@@ -97,7 +97,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
         console.print(f"  swarm-node join --peers {address}", soft_wrap=True, highlight=False)
         view = SwarmView(settings.rounds, settings.nodes, console)
         try:
-            watch(nodes, view)
+            watch(nodes, view, console)
         except KeyboardInterrupt:
             console.print("stopping")
         stop_all(list(nodes.values()))
@@ -146,7 +146,7 @@ def start_seed(
         folder / "manifest.swarm",
         found_swarm(identity, name="demo", catalogue="tiny", epoch_seconds=EPOCH_SECONDS),
     )
-    overrides = {"node.name": "seed", "network.transport": transport}
+    overrides = {"node.name": "seed", "network.transport": transport, "monitor.dashboard": False}
     write_config(folder / "node.toml", loopback(overrides))
     return NodeProcess(["seed", "--config", str(folder / "node.toml")], folder, environment)
 
@@ -184,15 +184,20 @@ def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
         "schedule.eval_tasks": 128,
         "schedule.checkpoint_every": 50,
         "monitor.live": False,
+        "monitor.dashboard": number == 0,
     }
 
 
-def watch(nodes: dict[str, NodeProcess], view: SwarmView) -> None:
-    """Show the nodes until all have ended; fail with the first that fails."""
+def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> None:
+    """Show the nodes until all have ended, and where the page of the first is; fail with the first
+    that fails."""
+    first, url = next(iter(nodes.values())), ""
     tails = {name: RecordTail(node.folder / "metrics.jsonl") for name, node in nodes.items()}
     with view.shown() as show:
         while any(node.exit_code is None for node in nodes.values()):
             show({name: tail.look() for name, tail in tails.items()})
+            if not url and (url := (first.status() or {}).get("dashboard") or ""):
+                console.print(f"look at it in a browser: {url}", soft_wrap=True, highlight=False)
             for name, node in nodes.items():
                 if node.exit_code not in (None, 0):
                     raise NodeError(

@@ -21,8 +21,8 @@ from node.monitor.words import percent, share
 POINTS = 16
 RECENT = 10
 """Rounds that a figure is the mean of."""
-AROUND = 10
-"""Lines of a terminal that are no node's: how to join, the table's head, progress."""
+AROUND = 11
+"""Lines of a terminal that are no node's: how to join and look, the table's head, progress."""
 LINE_SECONDS = 5.0
 """Between two lines where there is no terminal to draw in."""
 

@@ -169,9 +169,12 @@ def test_flo_who_reads_nothing_of_long_answers_is_let_go(
     with served(tmp_path) as site, closing(site.connect(receive=4096)) as flo:
         flo.sendall(100 * asked)
         late = time.monotonic() + PATIENCE
-        while holds(site, flo) and time.monotonic() < late:
+        looks = [True]
+        while any(looks) and time.monotonic() < late:
             time.sleep(0.05)
-        assert not holds(site, flo)
+            # one look may miss what is opened or closed beside it
+            looks = [holds(site, flo) for _ in range(3)]
+        assert not any(looks)
         assert site.get(STATUS).status == 200
 
 

@@ -15,8 +15,8 @@ from node.monitor.record import RoundRecord
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD
 
-SAID_BEFORE = 4
-"""Lines: what runs, and how to join, where the address is broken in two."""
+SAID_BEFORE = 5
+"""Lines: what runs, how to join, where the address is broken in two, and where to look."""
 
 
 def terminal(width: int = 80, height: int = 24) -> Terminal:
