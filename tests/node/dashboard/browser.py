@@ -92,6 +92,8 @@ class Stream:
         lines = []
         while line := self._answer.readline().decode().rstrip("\n"):
             lines.append(line)
+        if lines and lines[0].startswith(":"):
+            return self.next()
         if not lines:
             raise EOFError
         values = dict(line.split(": ", 1) for line in lines)
