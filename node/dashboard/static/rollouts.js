@@ -1,0 +1,170 @@
+// What was asked and answered: groups of this node, of others, and those it refused.
+
+import { html, useEffect, useMemo, useRef, useState } from './vendor/htm-preact.js';
+import { ago, moment, number, plain, share, shortId, signed } from './format.js';
+import { Author, Choice, Empty, Help, Problem, Stranger } from './parts.js';
+import { ask, useAnswer, useKept, useStore } from './store.js';
+import { TintLegend, Tokens, tintsOf, versionsOf } from './tokens.js';
+
+const PAGE = 20;
+const TYPING_MS = 300;
+const ORIGINS = [['', 'all'], ['own', 'own'], ['external', 'external'], ['refused', 'refused']];
+const TAUGHT = [['', 'all'], ['1', 'taught'], ['0', 'taught nothing']];
+const FINISHES = { stop: 'ended by itself', length: 'cut by the length cap' };
+const NOTHING = { origin: '', env: '', author: '', text: '', taught: '' };
+
+function query(filter, before) {
+  const asked = new URLSearchParams({ limit: PAGE });
+  for (const [key, value] of Object.entries(filter)) if (value) asked.set(key, value);
+  if (before) asked.set('before', before);
+  return `groups?${asked}`;
+}
+
+// The groups of a filter, newest first, and what asks for more of them.
+function useGroups(filter, asked) {
+  const [told, tell] = useState({ groups: [], more: false, error: null, loaded: false });
+  const path = query(filter);
+  useEffect(() => {
+    const abort = new AbortController();
+    ask(path, abort.signal).then(
+      ({ groups, more }) => tell({ groups, more, error: null, loaded: true }),
+      (error) => abort.signal.aborted || tell((was) => ({ ...was, error: error.message, loaded: true })),
+    );
+    return () => abort.abort();
+  }, [path, asked]);
+  const older = () =>
+    ask(query(filter, told.groups.at(-1).id)).then(
+      ({ groups, more }) => tell((was) => ({ ...was, groups: [...was.groups, ...groups], more })),
+      (error) => tell((was) => ({ ...was, error: error.message })),
+    );
+  return { ...told, older };
+}
+
+const mean = (group) => {
+  const known = group.completions.map((each) => each.reward).filter((reward) => reward !== null);
+  return known.length ? known.reduce((sum, reward) => sum + reward, 0) / known.length : null;
+};
+
+// The rewards of a group as bars, so that one sees from afar whether they differ.
+const Rewards = ({ completions }) =>
+  html`<svg class="rewards" viewBox=${`0 0 ${6 * Math.max(1, completions.length)} 14`} aria-hidden="true">
+    ${completions.map(({ reward }, at) => html`<rect key=${at} x=${6 * at} width="5"
+      y=${13 - 12 * Math.min(1, Math.max(0, reward ?? 0))} height=${1 + 12 * Math.min(1, Math.max(0, reward ?? 0))} />`)}</svg>`;
+
+const Row = ({ group, chosen, choose }) =>
+  html`<li><button type="button" class="row" aria-pressed=${chosen} onClick=${choose}>
+    <span class=${`origin ${group.origin}`}>${group.origin}</span>
+    <${Stranger} text=${group.env} /> <small>level ${number(group.level)}</small>
+    <${Rewards} completions=${group.completions} /><b>${share(mean(group))}</b>
+    <small class="when">round ${number(group.round)}${group.reason && group.origin !== 'refused' ? ' · taught nothing' : ''}</small>
+    <span class="ask"><${Stranger} text=${group.prompt.slice(0, 160)} /></span></button></li>`;
+
+const Completion = ({ completion, at, by, versions }) =>
+  html`<article class="completion card" aria-label=${`Completion ${at + 1}`}>
+    <dl><div><dt>reward</dt><dd>${share(completion.reward)}</dd></div>
+      <div><dt>advantage</dt><dd>${signed(completion.advantage)}</dd></div>
+      <div><dt>finish</dt><dd>${FINISHES[completion.finish] ?? 'not told'}</dd></div></dl>
+    <${Tokens} ...${{ completion, by, versions }} />
+  </article>`;
+
+function Group({ group, by: wanted, setBy }) {
+  const versions = useMemo(() => versionsOf(group.completions), [group]);
+  const tints = useMemo(() => tintsOf(group.completions), [group]);
+  const by = tints.some(([key]) => key === wanted) ? wanted : 'none';
+  return html`<section class="group" aria-label="The chosen group">
+    <header><h3><${Stranger} text=${group.env} /> level ${number(group.level)}</h3>
+      <p><span class=${`origin ${group.origin}`}>${group.origin}</span> <${Author} hex=${group.author} own="this node" /> ·
+      round ${number(group.round)} · <time title=${moment(group.time)}>${ago(group.time)}</time></p></header>
+    ${group.reason
+      ? html`<p class="reason"><b>${group.origin === 'refused' ? 'Refused:' : 'Taught nothing:'}</b> <${Stranger} text=${group.reason} /></p>`
+      : html`<p class="reason good">${group.in_update ? 'Part of an update: the better answers were made likelier, the worse ones less likely.' : 'Not in an update yet.'}</p>`}
+    <h4>Prompt</h4><${Stranger} as="pre" text=${group.prompt} />
+    ${group.answer === null ? null : html`<h4>A right answer</h4><${Stranger} as="pre" text=${group.answer} />`}
+    <h4>Completions <${Help} of="advantage" name="advantage" /></h4>
+    ${tints.length > 1
+      ? html`<${Choice} label="tint" of=${tints} chosen=${by} choose=${setBy} /><${TintLegend} ...${{ by, versions }} />`
+      : html`<p class="hint">Of these no tokens are kept, so that there is nothing to tint.</p>`}
+    <div class="completions">${group.completions.map((completion, at) => html`<${Completion} key=${at}
+      ...${{ completion, at, by, versions }} />`)}</div>
+  </section>`;
+}
+
+// What is typed, once the typing has paused.
+function Typed({ label, value, told, type = 'search' }) {
+  const [typed, type_] = useState(value);
+  const timer = useRef(null);
+  useEffect(() => type_(value), [value]);
+  const input = ({ target }) => {
+    type_(target.value);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => told(target.value), TYPING_MS);
+  };
+  return html`<label>${label} <input type=${type} value=${typed} onInput=${input} maxlength="200" /></label>`;
+}
+
+function Pick({ label, value, told, of }) {
+  return html`<label>${label} <select value=${value} onChange=${({ target }) => told(target.value)}>
+    ${of.map(([key, name]) => html`<option key=${key} value=${key} selected=${key === value}>${name}</option>`)}</select></label>`;
+}
+
+function Filters({ filter, change, groups }) {
+  const { data } = useAnswer('authors', 10000);
+  const seen = useRef(new Set());
+  for (const group of groups) seen.current.add(group.env);
+  const families = [['', 'all'], ...[...seen.current].sort().map((env) => [env, plain(env)])];
+  const authors = [['', 'all'], ...(data?.authors ?? []).map(({ author }) => [author, shortId(author)])];
+  const set = (key) => (value) => change({ ...filter, [key]: value });
+  return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
+    <${Choice} label="of" of=${ORIGINS} chosen=${filter.origin} choose=${set('origin')} />
+    <${Choice} label="which" of=${TAUGHT} chosen=${filter.taught} choose=${set('taught')} />
+    <${Pick} label="family" value=${filter.env} told=${set('env')} of=${families} />
+    <${Pick} label="author" value=${filter.author} told=${set('author')} of=${authors} />
+    <${Typed} label="text" value=${filter.text} told=${set('text')} />
+    <button type="button" onClick=${() => change(NOTHING)}>clear</button>
+  </form>`;
+}
+
+function Nothing({ filter }) {
+  const narrowed = Object.values(filter).some(Boolean);
+  return narrowed
+    ? html`<${Empty} title="No group is like that">Widen the filter, or clear it.<//>`
+    : html`<${Empty} title="No group is kept yet">The first round writes some; they appear here by themselves.
+      A seed trains nothing and has none.<//>`;
+}
+
+// A filter can come along in the address: #/rollouts?author=…
+const fromAddress = () => {
+  const told = new URLSearchParams(location.hash.split('?')[1]);
+  return Object.fromEntries(Object.keys(NOTHING).map((key) => [key, told.get(key) ?? '']));
+};
+
+export function Rollouts() {
+  const { group: latest } = useStore();
+  const [filter, change] = useState(fromAddress);
+  const [asked, again] = useState(0);
+  const [chosen, choose] = useState(null);
+  const [by, setBy] = useKept('tint', 'none');
+  const detail = useRef(null);
+  const { groups, more, error, loaded, older } = useGroups(filter, asked);
+  const shown = groups.find(({ id }) => id === chosen) ?? groups[0];
+  const known = useRef(0);
+  useEffect(() => {
+    known.current = latest;
+  }, [groups]);
+  const newer = groups.length > 0 && latest > Math.max(known.current, groups[0].id);
+  useEffect(() => {
+    if (loaded && !groups.length && latest) again((times) => times + 1);
+  }, [latest]);
+  const open = (id) => {
+    choose(id);
+    if (window.matchMedia('(max-width: 720px)').matches) requestAnimationFrame(() => detail.current?.scrollIntoView());
+  };
+  return html`<${Filters} ...${{ filter, change, groups }} /><${Problem} error=${error} />
+    <p class="newer" role="status">${newer
+      ? html`<button type="button" onClick=${() => again(asked + 1)}>There are newer groups: show them</button>` : ''}</p>
+    ${loaded && !groups.length ? html`<${Nothing} filter=${filter} />` : null}
+    <div class="split"><div><ul class="rows" aria-label="Groups, newest first">${groups.map((group) => html`<${Row} key=${group.id}
+        group=${group} chosen=${group === shown} choose=${() => open(group.id)} />`)}</ul>
+        ${more ? html`<button type="button" onClick=${older}>Older ones</button>` : null}</div>
+      <div ref=${detail}>${shown ? html`<${Group} ...${{ group: shown, by, setBy }} />` : null}</div></div>`;
+}

@@ -1,0 +1,31 @@
+// Light or dark, before anything is painted: the one script that is no module, as those come later.
+'use strict';
+
+const THEMES = ['system', 'light', 'dark'];
+
+// Where the browser keeps nothing for a page, a choice holds until it is closed.
+const kept = (() => {
+  const held = new Map();
+  let storage = null;
+  try {
+    storage = window.localStorage;
+  } catch (refused) {
+    console.info('settings of this page are not kept:', refused.name);
+  }
+  return {
+    get: (name) => (storage ? storage.getItem(name) : held.get(name)) ?? null,
+    set: (name, value) => (storage ? storage.setItem(name, value) : held.set(name, value)),
+  };
+})();
+
+function applyTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  kept.set('theme', theme);
+  window.dispatchEvent(new Event('themechange'));
+}
+
+window.page = { kept, THEMES, applyTheme };
+applyTheme(THEMES.includes(kept.get('theme')) ? kept.get('theme') : 'system');
+window
+  .matchMedia('(prefers-color-scheme: dark)')
+  .addEventListener('change', () => window.dispatchEvent(new Event('themechange')));
