@@ -7,7 +7,7 @@ VLLM := .venv-vllm
 GENRL := .venv-genrl
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-docs lint mutants fuzz bench vllm test-vllm genrl chaos chaos-short split soak docs clean
+.PHONY: demo test test-docs test-browser lint mutants fuzz bench vllm test-vllm genrl chaos chaos-short split soak docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -21,6 +21,12 @@ test: $(VENV)/installed-test
 # time.
 test-docs: $(VENV)/installed-test
 	$(BIN)/python -m pytest -m documents --numprocesses 2 --dist worksteal tests/documents
+
+# The dashboard in the installed Chromium (Debian's chromium and chromium-driver). What is not there is
+# said, and skipped. SCREENSHOTS=DIR keeps pictures of every view.
+SCREENSHOTS ?=
+test-browser: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs tests/dashboard $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

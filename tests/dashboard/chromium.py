@@ -1,0 +1,140 @@
+"""The installed Chromium, driven over its own driver and kept from every other host."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+LOOKED_AT = Path(__file__).with_name("looked_at.js").read_text(encoding="utf-8")
+PATIENCE = 60.0
+WIDTH, HEIGHT = 1360, 950
+PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+VIEWS = ("learning", "rollouts", "lineage", "swarm", "health")
+THEMES = ("light", "dark")
+QUIET = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    f"--window-size={WIDTH},{HEIGHT}",
+)
+GONE = "net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING"
+"""What the console says of a server that has ended, and no page can keep it from saying."""
+GONE_TOO = "net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE", "net::ERR_ABORTED"
+
+
+def missing() -> str:
+    """What these tests need and this machine lacks; empty where it has everything."""
+    lacking = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
+    return f"needs {' and '.join(lacking)}: apt-get install chromium chromium-driver" * bool(
+        lacking
+    )
+
+
+class Browser:
+    """One window. Its console and every request it makes are kept."""
+
+    def __init__(self, profile: Path) -> None:
+        from selenium.webdriver import Chrome, ChromeOptions
+        from selenium.webdriver.chrome.service import Service
+
+        options = ChromeOptions()
+        options.binary_location = str(shutil.which("chromium"))
+        for argument in (*QUIET, f"--user-data-dir={profile}"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        service = Service(str(shutil.which("chromedriver")))
+        self.driver = Chrome(options=options, service=service)
+        self.driver.set_script_timeout(PATIENCE)
+        self._said: list[str] = []
+        self._asked: list[str] = []
+
+    def open(self, url: str, view: str = "learning") -> None:
+        """Open a view anew, as by a bookmark."""
+        self.driver.get("about:blank")
+        self.driver.get(f"{url}#/{view}")
+        self.until("return document.querySelector('main h2') !== null")
+
+    def turn(self, view: str) -> None:
+        """Press a tab."""
+        self.run("document.querySelector(`nav a[href='#/${arguments[0]}']`).click()", view)
+        self.until(
+            "return document.querySelector('nav a[aria-current]').hash === arguments[0]",
+            f"#/{view}",
+        )
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def until(self, script: str, *arguments: Any) -> Any:
+        """Poll until a script returns something true; what it returned."""
+        return until(
+            lambda: self.run(script, *arguments), lambda: f"{script}: {self.text()[:2000]}"
+        )
+
+    def wrong(self, what: str) -> list[str]:
+        """What a function of ``looked_at.js`` finds wrong: overflow, faint, nameless or foreign."""
+        found: list[str] = self.run(f"{LOOKED_AT}\nreturn {what}()")
+        return found
+
+    def text(self) -> str:
+        """What is read on the page."""
+        return str(self.run("return document.body.innerText"))
+
+    def theme(self, name: str) -> None:
+        self.run("window.page.applyTheme(arguments[0])", name)
+
+    def phone(self) -> None:
+        """Have the screen of a small phone."""
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+
+    def desktop(self) -> None:
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    def picture(self, path: Path) -> None:
+        """A screenshot of what the window shows."""
+        told = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+        path.write_bytes(base64.b64decode(told["data"]))
+
+    def errors(self, gone: bool = False) -> list[str]:
+        """Errors and warnings of the console so far, but for those of a server that is ``gone``."""
+        self._said += [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
+        return [
+            said for said in self._said if not (gone and any(k in said for k in GONE + GONE_TOO))
+        ]
+
+    def hosts(self) -> set[str]:
+        """Hosts and ports of every request so far."""
+        for entry in self.driver.get_log("performance"):
+            message = json.loads(entry["message"])["message"]
+            if message["method"] == "Network.requestWillBeSent":
+                self._asked.append(message["params"]["request"]["url"])
+        parts = [urlsplit(url) for url in self._asked]
+        return {each.netloc for each in parts if each.scheme in ("http", "https", "ws", "wss")}
+
+    def close(self) -> None:
+        self.driver.quit()
+
+
+def until(condition: Callable[[], Any], told: Callable[[], str]) -> Any:
+    """Poll until ``condition`` holds; what it returned."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {told()}"
+        time.sleep(0.1)
+    return found

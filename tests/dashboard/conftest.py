@@ -1,0 +1,39 @@
+"""A browser, where there is one, and what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.chromium import Browser, missing
+from tests.dashboard.made_run import fill
+from tests.node.dashboard.browser import Site, served
+
+
+@pytest.fixture(scope="session")
+def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots go: the folder that --screenshots names, or a temporary one."""
+    named = request.config.getoption("--screenshots")
+    folder = Path(named) if named else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    """A window with a profile of its own."""
+    if reason := missing():
+        pytest.skip(reason)
+    with closing(Browser(tmp_path / "profile")) as window:
+        yield window
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """The page of a node that has stopped after 120 rounds."""
+    fill(tmp_path / "run")
+    with served(tmp_path / "run") as found:
+        yield found

@@ -1,0 +1,119 @@
+"""A run folder with all that a page can show, as nodes and the hostile would leave it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from node.monitor.groups import ORIGINS, ShownCompletion, ShownGroup, ShownTokens
+from node.storage.run_folder import RunFolder
+from tests.node.dashboard.browser import write_rounds
+
+AUTHORS = ("6b" * 32, "a1" * 32, "0f" * 32)
+PEERS = tuple("12D3KooW" + letter * 44 for letter in "abcd")
+WORDS = ("the", "answer", "is", "forty", "two")
+
+
+def fill(root: Path, rounds: int = 120, names: Sequence[str] = ()) -> RunFolder:
+    """A node's folder after so many rounds.
+
+    Args:
+        names: stand wherever somebody else chooses a text, one after the other.
+    """
+    folder = RunFolder(root)
+    texts = list(names) or ["sorting together"]
+    write_rounds(
+        folder,
+        range(1, rounds + 1),
+        time=lambda n: 1.79e9 + n,
+        reward_own=lambda n: 0.7 * (1 - math.exp(-n / 250)) + 0.05 * math.sin(n),
+        reward_external=lambda n: 0.5 if n % 7 else None,
+        reward_eval=lambda n: 0.6 * (1 - math.exp(-n / 300)) if n % 10 == 1 else None,
+        entropy=lambda n: 2 * math.exp(-n / 300),
+        authors=dict.fromkeys(AUTHORS, 1),
+        levels={f"{text}/1": 0.5 for text in texts[:12]},
+        lead=0.01,
+        mean_length=17.0,
+    )
+    folder.groups.write_bytes(b"".join(_groups(texts)))
+    folder.write_status(_status(texts))
+    folder.log.write_text("".join(f"{_LOG} {_line(text)}\n" for text in texts))
+    return folder
+
+
+_LOG = "2026-11-23 19:00:00,123 WARNING node.run:"
+
+
+def _line(text: str) -> str:
+    """As no log of ours would have it: a line that was forged is shown like any other."""
+    return text.replace("\n", " ").encode(errors="replace").decode()
+
+
+def _status(texts: Sequence[str]) -> dict[str, Any]:
+    text = texts[-1]
+    peers = [
+        {
+            "peer_id": peer,
+            "connected": False,
+            "link": None,
+            "swarm_id": "ab" * 32,
+            "policy_step": 10,
+            "bytes_in": 10_000,
+            "bytes_out": 20_000,
+            "admitted": 30 * at,
+            "heard": 1.79e9,
+            "admitted_at": 1.79e9,
+            "seed": at == 0,
+            "refused": {texts[at % len(texts)]: 2, "reward_mismatch": 1},
+            "strikes": 0.0,
+            "banned": at == 3,
+        }
+        for at, peer in enumerate(PEERS)
+    ]
+    return {
+        "state": "stopped",
+        "time": 1.79e9,
+        "pid": 1,
+        "peer_id": PEERS[0],
+        "addresses": [f"/ip4/127.0.0.1/tcp/4/p2p/{PEERS[0]}"],
+        "reach": {"way": "direct", "cause": text, "remedy": text},
+        "swarm_id": "ab" * 32,
+        "swarm_name": text,
+        "record": None,
+        "peers": peers,
+    }
+
+
+def _groups(texts: Sequence[str]) -> list[bytes]:
+    """One of each origin for every text, in all of whose fields it stands."""
+    return [
+        _group(text, origin, at).line(1 + len(ORIGINS) * at + place)
+        for at, text in enumerate(texts)
+        for place, origin in enumerate(ORIGINS)
+    ]
+
+
+def _group(text: str, origin: Any, at: int) -> ShownGroup:
+    spelled = ShownTokens((text, *WORDS), (-0.01, -0.5, -1.0, -2.0, -4.0, -9.0), (1, 1, 2, 2, 3, 3))
+    done = [ShownCompletion(text, float(n % 2), float(n) - 0.5, n == 1, spelled) for n in range(2)]
+    return ShownGroup(
+        round=at + 1,
+        time=1.79e9 + at,
+        origin=origin,
+        env=text,
+        level=1,
+        author=None if origin == "own" else AUTHORS[at % len(AUTHORS)],
+        prompt=text,
+        in_update=origin != "refused",
+        reason=None if origin == "own" else text,
+        completions=done,
+    )
+
+
+def status_of(folder: RunFolder) -> dict[str, Any]:
+    """What the folder's status file says."""
+    told: dict[str, Any] = json.loads(folder.status.read_text())
+    return told

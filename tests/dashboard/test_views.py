@@ -1,0 +1,175 @@
+"""Every view of a run that has ended, in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.chromium import THEMES, VIEWS, Browser, until
+from tests.dashboard.made_run import AUTHORS, fill
+from tests.node.dashboard.browser import Site, served
+
+pytestmark = pytest.mark.browser
+
+SHOWS = {
+    "learning": "return document.querySelectorAll('.chart canvas').length >= 14",
+    "rollouts": "return document.querySelectorAll('.row').length === 3",
+    "lineage": "return document.querySelectorAll('tbody tr').length === 3",
+    "swarm": "return document.querySelectorAll('.map g').length === 4",
+    "health": "return document.querySelectorAll('.log, .finding').length > 7",
+}
+"""What each shows once it has everything."""
+PRESS = """
+[...document.querySelectorAll('button')].find((each) => each.innerText === arguments[0]).click();
+"""
+PICTURE = "return document.querySelector('#{} canvas').toDataURL()"
+CHANGED = "return document.querySelector('#{} canvas').toDataURL() !== arguments[0]"
+
+
+def look(browser: Browser, site: Site, view: str) -> None:
+    browser.open(site.told[-1], view)
+    browser.until(SHOWS[view])
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_view_can_be_read_on_any_screen(
+    browser: Browser, site: Site, pictures: Path, theme: str
+) -> None:
+    for view in VIEWS:
+        look(browser, site, view)
+        browser.theme(theme)
+        for screen, turn in (("desktop", browser.desktop), ("phone", browser.phone)):
+            turn()
+            browser.until("return innerWidth === arguments[0]", 360 if screen == "phone" else 1360)
+            browser.picture(pictures / f"{view}-{theme}-{screen}.png")
+            assert browser.wrong("overflow") == [], (view, screen)
+            assert browser.wrong("faint") == [], (view, screen)
+            assert browser.wrong("nameless") == [], (view, screen)
+        browser.desktop()
+    assert browser.errors() == []
+    assert browser.hosts() == {f"127.0.0.1:{site.port}"}
+
+
+def test_a_chosen_theme_outlives_the_page(browser: Browser, site: Site) -> None:
+    look(browser, site, "learning")
+    browser.run("document.querySelector('.theme').click()")
+    chosen = browser.run("return document.documentElement.dataset.theme")
+    browser.until(
+        "return document.querySelector('.theme').innerText.includes(arguments[0])", chosen
+    )
+    look(browser, site, "health")
+    assert chosen != "system"
+    assert browser.run("return document.documentElement.dataset.theme") == chosen
+
+
+def test_all_of_the_page_is_reached_with_the_keyboard(browser: Browser, site: Site) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    look(browser, site, "learning")
+    pressed = browser.driver.switch_to.active_element
+    pressed.send_keys(Keys.TAB)
+    assert browser.run("return document.activeElement.className") == "skip"
+    assert browser.run("return getComputedStyle(document.activeElement).outlineStyle") != "none"
+    for _ in range(4):
+        browser.driver.switch_to.active_element.send_keys(Keys.TAB)
+    assert browser.run("return document.activeElement.hash") == "#/lineage"
+    browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    browser.until(SHOWS["lineage"])
+
+
+def test_a_chart_is_read_and_zoomed_with_the_keyboard(browser: Browser, site: Site) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    look(browser, site, "learning")
+    browser.run("document.querySelector('#reward .plot').focus()")
+    plot = browser.driver.switch_to.active_element
+    assert "held-out" in str(plot.get_attribute("aria-label"))
+    for _ in range(3):
+        plot.send_keys(Keys.ARROW_LEFT)
+    browser.until(
+        "return /round 11\\d: own/.test(document.querySelector('#reward [aria-live]').textContent)"
+    )
+    browser.until("return /round 11/.test(document.querySelector('#reward .where').textContent)")
+    before = browser.run(PICTURE.format("reward"))
+    plot.send_keys("+")
+    browser.until(CHANGED.format("reward"), before)
+    plot.send_keys("0")
+    browser.until(CHANGED.format("reward").replace("!==", "==="), before)
+
+
+@pytest.mark.parametrize("button", ["log", "20"])
+def test_the_switches_redraw_every_chart_of_lines(
+    browser: Browser, site: Site, button: str
+) -> None:
+    look(browser, site, "learning")
+    before = browser.run(PICTURE.format("entropy"))
+    browser.run(PRESS, button)
+    browser.until(CHANGED.format("entropy"), before)
+    assert browser.errors() == []
+
+
+def test_a_line_is_hidden_by_a_press_on_its_name(browser: Browser, site: Site) -> None:
+    look(browser, site, "learning")
+    before = browser.run(PICTURE.format("reward"))
+    browser.run("document.querySelector('#reward .legend button').click()")
+    browser.until(CHANGED.format("reward"), before)
+    assert (
+        browser.run("return document.querySelector('#reward .legend button').ariaPressed")
+        == "false"
+    )
+
+
+def test_groups_are_found_by_origin_and_tinted_by_log_prob(browser: Browser, site: Site) -> None:
+    look(browser, site, "rollouts")
+    browser.run(PRESS, "refused")
+    browser.until("return document.querySelectorAll('.row').length === 1")
+    browser.until(
+        "return document.querySelector('.reason').innerText.startsWith('Refused: sorting')"
+    )
+    browser.run(PRESS, "all")
+    browser.until(SHOWS["rollouts"])
+    browser.until(
+        f"{PRESS}; return document.querySelectorAll('pre .token').length === 12", "log-prob"
+    )
+    kinds = browser.run(
+        "return [...document.querySelectorAll('pre .token')].map((each) => each.className)"
+    )
+    assert kinds[:6] == [f"token t{n}" for n in (0, 1, 2, 3, 4, 5)]
+
+
+def test_an_author_leads_to_the_groups_that_it_gave(browser: Browser, site: Site) -> None:
+    look(browser, site, "lineage")
+    browser.until("return document.querySelectorAll('.update li').length === 4")
+    browser.run("document.querySelector(`.update a[href$='${arguments[0]}']`).click()", AUTHORS[0])
+    browser.until("return document.querySelectorAll('.row').length === 2")
+    assert site.json(f"/api/v1/groups?author={AUTHORS[0]}")["more"] is False
+
+
+def test_a_folder_without_rounds_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
+    with served(tmp_path / "empty") as site:
+        for view in VIEWS:
+            browser.open(site.told[-1], view)
+            browser.until(
+                "return document.querySelector('.banner')?.innerText.includes('swarm-node join')"
+            )
+            if view not in ("health",):
+                browser.until("return document.querySelector('.empty')")
+        assert browser.errors() == []
+
+
+def test_a_stopped_node_says_since_when_and_how_to_start_it(browser: Browser, site: Site) -> None:
+    look(browser, site, "learning")
+    banner = browser.until("return document.querySelector('.banner')?.innerText")
+    assert "/09/2026" in banner and "swarm-node join" in banner
+
+
+def test_ten_thousand_rounds_are_drawn_whole(browser: Browser, tmp_path: Path) -> None:
+    fill(tmp_path / "run", rounds=10_000)
+    with served(tmp_path / "run") as site:
+        look(browser, site, "learning")
+        label = "return document.querySelector('#reward .plot').ariaLabel"
+        told = until(lambda: browser.run(label), browser.text)
+        assert "at round 10,000" in told
+        assert len(site.json("/api/v1/rounds?points=1000")["columns"]["round"]) <= 1000
+        assert browser.errors() == []
