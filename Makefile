@@ -7,7 +7,8 @@ VLLM := .venv-vllm
 GENRL := .venv-genrl
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-docs test-browser lint mutants fuzz bench vllm test-vllm genrl chaos chaos-short split soak docs clean
+.PHONY: demo test test-docs test-browser dist test-dist lint mutants fuzz bench vllm test-vllm genrl \
+	chaos chaos-short split soak docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -27,6 +28,16 @@ test-docs: $(VENV)/installed-test
 SCREENSHOTS ?=
 test-browser: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs tests/dashboard $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
+
+# The source distribution, and the wheel that is built from it.
+dist: $(VENV)/installed-dist
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
+# Both, built from a copy of the tree, and the wheel run where no tree is in sight.
+test-dist: $(VENV)/installed-dist
+	$(BIN)/python -m pytest -m dist tests/distributions
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
@@ -76,6 +87,10 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable ".[test,dev]"
 	touch $@ $(VENV)/installed
+
+$(VENV)/installed-dist: $(VENV)/installed-test
+	$(PIP) --editable ".[dist]"
+	touch $@
 
 $(VENV)/installed-fuzz: $(VENV)/installed-test
 	$(PIP) --editable ".[fuzz]"

@@ -40,6 +40,7 @@ from node.cli import (
     status,
     stop,
 )
+from node.cli.first_words import BEGINNING, versions
 from node.cli.peers_option import SpreadPeers
 from node.cli.usage import usage_error
 from node.errors import NodeError
@@ -50,8 +51,7 @@ PROGRAM = "swarm-node"
 app = typer.Typer(
     name=PROGRAM,
     help="Train a language model on this machine together with others, peer to peer.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
 
@@ -93,20 +93,23 @@ app.add_typer(experiment.app, name="experiment")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        try:
-            typer.echo(importlib.metadata.version("swarm-node"))
-        except importlib.metadata.PackageNotFoundError:
-            typer.echo("a source tree that is not installed")
+        typer.echo(versions())
         raise typer.Exit
 
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show what is installed, and exit."
+        ),
     ] = False,
 ) -> None:
     """Train a language model on this machine together with others, peer to peer."""
+    if context.invoked_subcommand is None:
+        typer.echo(BEGINNING)
 
 
 def add_commands() -> None:

@@ -23,9 +23,13 @@ PASSED_ON = ("PIP_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy
 """How this machine reaches packages, and where it keeps temporary files."""
 
 
-def copy_tree(folder: Path) -> None:
-    """The source tree as a reader has it, so that nothing is built or run in this one."""
-    for name in TREE:
+def copy_tree(folder: Path, beside: tuple[str, ...] = ()) -> None:
+    """The source tree as a reader has it, so that nothing is built or run in this one.
+
+    Args:
+        beside: what is copied as well.
+    """
+    for name in (*TREE, *beside):
         if (ROOT / name).is_dir():
             without = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, folder / name, ignore=without)
@@ -40,6 +44,11 @@ def make(folder: Path) -> None:
     # one of the tests.
     pip = [folder / "bin" / "python", "-m", "pip", "--quiet", "uninstall", "--yes", "setuptools"]
     subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
+    see_packages(folder)
+
+
+def see_packages(folder: Path) -> None:
+    """Let an environment import what the one that runs this can."""
     (site,) = folder.glob("lib/python3*/site-packages")
     # A line with a folder, unlike site.addsitedir, leaves that folder's own .pth files alone: an
     # editable install of another tree among them.

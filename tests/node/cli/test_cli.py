@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import os
+import platform
 import stat
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,59 @@ def test_help_answers_without_loading_torch_pydantic_or_the_network() -> None:
     shown = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
+    assert shown.stdout.splitlines()[-1] == "set()"
+
+
+def test_the_program_alone_says_in_three_lines_what_to_do_first(terminal: Terminal) -> None:
+    assert terminal() == 0
+    first, then, more = terminal.out.splitlines()
+    assert first.endswith("swarm-node demo")
+    assert "swarm-node init" in then and "swarm-node join" in then
+    assert "--help" in more and (ROOT / "docs" / "tutorial.md").is_file() and "tutorial" in more
+
+
+def test_the_version_names_the_packages_that_decide_how_it_behaves(terminal: Terminal) -> None:
+    assert terminal("--version") == 0
+    told = dict(line.split(maxsplit=1) for line in terminal.out.splitlines())
+    assert told["Python"] == platform.python_version()
+    assert told["torch"] == version("torch")
+    assert f"hivemind {version('hivemind')}" in told["transport"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("jo", "join"), ("join --pe", "--peers"), ("identity e", "export")]
+)
+def test_a_shell_completes_commands_and_options(typed: str, offered: str) -> None:
+    words = f"swarm-node {typed}"
+    asked = {
+        "_SWARM_NODE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    shown = subprocess.run(
+        [sys.executable, "-c", "from node.cli.main import run; run()"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert offered in shown.stdout.split()
+
+
+def test_a_stopped_node_is_told_about_without_loading_the_network(node: RunFolder) -> None:
+    code = (
+        f"import sys; sys.argv = ['swarm-node', 'status', '--config', {str(node.config)!r}]\n"
+        "from node.cli.main import run\n"
+        "try: run()\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'hivemind', 'numpy', 'swarm.member'} & set(sys.modules))"
+    )
+    node.write_status({"state": "stopped", "peer_id": None, "time": 0.0})
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert shown.stdout.splitlines()[0].startswith("state     stopped")
     assert shown.stdout.splitlines()[-1] == "set()"
 
 

@@ -1,0 +1,147 @@
+"""The wheel and the source distribution of a copy of this tree, and the wheel installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.documents.environment import copy_tree, see_packages, variables
+from tests.documents.page import ROOT
+
+pytestmark = pytest.mark.dist
+
+PACKAGES = ("node", "protocol", "swarm")
+BESIDE = ("MANIFEST.in", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "tests", "benchmarks")
+"""What a source distribution has that nobody needs who types what the documents say."""
+
+Program = Callable[..., str]
+
+
+def build(tree: Path, *kinds: str) -> Path:
+    """The folder with the distributions of a tree, made by the packages that are installed here."""
+    command = [sys.executable, "-m", "build", "--no-isolation", *kinds, tree]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return tree / "dist"
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as packed:
+        return {name: packed.read(name) for name in packed.namelist()}
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the source tree, from which both distributions were built."""
+    tree = tmp_path_factory.mktemp("source")
+    copy_tree(tree, BESIDE)
+    build(tree, "--sdist", "--wheel")
+    return tree
+
+
+@pytest.fixture(scope="session")
+def wheel(tree: Path) -> Path:
+    (wheel,) = (tree / "dist").glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def unpacked(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, as whoever downloads it has it."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    (packed,) = (tree / "dist").glob("*.tar.gz")
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder, filter="data")
+    (inside,) = folder.iterdir()
+    return inside
+
+
+@pytest.fixture(scope="session")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that sees the packages of this one, and the program only from the wheel."""
+    environment = tmp_path_factory.mktemp("environment") / "env"
+    python = environment / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    see_packages(environment)
+    pip = [sys.executable, "-m", "pip", "--python", python, "--quiet"]
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", wheel], check=True)
+    return environment
+
+
+@pytest.fixture
+def program(environment: Path, tmp_path: Path) -> Program:
+    """Runs a program of the environment in an empty folder; what it printed."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    shell = variables(tmp_path, environment.parent)
+
+    def run(name: str, *arguments: str) -> str:
+        command = [environment / "bin" / name, *arguments]
+        ended = subprocess.run(command, cwd=folder, env=shell, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return run
+
+
+def files(folder: Path) -> set[str]:
+    """Paths of all files below a folder, as they are named in its packages."""
+    return {
+        path.relative_to(folder.parent).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_wheel_holds_every_file_that_a_package_has_and_no_other(
+    package: str, wheel: Path
+) -> None:
+    packed = {name for name in contents(wheel) if name.startswith(f"{package}/")}
+    assert packed == files(ROOT / package)
+
+
+def test_the_wheel_holds_the_licence_and_nothing_beside_the_packages(wheel: Path) -> None:
+    packed = contents(wheel)
+    (licence,) = (name for name in packed if name.endswith("dist-info/licenses/LICENSE"))
+    assert packed[licence] == (ROOT / "LICENSE").read_bytes()
+    beside = {name.partition("/")[0] for name in packed} - {*PACKAGES}
+    assert beside == {licence.partition("/")[0]}
+
+
+def test_a_source_distribution_builds_the_wheel_that_its_tree_does(
+    wheel: Path, unpacked: Path
+) -> None:
+    (again,) = build(unpacked, "--wheel").glob("*.whl")
+    assert again.name == wheel.name
+    assert contents(again) == contents(wheel)
+
+
+def test_a_source_distribution_holds_all_that_its_tests_read(unpacked: Path) -> None:
+    for folder in ("tests", "docs", "examples", "benchmarks"):
+        assert files(ROOT / folder) == files(unpacked / folder)
+
+
+def test_the_program_comes_from_the_wheel_alone(program: Program, environment: Path) -> None:
+    for package in PACKAGES:
+        where = program("python", "-c", f"import {package}; print({package}.__file__)")
+        assert environment in Path(where.strip()).parents
+
+
+def test_the_program_says_its_version_and_how_a_demo_is_started(program: Program) -> None:
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert program("swarm-node", "--version").splitlines()[0].split() == ["swarm-node", named]
+    assert "swarm-node demo --nodes 4" in program("swarm-node", "demo", "--help")
+
+
+def test_a_node_is_made_and_trains_alone_from_the_wheel(program: Program, tmp_path: Path) -> None:
+    assert "next: swarm-node join" in program("swarm-node", "init", "alone")
+    program("swarm-node", "join", "--config", "alone/node.toml", "--rounds", "2")
+    records = (tmp_path / "empty" / "alone" / "metrics.jsonl").read_text().splitlines()
+    assert len(records) == 2
