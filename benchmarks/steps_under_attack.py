@@ -31,6 +31,7 @@ from node.concurrency.cpu_threads import cores
 from node.demo.processes import NodeProcess
 from node.demo.run import DemoSettings, swarm_of
 from node.monitor.history import read_records
+from node.monitor.terminal import Terminal
 from tests.hostile.flooders import attacking
 
 IDLE = ("evaluate", "checkpoint", "total")
@@ -88,7 +89,7 @@ def measure(kind: str, attack: dict[str, float], options: argparse.Namespace) ->
     half = cores() // 2
     with tempfile.TemporaryDirectory() as folder:
         settings = DemoSettings(nodes=1, rounds=10**6)
-        with swarm_of(settings, Path(folder), threads=half) as (_, nodes):
+        with swarm_of(settings, Path(folder), half, Terminal(stderr=True)) as (_, nodes):
             (node,) = nodes.values()
             address = node.wait_for_address(60)
             while len(read_records(node.folder)) < FIRST_ROUNDS:

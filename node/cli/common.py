@@ -17,6 +17,9 @@ from node.errors import NodeError
 DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))
 """Where a node is looked for when --config is left out."""
 
+LOADING = "loading torch and transformers"
+"""What a command shows while it does."""
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option(

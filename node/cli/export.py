@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from node.cli.checkpoint_options import BestOption, StepOption, check_choice
-from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.cli.common import (
+    LOADING,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    open_node,
+    print_json,
+)
 from node.monitor.printable import say
 
 
@@ -39,15 +46,18 @@ def command(
         from node.evaluation.hub import check_pushable
 
         check_pushable(push)
-    from node.evaluation.exported import write_card
-    from node.policy.checkpoint_policy import chosen, export
+    from node.monitor.terminal import Terminal
 
     node = open_node(config)
-    with chosen(node.folder, step=step, best=best) as loaded:
-        for note in loaded.notes:
-            say(note, err=True)
-        export(node.config, loaded, out, adapter=adapter)
-        write_card(node.config, node.folder, loaded, out, adapter=adapter)
+    with Terminal(stderr=True).status(LOADING) as status:
+        from node.evaluation.exported import write_card
+        from node.policy.checkpoint_policy import chosen, export
+
+        with chosen(node.folder, step=step, best=best) as loaded:
+            for note in loaded.notes:
+                say(note, err=True)
+            export(node.config, loaded, out, adapter=adapter, tell=status.update)
+            write_card(node.config, node.folder, loaded, out, adapter=adapter)
     if not json:
         say(f"wrote {out} from {loaded.path.name}")
     address = _pushed(out, push) if push is not None else None

@@ -68,10 +68,11 @@ def command(
         return
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
     from node.monitor.stages import Stages
-    from node.run.beforehand import check_start
 
     with closing(Stages(quiet=json)) as stages:
         stages.begin("looking at the config and this machine")
+        from node.run.beforehand import check_start
+
         check_start(node.config, node.folder)
         stages.begin("loading torch and transformers")
         from node.run.join import run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from node.cli.common import Node, find_config, open_node
+from node.cli.common import LOADING, Node, find_config, open_node
 from node.monitor.printable import say
 
 
@@ -21,18 +21,25 @@ def model_of(
     Raises:
         NodeError: there is no such model or checkpoint.
     """
-    from node.config.learning import PolicySection
-    from node.policy.checkpoint_policy import checkpoint_policy, chosen
-    from node.policy.policy import Policy
+    from node.monitor.terminal import Terminal
 
-    wanted = node.config.policy
-    if model:
-        named = PolicySection(model=model, dtype=wanted.dtype, device=wanted.device)
-        return Policy.load(named), model
-    with chosen(node.folder, step=step, best=best) as loaded:
-        for note in loaded.notes:
-            say(note, err=True)
-        return checkpoint_policy(wanted, loaded), str(loaded.path)
+    with Terminal(stderr=True).status(LOADING) as status:
+        from node.policy.model_source import check_model
+
+        if model:
+            check_model(model)
+        from node.config.learning import PolicySection
+        from node.policy.checkpoint_policy import checkpoint_policy, chosen
+        from node.policy.policy import Policy
+
+        wanted = node.config.policy
+        if model:
+            named = PolicySection(model=model, dtype=wanted.dtype, device=wanted.device)
+            return Policy.load(named, tell=status.update), model
+        with chosen(node.folder, step=step, best=best) as loaded:
+            for note in loaded.notes:
+                say(note, err=True)
+            return checkpoint_policy(wanted, loaded, status.update), str(loaded.path)
 
 
 def node_named(name: str) -> Node | None:

@@ -56,16 +56,22 @@ def command(
     if out is None and not terminal and not sys.stdout.isatty():
         remedy = "Add --out FILE.png, or --terminal for lines of bars."
         raise UsageError("standard output is no terminal to draw in", None, remedy)
-    from node.monitor.run_chart import ENDINGS, draw_runs
+    from node.monitor.run_chart import ENDINGS
+    from node.monitor.terminal import Terminal
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
-    found = histories(runs or [])
-    from node.monitor.curves import window_for
+    with Terminal(stderr=True).status("reading what the runs recorded") as status:
+        found = histories(runs or [])
+        from node.monitor.curves import window_for
 
-    window = smooth or window_for(list(found.values()))
+        window = smooth or window_for(list(found.values()))
+        if out is not None:
+            status.update("drawing the chart")
+            from node.monitor.run_chart import draw_runs
+
+            draw_runs(found, window, out)
     if out is not None:
-        draw_runs(found, window, out)
         say(f"wrote {out}")
     if out is None or terminal:
         _show(found, window)

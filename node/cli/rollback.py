@@ -23,12 +23,14 @@ def command(
 
     A checkpoint that was set aside can be gone back to in the same way.
     """
+    from node.monitor.terminal import Terminal
     from node.run.rolling_back import roll_back
 
     if to != "best" and not to.isdecimal():
         raise UsageError("--to", to, "Give the number of a round, or: best.")
     node = open_node(config)
-    entry, later = roll_back(node.folder, node.config.schedule, to)
+    with Terminal(stderr=True).status("reading the checkpoints"):
+        entry, later = roll_back(node.folder, node.config.schedule, to)
     if json:
         print_json({"round": entry.round, "policy_step": entry.policy_step, "set_aside": later})
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from node.cli.common import (
     ConfigOption,
     DebugOption,
@@ -34,9 +36,12 @@ def command(
         detach(config, overrides, json=json)
         return
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-    from node.run.beforehand import check_places
+    from node.monitor.stages import Stages
 
-    check_places(node.config, node.folder)
-    from node.run.seed_node import run
+    with closing(Stages(quiet=json)) as stages:
+        stages.begin("looking at the config and this machine")
+        from node.run.beforehand import check_places
+        from node.run.seed_node import run
 
-    run(node.config, node.folder, RunOptions(json=json))
+        check_places(node.config, node.folder)
+        run(node.config, node.folder, RunOptions(json=json), stages)

@@ -114,15 +114,28 @@ def _scenarios(names: Sequence[str]) -> list[Scenario]:
 
 
 def _simulate(wanted: Sequence[tuple[Settings, Scenario]]) -> list[Figures]:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from node.monitor.terminal import Terminal
     from swarm.simulation.swarm import run
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     console = Terminal(stderr=True)
     found = []
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+    with Progress(*columns, console=console) as progress:
         for settings, scenario in wanted:
             title = f"{scenario.name}, {settings.nodes:,} nodes"
             row = progress.add_task(title, total=float(settings.epochs))

@@ -20,7 +20,6 @@ from node.concurrency.semaphores import check_semaphores
 from node.config.config import Config, write_config
 from node.config.kinds import ENGINES
 from node.config.sections import NetworkSection
-from node.demo.chart import draw
 from node.demo.processes import NodeProcess, stop_all
 from node.demo.summary import SwarmSummary, summarise_node, summarise_swarm, table
 from node.demo.tail import RecordTail
@@ -92,7 +91,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
     started = time.monotonic()
     make_folder(folder, "--run-dir", fresh=True)
     console.print(opening(settings, folder), soft_wrap=True, highlight=False)
-    with swarm_of(settings, folder, threads) as (address, nodes):
+    with swarm_of(settings, folder, threads, console) as (address, nodes):
         console.print("as long as this runs, join from another terminal with:")
         console.print(f"  swarm-node join --peers {address}", soft_wrap=True, highlight=False)
         view = SwarmView(settings.rounds, settings.nodes, console)
@@ -100,8 +99,10 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
             watch(nodes, view, console)
         except KeyboardInterrupt:
             console.print("stopping")
-        stop_all(list(nodes.values()))
-    return summarise(folder, nodes, time.monotonic() - started)
+        with console.status("waiting until the nodes have ended"):
+            stop_all(list(nodes.values()))
+    with console.status("drawing the chart"):
+        return summarise(folder, nodes, time.monotonic() - started)
 
 
 def opening(settings: DemoSettings, folder: Path) -> str:
@@ -114,16 +115,21 @@ def opening(settings: DemoSettings, folder: Path) -> str:
 
 @contextmanager
 def swarm_of(
-    settings: DemoSettings, folder: Path, threads: int
+    settings: DemoSettings, folder: Path, threads: int, console: Console
 ) -> Iterator[tuple[str, dict[str, NodeProcess]]]:
-    """Start the seed, then the nodes; whatever happens, end them all."""
+    """Start the seed, then the nodes; whatever happens, end them all.
+
+    Args:
+        console: shows that the seed starts.
+    """
     processes: list[NodeProcess] = []
     environment = {"OMP_NUM_THREADS": str(threads)}
     try:
         transport = settings.transport_of(SEED)
         seed = start_seed(folder / "seed", environment, transport)
         processes.append(seed)
-        address = seed.wait_for_address(START_SECONDS)
+        with console.status("starting the seed"):
+            address = seed.wait_for_address(START_SECONDS)
         nodes: dict[str, NodeProcess] = {}
         for number in range(settings.nodes):
             name = f"node-{number + 1}"
@@ -215,6 +221,8 @@ def summarise(folder: Path, nodes: dict[str, NodeProcess], wall_s: float) -> Swa
         raise NodeError(
             "stopped before every node had done a round", None, f"The logs are under {folder}."
         )
+    from node.demo.chart import draw
+
     chart = folder / "reward.png"
     draw(records, chart)
     rows = [

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 from node.monitor.record import RoundRecord
+from swarm.common.words import duration
 
 ROUNDS = 32
 """Latest rounds whose mean time counts: an evaluation in ten is in it, and what was long ago is
 not."""
-UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
-ENOUGH = 2.0
-"""Of a unit, before it is taken: 90 minutes are told apart from 60."""
 
 
 class Remaining:
@@ -33,9 +31,3 @@ class Remaining:
         if left <= 0 or not self._seconds:
             return ""
         return f"about {duration(left * sum(self._seconds) / len(self._seconds))} left"
-
-
-def duration(seconds: float) -> str:
-    """A time as a whole number of the unit that suits it, at least one."""
-    unit, size = next((u for u in reversed(UNITS) if seconds >= ENOUGH * u[1]), UNITS[0])
-    return f"{max(1, round(seconds / size))} {unit}"

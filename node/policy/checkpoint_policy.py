@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from node.storage.atomic_files import make_folder
 from node.storage.checkpoint_list import best_of, list_checkpoints, no_checkpoint, of_step
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -40,8 +43,13 @@ def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) ->
             raise no_checkpoint(checkpoints.folder)
 
 
-def saved_policy(config: PolicySection, loaded: Loaded) -> Policy:
+def saved_policy(
+    config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
+) -> Policy:
     """The policy of a checkpoint, whose adapter is put into the model that it was begun with.
+
+    Args:
+        tell: told how a download of that model goes on.
 
     Raises:
         PolicyError: it cannot be loaded.
@@ -49,30 +57,43 @@ def saved_policy(config: PolicySection, loaded: Loaded) -> Policy:
     """
     check_begun(config, loaded.state)
     if config.lora_rank:
-        return Policy.load(config, loaded.path)
+        return Policy.load(config, loaded.path, tell)
     policy = Policy.load(config.model_copy(update={"model": str(loaded.path)}))
     policy.name = config.model
     return policy
 
 
-def checkpoint_policy(config: PolicySection, loaded: Loaded) -> Policy:
+def checkpoint_policy(
+    config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
+) -> Policy:
     """The policy of a checkpoint: its own model, or its adapter in the model that is configured.
+
+    Args:
+        tell: told how a download of the configured model goes on.
 
     Raises:
         PolicyError: it does not load.
         ConfigError: an adapter was trained with other settings.
     """
     if "lora_rank" in loaded.state:
-        return saved_policy(config, loaded)
+        return saved_policy(config, loaded, tell)
     return Policy.load(
         PolicySection(model=str(loaded.path), dtype=config.dtype, device=config.device)
     )
 
 
-def export(config: Config, loaded: Loaded, out: Path, *, adapter: bool = False) -> None:
+def export(
+    config: Config,
+    loaded: Loaded,
+    out: Path,
+    *,
+    adapter: bool = False,
+    tell: Callable[[str], None] = log.info,
+) -> None:
     """Write a checkpoint's model and tokenizer to the new folder ``out``.
 
     Args:
+        tell: told how a download of the configured model goes on.
         adapter: write the adapter alone instead of the model that it makes.
 
     Raises:
@@ -83,7 +104,7 @@ def export(config: Config, loaded: Loaded, out: Path, *, adapter: bool = False) 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NodeError("there is something already at", out, "Name a new folder with --out.")
     make_folder(out, "--out")
-    policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded)
+    policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded, tell)
     if adapter and policy.adapter is None:
         raise UsageError("--adapter", loaded.path, "The run has none: leave the option out.")
     (policy.save_adapter if adapter else policy.save)(out)

@@ -1,16 +1,26 @@
-"""Where a model comes from, found out without loading anything of it."""
+"""Where a model comes from: shipped, a folder, or the hub."""
 
 from __future__ import annotations
 
+import logging
 import re
-import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from node.errors import NodeError
+from node.policy.hub_model import (
+    PATIENCE_VARIABLE,
+    HubSilentError,
+    NotAtHubError,
+    ask,
+    cached,
+    fetch,
+    offline,
+)
+
+log = logging.getLogger(__name__)
 
 SHIPPED = ("tiny", "tiny-wide", "tiny-working")
-ASK_SECONDS = 1.2
-"""In which the hub has to answer; one that takes longer is asked again when the model is loaded."""
 REMEDY = "Name a folder made by save_pretrained, a hub id of a causal language model, or 'tiny'."
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -51,45 +61,69 @@ def no_folder(model: str) -> str:
     return "" if _HUB_ID.fullmatch(model) and not model.startswith(".") else "no such folder"
 
 
+def unreachable(model: str, why: str) -> PolicyError:
+    """What to say of a model whose hub cannot be asked."""
+    return PolicyError(
+        "policy.model",
+        f"{model!r} (no such folder here, and {why})",
+        "Look at this machine's network and at HF_ENDPOINT, name a folder with the model, or give "
+        f"a slow hub more seconds with {PATIENCE_VARIABLE}.",
+    )
+
+
 def check_model(model: str) -> None:
     """Look whether there is such a model: shipped, a folder, in the hub's cache, or at the hub.
 
     Raises:
-        PolicyError: there is none. A hub that is slow to answer is no error.
+        PolicyError: there is none, or the hub does not answer.
+        ConfigError: see :func:`node.policy.hub_model.patience`.
     """
     if model in SHIPPED:
         shipped_folder(model)
-        return
-    here = Path(model).expanduser().is_dir()
-    if why := no_folder(model) or ("" if here else _not_at_hub(model)):
+    elif why := no_folder(model):
         raise no_model(model, why)
+    elif not Path(model).expanduser().is_dir() and cached(model) is None:
+        _at_hub(model)
 
 
-def _not_at_hub(model: str) -> str:
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
-    from huggingface_hub.errors import RepositoryNotFoundError
+def located(model: str, tell: Callable[[str], None]) -> Path:
+    """The folder that a model is loaded from: shipped, one of the user's, or the hub's cache, into
+    which what is missing is fetched.
 
-    if isinstance(try_to_load_from_cache(model, "config.json"), str):
-        return ""
-    if constants.HF_HUB_OFFLINE:
-        return "it is not in the cache, and HF_HUB_OFFLINE is set"
-    found: list[str] = []
+    A hub that is silent about a model of which the cache has something is a warning.
 
-    def ask() -> None:
-        try:
-            HfApi().model_info(model, timeout=ASK_SECONDS)
-        except RepositoryNotFoundError:
-            found.append("there is no such folder here, and no such model at the hub")
-        except Exception as error:  # noqa: BLE001 - the hub's client raises those of its own client
-            if not _is_slow(error):
-                found.append(f"no such folder here, and the hub cannot be asked: {error}")
+    Args:
+        tell: told how a download goes on.
 
-    # On a thread, as a name server that does not answer knows no timeout.
-    asking = threading.Thread(target=ask, name="hub", daemon=True)
-    asking.start()
-    asking.join(ASK_SECONDS)
-    return found[0] if found else ""
+    Raises:
+        PolicyError: there is none, or the hub does not answer.
+        ConfigError: see :func:`node.policy.hub_model.patience`.
+    """
+    if model in SHIPPED:
+        return shipped_folder(model)
+    if (folder := Path(model).expanduser()).is_dir():
+        return folder
+    if why := no_folder(model):
+        raise no_model(model, why)
+    here = cached(model)
+    if here and offline():
+        return here
+    try:
+        return fetch(model, _at_hub(model), tell)
+    except PolicyError as error:
+        if here is None:
+            raise
+        log.warning("%s What the cache has of it is used.", error)
+        return here
 
 
-def _is_slow(error: Exception) -> bool:
-    return "Timeout" in type(error).__name__
+def _at_hub(model: str) -> tuple[str, ...]:
+    """Names of its files there."""
+    if offline():
+        raise no_model(model, "it is not in the cache, and HF_HUB_OFFLINE is set")
+    try:
+        return ask(model)
+    except NotAtHubError as error:
+        raise no_model(model, f"no such folder here, and {error}") from error
+    except HubSilentError as error:
+        raise unreachable(model, str(error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,7 @@ from node.config.learning import PolicySection
 from node.errors import ConfigError
 from node.policy.context import context_length
 from node.policy.encoding import encoding_digest, plain_ids, turn_ids
-from node.policy.model_source import SHIPPED, PolicyError, no_folder, no_model, shipped_folder
+from node.policy.model_source import PolicyError, located, no_folder, no_model
 
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
@@ -29,6 +29,8 @@ disable_progress_bar()  # type: ignore[no-untyped-call]
 for _library in ("transformers", "huggingface_hub"):
     logging.getLogger(_library).handlers.clear()
     logging.getLogger(_library).propagate = True
+
+log = logging.getLogger(__name__)
 
 PROBE_ROWS, PROBE_TOKENS = 32, 8
 
@@ -77,20 +79,26 @@ class Policy:
         self._prefix = opening[:1] if bos is not None and opening[:1] == [bos] else []
 
     @classmethod
-    def load(cls, config: PolicySection, adapter: Path | None = None) -> Policy:
+    def load(
+        cls,
+        config: PolicySection,
+        adapter: Path | None = None,
+        tell: Callable[[str], None] = log.info,
+    ) -> Policy:
         """Load model and tokenizer.
 
         Args:
             adapter: folder that :meth:`save_adapter` has written, to go on with.
+            tell: told how a download goes on.
 
         Raises:
-            PolicyError: nothing loadable under ``config.model``, or no such device.
+            PolicyError: nothing loadable under ``config.model``, no such device, or the hub does
+                not answer.
             ConfigError: the model cannot have the adapter, or peft is not installed.
         """
-        source = str(shipped_folder(config.model)) if config.model in SHIPPED else config.model
         device = _device(config.device)
         try:
-            # Asked for first, as a hub that does not answer is tried for half a minute each time.
+            source = located(config.model, tell)
             AutoConfig.from_pretrained(source)
             tokenizer = AutoTokenizer.from_pretrained(source)
             model: Any = AutoModelForCausalLM.from_pretrained(

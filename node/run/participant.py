@@ -124,7 +124,7 @@ class Participant(Opened):
         stage(f"loading {config.policy.model}")
         progress = RunState(self.folder, journal, config.schedule, self.membership.swarm_id.hex())
         self.notes = (*notes, *self.membership.notes, *progress.notes, *cautions(config))
-        self.policy = progress.policy(config.policy)
+        self.policy = progress.policy(config.policy, stage)
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)
         stage("starting the engine")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 from swarm.journal import Journal
 from swarm.pool import Pool
+
+log = logging.getLogger(__name__)
 
 LEARNER = "learner.pt"
 ENGINE = "engine.pt"
@@ -56,14 +60,19 @@ class RunState:
         )
         return (*loaded.notes, goes_on)
 
-    def policy(self, config: PolicySection) -> Policy:
+    def policy(self, config: PolicySection, tell: Callable[[str], None] = log.info) -> Policy:
         """The policy as it was left, or the base model.
+
+        Args:
+            tell: told how a download goes on.
 
         Raises:
             PolicyError: it cannot be loaded.
             ConfigError: see :func:`saved_policy`.
         """
-        return saved_policy(config, self.loaded) if self.loaded else Policy.load(config)
+        if self.loaded:
+            return saved_policy(config, self.loaded, tell)
+        return Policy.load(config, tell=tell)
 
     def restore(self, trainer: Trainer, pool: Pool) -> None:
         """Put everything else back to the same moment; updates made after it are struck off."""

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from node.config.config import Config
 from node.errors import NodeError
+from node.monitor.stages import Stages
 from node.monitor.telling import teller
 from node.network.membership import Membership
 from node.run.dashboard import dashboard
@@ -23,8 +24,11 @@ from swarm.pool import Pool
 REPORT_SECONDS = 5.0
 
 
-def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
+def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
     """Keep records, serve the manifest and pass announcements on, until told to stop.
+
+    Args:
+        stages: told what the seed does until it works.
 
     Raises:
         NodeError: this seed cannot start, or cannot go on.
@@ -39,9 +43,11 @@ def run(config: Config, folder: RunFolder, options: RunOptions) -> None:
         stack.callback(journal.close)
         pool = Pool(journal, 1, config.mixture.max_age, clock, counters)
         experience = Experience.around(pool, journal, clock, counters)
+        stages.begin("joining the swarm")
         membership = stack.enter_context(
             Membership(config, folder, experience, counters, takes=False)
         )
+        stages.close()
         stack.enter_context(stop.working())
         for note in (*notes, *membership.notes):
             tell(note)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import ModelInfo, constants
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from node.policy import model_source
+from node.errors import ConfigError
+from node.policy import hub_model
+from node.policy.hub_model import wanted
 from node.policy.model_source import PolicyError, check_model
 from tests.support import saved_policy
 
@@ -27,10 +29,11 @@ def hub(monkeypatch: pytest.MonkeyPatch, answer: Exception | None) -> list[str]:
     """A hub that answers so; what it was asked for."""
     asked: list[str] = []
 
-    def info(self: object, model: str, timeout: float) -> None:
+    def info(self: object, model: str, timeout: float) -> ModelInfo:
         asked.append(model)
         if answer:
             raise answer
+        return ModelInfo(id=model)
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
     return asked
@@ -79,14 +82,52 @@ def test_what_the_hub_answers_is_said(monkeypatch, answer: Exception, said: str)
         check_model(HUB)
 
 
-def test_a_slow_hub_is_asked_again_later(monkeypatch) -> None:
-    hub(monkeypatch, TimeoutError())
-    check_model(HUB)
+@pytest.mark.parametrize("answer", [TimeoutError(), None])
+def test_a_hub_that_does_not_answer_is_told_with_what_to_do(
+    monkeypatch, answer: Exception | None
+) -> None:
+    monkeypatch.setattr(hub_model, "PATIENCE_SECONDS", 0.01)
     waits = threading.Event()
-    monkeypatch.setattr(model_source, "ASK_SECONDS", 0.01)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: waits.wait(60))
-    check_model(HUB)
+    if answer:
+        hub(monkeypatch, answer)
+    else:
+        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: waits.wait(60))
+    with pytest.raises(PolicyError, match=r"did not answer within.*HF_ENDPOINT.*name a folder"):
+        check_model(HUB)
     waits.set()
+
+
+@pytest.mark.parametrize("given", ["", "0", "soon", "-3", "1.5"])
+def test_seconds_for_a_slow_hub_are_a_whole_number(monkeypatch, given: str) -> None:
+    monkeypatch.setenv(hub_model.PATIENCE_VARIABLE, given)
+    with pytest.raises(ConfigError, match=f"{hub_model.PATIENCE_VARIABLE}.*whole seconds"):
+        check_model(HUB)
+
+
+def test_a_slow_hub_is_given_the_seconds_that_the_user_names(monkeypatch) -> None:
+    monkeypatch.setenv(hub_model.PATIENCE_VARIABLE, "30")
+    asked: list[float] = []
+
+    def info(self: object, model: str, timeout: float) -> ModelInfo:
+        asked.append(timeout)
+        return ModelInfo(id=model)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
+    check_model(HUB)
+    assert asked == [30.0]
+
+
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        (["model.safetensors", "consolidated.safetensors", "original/a.json"], "model.safetensors"),
+        (["weights.safetensors", "pytorch_model.bin", "model.gguf"], "weights.safetensors"),
+        (["pytorch_model.bin", "training_args.bin", "model.h5"], "pytorch_model.bin"),
+    ],
+)
+def test_of_weights_in_several_formats_one_is_fetched(names: list[str], read: str) -> None:
+    texts = ["config.json", "merges.txt", "chat_template.jinja"]
+    assert wanted([*names, *texts, "README.md"]) == [*texts, read]
 
 
 def test_offline_only_the_cache_counts(monkeypatch) -> None:

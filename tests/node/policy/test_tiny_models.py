@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from node.config.learning import PolicySection
-from node.policy.policy import SHIPPED, Policy
+from node.policy.model_source import SHIPPED
+from node.policy.policy import Policy
 from node.recipe.corpus import training_questions
 from node.recipe.make import CONTEXT, RECIPES
 from node.recipe.measure import measure

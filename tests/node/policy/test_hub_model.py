@@ -1,0 +1,152 @@
+"""Real commands before a hub on this machine: one that never answers, and one that has a model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from node.policy.model_source import shipped_folder
+
+ROOT = Path(__file__).resolve().parents[3]
+MODEL, COMMIT = "somebody/tiny", "c" * 40
+FILES = {path.name: path.read_bytes() for path in shipped_folder("tiny").iterdir()}
+COPIES = {"pytorch_model.bin": b"the same again", "original/params.json": b"{}"}
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers as the hub does about one model."""
+
+    protocol_version = "HTTP/1.1"
+    gone: ClassVar[set[str]] = set()
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path.startswith(f"/api/models/{MODEL}/tree/"):
+            self.tell([entry(name, data) for name, data in (FILES | COPIES).items()])
+        elif path.startswith(f"/api/models/{MODEL}"):
+            names = [{"rfilename": name} for name in FILES | COPIES]
+            self.tell({"id": MODEL, "sha": COMMIT, "siblings": names})
+        elif path.startswith(f"/{MODEL}/resolve/"):
+            self.serve(path.rpartition("/")[2])
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def tell(self, value: object) -> None:
+        self.answer(json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def serve(self, name: str) -> None:
+        if self.command == "GET":
+            self.gone.add(name)
+        tag = hashlib.sha1(FILES[name]).hexdigest()
+        self.answer(FILES[name], {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT})
+
+    def answer(self, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Keep standard error for what failed."""
+
+
+def entry(name: str, data: bytes) -> dict[str, object]:
+    """A file as the hub lists it."""
+    digest = hashlib.sha1(data).hexdigest()
+    return {"type": "file", "path": name, "size": len(data), "oid": digest}
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    Hub.gone = set()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A hub that takes every connection and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Command:
+    """Runs a command of a node that wants the model of the hub at an address."""
+
+    def run(hub: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        wants = ("--set", f"policy.model={MODEL}") if arguments[0] == "join" else ()
+        environment = {name: os.environ[name] for name in os.environ if "HF_" not in name}
+        return subprocess.run(
+            [sys.executable, "-m", "node.cli.main", *arguments, *wants],
+            env={**environment, "HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hub")}
+            | {"PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def test_a_hub_that_never_answers_ends_a_start_with_the_remedy(node: Command, silent: str) -> None:
+    ended = node(silent, "join", "--rounds", "1")
+    assert ended.returncode == 2
+    assert f"{silent} did not answer within 4 s" in ended.stderr
+    assert "HF_ENDPOINT" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_nobody_at_the_address_of_the_hub_is_told_as_well(node: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as was_there:
+        left = f"http://127.0.0.1:{was_there.getsockname()[1]}"
+    ended = node(left, "join", "--rounds", "1")
+    assert ended.returncode == 2
+    assert "the hub cannot be asked" in ended.stderr and "HF_ENDPOINT" in ended.stderr
+
+
+def test_a_model_is_fetched_once_with_its_progress_and_read_without_the_hub(
+    node: Command, hub: str, silent: str, tmp_path: Path
+) -> None:
+    assert node(hub, "join", "--rounds", "1").returncode == 0
+    assert Hub.gone == set(FILES)
+    log = (tmp_path / "swarm-run" / "node.log").read_text()
+    assert f"start: fetching {MODEL}: " in log and " MB, about " in log
+
+    Hub.gone = set()
+    assert node(hub, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1").returncode == 0
+    assert Hub.gone == set()
+    ended = node(silent, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1")
+    assert ended.returncode == 0
+    assert "What the cache has of it is used" in ended.stderr
+
+
+def test_a_model_that_the_hub_does_not_have_is_told_by_its_name(node: Command, hub: str) -> None:
+    assert node(hub, "init", ".").returncode == 0
+    ended = node(hub, "eval", "--model", "somebody/else", "--tasks", "1")
+    assert ended.returncode != 0
+    assert "'somebody/else' (no such folder here, and no such model at the hub)" in ended.stderr
