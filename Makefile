@@ -39,6 +39,14 @@ dist: $(VENV)/installed-dist
 test-dist: $(VENV)/installed-dist
 	$(BIN)/python -m pytest -m dist tests/distributions
 
+# A site in build/site from the pages where they lie; a link that leads nowhere fails it.
+docs: $(VENV)/installed-docs
+	rm -rf build/pages build/site
+	mkdir -p build/pages/benchmarks
+	cp -R README.md CONTRIBUTING.md CODE_OF_CONDUCT.md CHANGELOG.md SECURITY.md LICENSE docs examples build/pages
+	cp -R benchmarks/RESULTS.md benchmarks/results build/pages/benchmarks
+	$(BIN)/python -m mkdocs build
+
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -87,6 +95,10 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable ".[test,dev]"
 	touch $@ $(VENV)/installed
+
+$(VENV)/installed-docs: $(VENV)/installed-test
+	$(PIP) --editable ".[docs]"
+	touch $@
 
 $(VENV)/installed-dist: $(VENV)/installed-test
 	$(PIP) --editable ".[dist]"

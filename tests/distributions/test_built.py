@@ -13,12 +13,23 @@ from pathlib import Path
 import pytest
 
 from tests.documents.environment import copy_tree, see_packages, variables
-from tests.documents.page import ROOT
+from tests.documents.page import PAGES, ROOT
 
 pytestmark = pytest.mark.dist
 
 PACKAGES = ("node", "protocol", "swarm")
-BESIDE = ("MANIFEST.in", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "tests", "benchmarks")
+BESIDE = (
+    "MANIFEST.in",
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "Makefile",
+    "mkdocs.yml",
+    "benchmarks",
+    "changes",
+    "tests",
+)
 """What a source distribution has that nobody needs who types what the documents say."""
 
 Program = Callable[..., str]
@@ -126,6 +137,7 @@ def test_a_source_distribution_builds_the_wheel_that_its_tree_does(
 def test_a_source_distribution_holds_all_that_its_tests_read(unpacked: Path) -> None:
     for folder in ("tests", "docs", "examples", "benchmarks"):
         assert files(ROOT / folder) == files(unpacked / folder)
+    assert [page for page in PAGES if not (unpacked / page.relative_to(ROOT)).is_file()] == []
 
 
 def test_the_program_comes_from_the_wheel_alone(program: Program, environment: Path) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+MAIN = ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG", "CODE_OF_CONDUCT")
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(ROOT / f"{name}.md" for name in MAIN),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
     ROOT / "benchmarks" / "RESULTS.md",

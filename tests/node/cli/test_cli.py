@@ -8,9 +8,11 @@ import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from node.cli import api_reference, reference
 from node.cli.program import COMMANDS
 from node.config.config import Config
 from node.storage.run_folder import RunFolder
@@ -39,6 +41,12 @@ def test_help_answers_without_loading_torch_pydantic_or_the_network() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert shown.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("written", [reference, api_reference])
+def test_a_page_that_is_written_from_the_code_is_current(written: ModuleType) -> None:
+    now = written.PAGE.read_text(encoding="utf-8")
+    assert now == written.page(), f"run: python -m {written.__name__}"
 
 
 def test_the_program_alone_says_in_three_lines_what_to_do_first(terminal: Terminal) -> None:

@@ -1,0 +1,78 @@
+"""``python -m node.cli.api_reference`` writes docs/api.md from the classes that other code uses."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from node.config.kinds import REGISTRIES
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+DRIVEN = (
+    "node.run.participant:Participant",
+    "node.run.rounds:Rounds",
+    "node.storage.run_folder:RunFolder",
+    "node.policy.policy:Policy",
+    "node.monitor.record:RoundRecord",
+)
+"""What a program of its own drives a node with."""
+HEAD = """\
+# Python
+
+Written by `python -m node.cli.api_reference` from the docstrings. A program that
+[drives a node](../examples/drive_from_python.py) uses the first classes; a package extends the
+others and names its class in an entry point ([which](configuration.md)).
+"""
+FOOT = """\
+---
+
+[Command line](cli.md) · [architecture](architecture.md) · [README](../README.md)
+"""
+
+
+def page() -> str:
+    """The whole page: what drives a node, then what a package extends."""
+    lines = [HEAD, "## Drive a node\n"]
+    for place in DRIVEN:
+        lines += _class(place)
+    lines.append("## Extend it\n")
+    for registry in REGISTRIES:
+        lines += _class(registry.base)
+    return "\n".join([*lines, FOOT])
+
+
+def _class(place: str) -> Iterator[str]:
+    """A class with its docstring, and those of its methods that anybody may call."""
+    module, _, name = place.partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    yield f"### `{module}.{name}`\n"
+    yield f"```text\n{inspect.getdoc(kind)}\n```\n"
+    for called, member in vars(kind).items():
+        told = inspect.getdoc(member)
+        if called.startswith("_") or not told or not _is_method(member):
+            continue
+        yield f"- `{called}{_arguments(member)}`: {_first(told)}"
+    yield ""
+
+
+def _is_method(member: Any) -> bool:
+    return inspect.isfunction(member) or isinstance(member, classmethod | staticmethod | property)
+
+
+def _arguments(member: Any) -> str:
+    if isinstance(member, property):
+        return ""
+    function = getattr(member, "__func__", member)
+    return str(inspect.signature(function)).replace("'", "")
+
+
+def _first(told: str) -> str:
+    """The first paragraph, in one line."""
+    return " ".join(told.split("\n\n")[0].split()).replace("``", "`")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
