@@ -16,7 +16,7 @@ from swarm.common.words import duration
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 4.0
+PATIENCE_SECONDS = 3.0
 """In which the hub has to answer, unless this library's own variable says otherwise."""
 PATIENCE_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
 TEXTS = (".json", ".model", ".txt", ".jinja")
