@@ -20,7 +20,7 @@ from node.cli.common import (
     overrides_of,
     print_json,
 )
-from node.cli.named_model import model_of
+from node.cli.named_model import loading, model_of
 from node.errors import UsageError
 from node.monitor.printable import say, say_on
 
@@ -64,7 +64,8 @@ def command(
     """
     check_choice(step, best)
     node = open_node(config, overrides_of(assignments))
-    from node.evaluation.model_eval import pinned_manifest, verifier_of
+    with loading():
+        from node.evaluation.model_eval import pinned_manifest, verifier_of
 
     manifest = pinned_manifest(node.folder)
     models = [model_of(node, step=step, best=best)]

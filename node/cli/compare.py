@@ -18,7 +18,7 @@ from node.cli.common import (
     print_json,
 )
 from node.cli.evaluation_bar import evaluated
-from node.cli.named_model import model_of, node_named
+from node.cli.named_model import loading, model_of, node_named
 from node.monitor.printable import printable
 
 SEED = 0
@@ -54,8 +54,9 @@ def command(
     """
     sides = {name: node_named(name) for name in (first, second)}
     judged = _whose_tasks(config, sides, overrides_of(assignments))
-    from node.evaluation.comparison import Comparison
-    from node.evaluation.model_eval import pinned_manifest
+    with loading():
+        from node.evaluation.comparison import Comparison
+        from node.evaluation.model_eval import pinned_manifest
 
     manifest = pinned_manifest(judged.folder)
     results = []

@@ -18,7 +18,7 @@ from node.cli.common import (
     print_json,
 )
 from node.cli.evaluation_bar import evaluated
-from node.cli.named_model import model_of
+from node.cli.named_model import loading, model_of
 from node.errors import UsageError
 
 
@@ -47,7 +47,8 @@ def command(
     if ks[-1] > samples:
         raise UsageError("--k", ks[-1], f"Sample at least as many: --samples {ks[-1]}.")
     node = open_node(config, overrides_of(assignments))
-    from node.evaluation.model_eval import Score, by_family, pinned_manifest
+    with loading():
+        from node.evaluation.model_eval import Score, by_family, pinned_manifest
 
     manifest = pinned_manifest(node.folder)
     policy, name = model_of(node, model=model, step=step, best=best)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from node.cli.common import LOADING, Node, find_config, open_node
 from node.monitor.printable import say
+
+
+@contextmanager
+def loading() -> Iterator[Callable[[str], None]]:
+    """Show that torch is loaded; what is yielded shows something else instead."""
+    from node.monitor.terminal import Terminal
+
+    with Terminal(stderr=True).status(LOADING) as status:
+        yield status.update
 
 
 def model_of(
@@ -21,9 +32,7 @@ def model_of(
     Raises:
         NodeError: there is no such model or checkpoint.
     """
-    from node.monitor.terminal import Terminal
-
-    with Terminal(stderr=True).status(LOADING) as status:
+    with loading() as tell:
         from node.policy.model_source import check_model
 
         if model:
@@ -35,11 +44,11 @@ def model_of(
         wanted = node.config.policy
         if model:
             named = PolicySection(model=model, dtype=wanted.dtype, device=wanted.device)
-            return Policy.load(named, tell=status.update), model
+            return Policy.load(named, tell=tell), model
         with chosen(node.folder, step=step, best=best) as loaded:
             for note in loaded.notes:
                 say(note, err=True)
-            return checkpoint_policy(wanted, loaded, status.update), str(loaded.path)
+            return checkpoint_policy(wanted, loaded, tell), str(loaded.path)
 
 
 def node_named(name: str) -> Node | None:
