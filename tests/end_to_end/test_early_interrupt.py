@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from commands import PATIENCE, ROOT
 
+from node.run.new_node import prepare
+
 pytestmark = pytest.mark.processes
 
 READ = b"import time:"
@@ -65,6 +67,8 @@ def _until(lines: Iterator[bytes], module: str) -> Iterator[bytes]:
 def test_an_interrupt_at_the_start_ends_a_command_without_a_trace(
     command: str, module: str, tmp_path: Path
 ) -> None:
+    if command.startswith("export"):
+        prepare(tmp_path)  # it loads nothing where there is no node
     status, lines = interrupted(command, module, tmp_path)
     assert lines in ([], ["stopping at once (SIGINT)"])
     assert status in ENDS
