@@ -120,9 +120,10 @@ def test_head_has_no_body(site: Site) -> None:
     assert (answer.status, answer.body) == (200, b"")
 
 
-def test_a_websocket_is_refused_and_the_server_goes_on(site: Site) -> None:
+def test_a_websocket_is_no_more_than_a_request_and_the_server_goes_on(site: Site) -> None:
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-    assert site.get("/", upgrade).status == 404
+    assert site.get("/api/v1/events/socket", upgrade).status == 404
+    assert site.get("/", upgrade).headers["content-type"].startswith("text/html")
     assert site.get(STATUS).status == 200
 
 
