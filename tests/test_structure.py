@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib.util
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,17 @@ def modules(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Without a collection in between: what it finalizes makes CPython 3.11 lose count of how deep
+    it is (python/cpython#106905)."""
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
+
+
 def imported(tree: ast.AST) -> set[str]:
     names: set[str] = set()
     for item in ast.walk(tree):
@@ -37,11 +50,7 @@ def imported(tree: ast.AST) -> set[str]:
 @pytest.mark.parametrize("package", FLOORS)
 def test_imports_never_run_up_a_floor(package: str) -> None:
     for path in modules(package):
-        above = {
-            name
-            for name in imported(ast.parse(path.read_text()))
-            if FLOORS.get(name, -1) > FLOORS[package]
-        }
+        above = {name for name in imported(parsed(path)) if FLOORS.get(name, -1) > FLOORS[package]}
         assert not above, f"{path.relative_to(ROOT)} imports {above}"
 
 
@@ -51,7 +60,7 @@ def test_one_file_wraps_each_late_library(library: str) -> None:
         path.relative_to(ROOT).as_posix()
         for package in FLOORS
         for path in modules(package)
-        if library in imported(ast.parse(path.read_text()))
+        if library in imported(parsed(path))
     }
     assert len(wrappers) <= 1, f"{library} is imported by {wrappers}"
 
@@ -81,7 +90,7 @@ def test_the_command_line_answers_without_torch() -> None:
 
 def taken_over(path: Path) -> list[tuple[int, str, str]]:
     """Line, module and name of all that a program imports from the packages, wherever it does."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     return [
         (item.lineno, item.module, alias.name)
         for item in ast.walk(tree)
@@ -114,7 +123,7 @@ def test_programs_beside_the_packages_import_names_and_not_modules_of_them(folde
     found = [
         f"{path.relative_to(ROOT)}:{item.lineno}"
         for path in modules(folder)
-        for item in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for item in ast.walk(parsed(path))
         if isinstance(item, ast.Import)
         and any(alias.name.split(".")[0] in FLOORS for alias in item.names)
     ]
@@ -147,7 +156,7 @@ def test_one_file_of_the_tests_reaches_for_private_names_and_only_for_those_of_l
         for line, name in reached(path.read_text(encoding="utf-8"))
     ]
     assert found == []
-    assert not FLOORS.keys() & imported(ast.parse(REACHES_IN.read_text(encoding="utf-8")))
+    assert not FLOORS.keys() & imported(parsed(REACHES_IN))
 
 
 @pytest.mark.parametrize(

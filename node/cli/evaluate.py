@@ -48,6 +48,10 @@ def command(
         raise UsageError("--k", ks[-1], f"Sample at least as many: --samples {ks[-1]}.")
     node = open_node(config, overrides_of(assignments))
     with loading():
+        from node.policy.model_source import check_model
+
+        if model:
+            check_model(model)
         from node.evaluation.model_eval import Score, by_family, pinned_manifest
 
     manifest = pinned_manifest(node.folder)

@@ -33,10 +33,6 @@ def model_of(
         NodeError: there is no such model or checkpoint.
     """
     with loading() as tell:
-        from node.policy.model_source import check_model
-
-        if model:
-            check_model(model)
         from node.config.learning import PolicySection
         from node.policy.checkpoint_policy import checkpoint_policy, chosen
         from node.policy.policy import Policy

@@ -96,9 +96,11 @@ class Parts:
     def meet(self, name: str) -> None:
         self.network.add(MemoryTransport(self.network, name))
 
-    def _admission(self, manifest: Manifest, swarm: bytes, judge: Judge, *rest: Any) -> Admission:
+    def _admission(
+        self, manifest: Manifest, swarm: bytes, judge: Judge, *rest: Any, **options: Any
+    ) -> Admission:
         self.told["judge"] = judge
-        return Admission(manifest, swarm, judge, *rest)
+        return Admission(manifest, swarm, judge, *rest, **options)
 
     def _assemble(self, *arguments: Any, **options: Any) -> Member:
         self.told |= options
