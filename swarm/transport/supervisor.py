@@ -17,6 +17,7 @@ from swarm.transport.node import Launch, Node
 from swarm.transport.peer_cache import PeerCache
 from swarm.transport.redial import Redial
 from swarm.transport.settings import NodeSettings, Role
+from swarm.transport.shortcuts import Shortcuts
 from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Supervisor:
         self._settings = settings
         self._cache = cache
         self._redial = Redial(peers, cache.load(), clock)
+        self._shortcuts = Shortcuts(clock)
         self._prepare = prepare
         self._clock = clock
         self._counters = counters
@@ -197,7 +199,9 @@ class Supervisor:
                     self._redial.remember(self._cache.addresses)
                 # Beside this, for a dead address takes seconds.
                 if dialling is None or dialling.done():
-                    dialling = self.spawn(self._dial_missing())
+                    dialling = self.spawn(self._dial_beside(self._redial.due(self.connected)))
+                if relayed := self._shortcuts.due(self.node.peer_id, self.connected):
+                    self.spawn(self._begin_anew(relayed))
             except (TransportError, OSError, EOFError) as error:
                 self._counters.add("watch_failed")
                 logger.info("the node does not tell its peers: %s", error)
@@ -205,9 +209,16 @@ class Supervisor:
                 self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
                 self._redial.remember(self._cache.addresses)
 
-    async def _dial_missing(self) -> None:
+    async def _begin_anew(self, peer: str) -> None:
+        addresses = self.connected.get(peer, ())
+        self._counters.add("relayed_begun_anew")
+        logger.info("peer %s is relayed: dialling it again, for a direct connection", peer)
+        await self._disconnect(peer)
+        await self._dial_beside(addresses)
+
+    async def _dial_beside(self, addresses: Sequence[str]) -> None:
         try:
-            await self._dial(self._redial.due(self.connected))
+            await self._dial(addresses)
         except (TransportError, OSError, EOFError) as error:
             self._counters.add("watch_failed")
             logger.info("dialling broke off: %s", error)
