@@ -65,8 +65,17 @@ def _is_method(member: Any) -> bool:
 def _arguments(member: Any) -> str:
     if isinstance(member, property):
         return ""
-    function = getattr(member, "__func__", member)
-    return str(inspect.signature(function)).replace("'", "")
+    signature = inspect.signature(getattr(member, "__func__", member))
+    told = signature.replace(parameters=[_spelled(p) for p in signature.parameters.values()])
+    return str(told).replace("'", "").replace("Ellipsis", "...")
+
+
+def _spelled(parameter: inspect.Parameter) -> inspect.Parameter:
+    """With no default that prints as what it is at the moment, as a logger with its level does."""
+    lasting = isinstance(parameter.default, str | int | float | tuple | None)
+    if parameter.default is inspect.Parameter.empty or lasting:
+        return parameter
+    return parameter.replace(default=...)
 
 
 def _first(told: str) -> str:

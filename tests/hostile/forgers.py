@@ -128,7 +128,9 @@ class Rita(Behaviour):
 
 
 class Sybil(Behaviour):
-    """She mints keys and tells of them, by gossip and in the hash table; nobody is behind them."""
+    """She mints keys and tells of them, of some by gossip and of some in the hash table; nobody is
+    behind them.
+    """
 
     threat = "minted-keys"
     counted = ("announcements_by_gossip", "pulls_failed{reason=unreachable}")
@@ -141,10 +143,12 @@ class Sybil(Behaviour):
     async def turn(self, peer: Peer, world: World) -> None:
         await peer.announce(world.target.peer_id, ())
         own = peer.identity
-        for identity in self.minted:
+        for number, identity in enumerate(self.minted):
             peer.identity = identity
             made, record = peer.record(peer.offers)
-            peer.gossips.append(record)
-            key = peer.key_of(made)
-            await peer.put(world.target.peer_id, key, identity.author, record, made.expiry)
+            if number % 2:
+                key = peer.key_of(made)
+                await peer.put(world.target.peer_id, key, identity.author, record, made.expiry)
+            else:
+                peer.gossips.append(record)
         peer.identity = own
