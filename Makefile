@@ -16,7 +16,8 @@ demo: $(VENV)/installed
 # Half of the time is the start of processes. A test file stays with one worker, as its tests share
 # what they started; each worker has one core.
 test: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
+		--no-loadscope-reorder
 
 # Every block of every page, typed into fresh shells in an environment of their own, two pages at a
 # time.

@@ -1,4 +1,8 @@
-"""Property tests judge results, never how long a busy machine took; Ctrl-C can be tested."""
+"""Property tests judge results, never how long a busy machine took; Ctrl-C can be tested.
+
+Files whose tests start processes, which take minutes, come first: begun last, one would keep
+a single worker busy while the others have nothing left to do.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,12 @@ settings.load_profile("steady")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Where the tests of the dashboard leave what they saw."""
     parser.addoption("--screenshots", metavar="DIR", help="keep a picture of every view in DIR")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files first, each whole and in its own order."""
+    long = {item.path for item in items if item.get_closest_marker("processes")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

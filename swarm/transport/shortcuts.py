@@ -1,7 +1,7 @@
 """Which relayed connections to begin anew, and when: a pure state machine on an injected clock.
 
 A daemon tries for a direct connection only as a relayed one begins, and only once its peers have
-told it where they see it, which takes some seconds (DCUtR, github.com/libp2p/specs, relay/DCUtR.md).
+told it where they see it, which takes some seconds (github.com/libp2p/specs, relay/DCUtR.md).
 A connection that began sooner would stay relayed for as long as it lives.
 """
 
