@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -26,8 +27,9 @@ pytestmark = pytest.mark.processes
 EXAMPLE = ROOT / "examples" / "public_swarm"
 PATIENCE = 180.0
 OPERATORS = "203.0.113.7"
-ACCOUNTS = ("useradd --system swarm\n", "sudo -u swarm ", "-o swarm ")
-SEED, PROGRAM = "/var/lib/swarm-seed", "/opt/swarm-node"
+ACCOUNTS = ("useradd --system swarm\n", "sudo -u swarm ", "sudo ", "-o swarm ")
+RESTART = "systemctl restart swarm-seed\n"
+SEED, PROGRAM, BACKUP = "/var/lib/swarm-seed", "/opt/swarm-node", "/root/swarm-seed-backup"
 
 
 class Machine:
@@ -36,7 +38,8 @@ class Machine:
     def __init__(self, place: Place, folder: Path, shell: dict[str, str]) -> None:
         folder.mkdir()
         self.place, self.folder = place, folder
-        self._shell = {**shell, "OMP_NUM_THREADS": "1"}
+        roots = f"{shell['PATH']}:/usr/sbin"
+        self._shell = {**shell, "PATH": roots, "OMP_NUM_THREADS": "1"}
         self._left_running: list[subprocess.Popen[bytes]] = []
 
     def type(self, script: str, where: Path) -> str:
@@ -72,6 +75,12 @@ class Machine:
             time.sleep(0.2)
         return found[0]
 
+    def stop(self) -> None:
+        """End what was left running last, in order."""
+        process = self._left_running.pop()
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(PATIENCE) is not None
+
     def close(self) -> None:
         """End all that was left running, in order."""
         for process in self._left_running:
@@ -104,6 +113,7 @@ def typed(text: str, machine: Machine, program: Path) -> str:
     for account in ACCOUNTS:
         text = text.replace(account, "")
     text = text.replace(SEED, str(machine.folder / "seed")).replace(PROGRAM, str(program))
+    text = text.replace(BACKUP, str(machine.folder / "backup")).replace(RESTART, "")
     return text.replace(OPERATORS, machine.place.ipv4)
 
 
@@ -130,9 +140,11 @@ def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joi
     machines: tuple[Machine, Machine, Machine], tmp_path: Path
 ) -> None:
     first, second, home = machines
-    tree, program = tmp_path / "tree", tmp_path / "program"
+    tree, program, others = tmp_path / "tree", tmp_path / "program", tmp_path / "env"
     page = blocks((EXAMPLE / "README.md").read_text())
-    install, found, start = (each.text for each in page if each.language == "sh")
+    install, found, start, firewall, keep, put_back, upgrade, *_ = (
+        each.text for each in page if each.language == "sh"
+    )
     (addresses,) = (each.text for each in page if each.language == "toml")
 
     first.type(typed(install, first, program), tree)
@@ -142,23 +154,40 @@ def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joi
     assert f"/ip4/{first.place.ipv4}/tcp/31337/p2p/" in line
 
     *_, own = install.splitlines()
-    second.type(typed(own, second, program), tree)
+    second.type(typed(own, second, others), tree)
     manifest = (first.folder / "seed" / "manifest.swarm").read_bytes()
     (second.folder / "seed" / "manifest.swarm").write_bytes(manifest)
     configured(second, typed(addresses, second, program))
     configured(second, f'peers = ["{line.split()[-1]}"]')
-    other = second.leave_running(typed(start, second, program), tree, "others join with: ")
+    other = second.leave_running(typed(start, second, others), tree, "others join with: ")
 
     join = line.removeprefix("others join with: ") + f" {other.split()[-1]}"
-    home.leave_running(f"{program}/bin/{join}", home.folder, "round 1 ")
-    wait_for(home, f"{program}/bin/swarm-node status", "reach     relayed")
+    home.leave_running(f"{others}/bin/{join}", home.folder, "round 1 ")
+    wait_for(home, f"{others}/bin/swarm-node status", "reach     relayed")
     status = typed(start, first, program).replace(" seed ", " status ")
     told = wait_for(first, status, "peers     2 connected, 2 met")
     assert "swarm     my-swarm" in told and line.split()[-1] in told
     peers = first.type(status.replace(" status ", " peers --json "), first.folder)
     for machine in (second, home):
-        shown = re.search(r"^peer id +(\S+)$", who(machine, program), re.MULTILINE)
+        shown = re.search(r"^peer id +(\S+)$", who(machine, others), re.MULTILINE)
         assert shown and shown[1] in peers
+
+    first.type(typed(firewall, first, program), tree)
+    first.type(typed(keep, first, program), tree)
+    first.stop()
+    assert RESTART in upgrade
+    first.type(typed(upgrade, first, program), tree)
+    start_again = typed(start, first, program)
+    assert line == first.leave_running(start_again, tree, "others join with: ")
+    wait_for(first, status, "peers     2 connected, 2 met")
+
+    first.stop()
+    shutil.rmtree(first.folder / "seed")
+    first.type(typed(own, first, program), tree)
+    first.type(typed(put_back, first, program), tree)
+    configured(first, typed(addresses, first, program))
+    assert line == first.leave_running(start_again, tree, "others join with: ")
+    wait_for(first, status, "peers     2 connected, 2 met")
 
 
 def who(machine: Machine, program: Path) -> str:
@@ -170,7 +199,7 @@ def who(machine: Machine, program: Path) -> str:
 
 def test_the_unit_starts_what_the_page_does_by_hand() -> None:
     page = blocks((EXAMPLE / "README.md").read_text())
-    by_hand = [each.text for each in page if each.language == "sh"][-1].strip()
+    by_hand = [each.text for each in page if each.language == "sh"][2].strip()
     unit = dict(
         line.split("=", 1)
         for line in (EXAMPLE / "swarm-seed.service").read_text().splitlines()
