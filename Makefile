@@ -8,7 +8,7 @@ GENRL := .venv-genrl
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: demo test test-docs test-browser dist test-dist lint mutants fuzz bench vllm test-vllm genrl \
-	chaos chaos-short split soak docs clean
+	chaos chaos-short split soak docs lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -108,6 +108,11 @@ $(VENV)/installed-dist: $(VENV)/installed-test
 $(VENV)/installed-fuzz: $(VENV)/installed-test
 	$(PIP) --editable ".[fuzz]"
 	touch $@
+
+# The versions of all packages in the environment of the tests, which have just passed with them.
+lock: $(VENV)/installed-docs
+	(echo "# Versions that all tests passed with: pip install -c constraints.txt -e '.[test,dev]'"; \
+		$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//') > constraints.txt
 
 # What benchmarks/peers.py compares with.
 genrl: $(GENRL)/installed
