@@ -5,10 +5,11 @@ import { ago, lapse, moment, number, plain, share, shortId } from './format.js';
 import { Health } from './health.js';
 import { Learning } from './learning.js';
 import { Lineage } from './lineage.js';
-import { Sparkline, Stranger } from './parts.js';
+import { Sparkline, Stranger, Theme } from './parts.js';
 import { Rollouts } from './rollouts.js';
 import { start, useStore } from './store.js';
 import { Swarm } from './swarm.js';
+import './words.js';
 
 const VIEWS = {
   learning: ['Learning', Learning],
@@ -37,19 +38,6 @@ function useRoute() {
     return () => window.removeEventListener('hashchange', moved);
   }, []);
   return view;
-}
-
-function Theme() {
-  const { THEMES, applyTheme } = window.page;
-  const [theme, set] = useState(document.documentElement.dataset.theme);
-  useEffect(() => {
-    const changed = () => set(document.documentElement.dataset.theme);
-    window.addEventListener('themechange', changed);
-    return () => window.removeEventListener('themechange', changed);
-  }, []);
-  const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-  return html`<button type="button" class="theme" onClick=${() => applyTheme(next)} title=${`Turn to: ${next}`}>
-    theme: ${theme}</button>`;
 }
 
 function Header() {

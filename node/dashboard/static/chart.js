@@ -1,11 +1,18 @@
-// A chart by round: uPlot with a legend to read and to press, the keyboard, and a summary in words.
+// A chart: uPlot with a legend to read and to press, the keyboard, and a summary in words.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from './vendor/htm-preact.js';
-import { brief, moment, number } from './format.js';
+import { brief, known, moment, number } from './format.js';
 import { Help } from './parts.js';
 
 const HEIGHT = 190;
 const DASHES = { dashed: [7, 4], dotted: [2, 3] };
+
+// What lies along a chart: what its marks are called, and how one of its places is told.
+const ROUNDS = {
+  name: 'round',
+  mark: (splits) => splits.map((each) => (Number.isInteger(each) ? number(each) : '')),
+  tell: (x) => `round ${number(Math.round(x))}`,
+};
 
 // Each value as the mean of those measured among the `window` rows around it.
 function smoothed(values, window) {
@@ -13,13 +20,12 @@ function smoothed(values, window) {
   const sums = new Float64Array(values.length + 1);
   const counts = new Uint32Array(values.length + 1);
   values.forEach((value, at) => {
-    const known = value !== null && value !== undefined;
-    sums[at + 1] = sums[at] + (known ? value : 0);
-    counts[at + 1] = counts[at] + (known ? 1 : 0);
+    sums[at + 1] = sums[at] + (known(value) ? value : 0);
+    counts[at + 1] = counts[at] + (known(value) ? 1 : 0);
   });
   const half = Math.floor(window / 2);
   return values.map((value, at) => {
-    if (value === null || value === undefined) return null;
+    if (!known(value)) return null;
     const [from, to] = [Math.max(0, at - half), Math.min(values.length, at + half + 1)];
     return (sums[to] - sums[from]) / (counts[to] - counts[from]);
   });
@@ -68,26 +74,25 @@ function series({ label, c, dash, points }, stack) {
   return { ...line, points: { show: points ? true : undefined, size: points ? 5 : 4, fill: stroke } };
 }
 
-function axes(show) {
+function axes(show, { mark }) {
   const ink = () => colour('--muted');
   const grid = { stroke: () => colour('--line'), width: 1 };
   const common = { stroke: ink, grid, ticks: { show: false }, font: '11px system-ui, sans-serif' };
-  const rounds = (u, splits) => splits.map((each) => (Number.isInteger(each) ? number(each) : ''));
   const values = (u, splits) => splits.map((each) => (each === null ? '' : show(each)));
   return [
-    { ...common, values: rounds, size: 26, space: 70 },
+    { ...common, values: (u, splits, axis, space, step) => mark(splits, step), size: 26, space: 70 },
     { ...common, values, size: 54, space: 34 },
   ];
 }
 
-function options({ width, lines, stack, log, show, hovered }) {
+function options({ width, lines, along, stack, log, show, hovered }) {
   return {
     width,
     height: HEIGHT,
     legend: { show: false },
-    cursor: { sync: { key: 'rounds', setSeries: false }, drag: { x: true, y: false, dist: 5 } },
-    scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: ranged(log) } },
-    axes: axes(show),
+    cursor: { sync: { key: along.name, setSeries: false }, drag: { x: true, y: false, dist: 5 } },
+    scales: { x: { time: Boolean(along.time) }, y: { distr: log ? 3 : 1, range: ranged(log) } },
+    axes: axes(show, along),
     series: [{}, ...lines.map((line) => series(line, stack))],
     hooks: { setCursor: [(u) => hovered(u.cursor.idx ?? null)] },
   };
@@ -101,23 +106,20 @@ function drawn(x, lines, hidden, { smooth, log, stack }) {
   return [x, ...smoother.map((values) => (log ? values.map((v) => (v > 0 ? v : null)) : values))];
 }
 
-function summary(title, x, lines, show) {
-  if (!x.length) return `${title}: no rounds yet.`;
+function summary(title, x, lines, show, { name, tell }) {
+  if (!x.length) return `${title}: no ${name}s yet.`;
   const told = lines.map(({ label, values }) => {
-    const found = values.flatMap((value, at) => (value === null || value === undefined ? [] : [at]));
+    const found = values.flatMap((value, at) => (known(value) ? [at] : []));
     if (!found.length) return `${label} was not measured.`;
     const [first, last] = [found[0], found.at(-1)];
     const high = found.reduce((best, at) => (values[at] > values[best] ? at : best), first);
-    return `${label}: ${show(values[first])} at round ${number(x[first])}, ${show(values[last])} at round ` +
-      `${number(x[last])}, highest ${show(values[high])} at round ${number(x[high])}.`;
+    const of = (at) => `${show(values[at])} at ${tell(x[at])}`;
+    return `${label}: ${of(first)}, ${of(last)}, highest ${of(high)}.`;
   });
-  return `${title} by round. ${told.join(' ')}`;
+  return `${title} by ${name}. ${told.join(' ')}`;
 }
 
-const last = (values) => {
-  for (let at = values.length - 1; at >= 0; at -= 1) if (values[at] !== null) return values[at];
-  return null;
-};
+const last = (values) => values.findLast(known);
 
 // Arrows move the cursor, + and − zoom around it, 0 shows everything.
 function pressed(event, plot, say) {
@@ -198,7 +200,7 @@ function useHidden() {
 }
 
 // Lines are `{label, values, c, dash, points, help}`, with one value for each of `x`.
-export function Chart({ id, title, x, times, lines, stack = false, log = false, smooth = 1, show = brief, pick }) {
+export function Chart({ id, title, x, times, lines, along = ROUNDS, stack = false, log = false, smooth = 1, show = brief, pick }) {
   const [hidden, turn] = useHidden();
   const [at, hovered] = useState(null);
   const [said, say] = useState('');
@@ -207,15 +209,15 @@ export function Chart({ id, title, x, times, lines, stack = false, log = false, 
   const seen = useSeen(box);
   const changes = [x, lines, hidden, smooth, onLog, stack, seen];
   const data = useMemo(() => (seen ? drawn(x, lines, hidden, { smooth, log: onLog, stack }) : null), changes);
-  const words = useMemo(() => summary(title, x, lines, show), [title, x, lines]);
+  const words = useMemo(() => summary(title, x, lines, show, along), [title, x, lines]);
   const shape = `${onLog} ${lines.map((line) => line.label).join('\n')}`;
-  const make = (width) => options({ width, lines, stack, log: onLog, show, hovered });
+  const make = (width) => options({ width, lines, along, stack, log: onLog, show, hovered });
   const plot = usePlot({ box, shape, data, make });
   const all = (next) => lines.map((line) => `${line.label} ${show(line.values[next])}`).join(', ');
-  const key = (event) => pressed(event, plot.current, (next) => say(`round ${x[next]}: ${all(next)}`));
+  const key = (event) => pressed(event, plot.current, (next) => say(`${along.tell(x[next])}: ${all(next)}`));
   const click = () => pick && plot.current.cursor.idx !== null && pick(plot.current.cursor.idx);
   const value = (line) => show(at === null ? last(line.values) : line.values[at]);
-  const where = at === null || at >= x.length ? 'latest' : `round ${number(Math.round(x[at]))}`;
+  const where = at === null || at >= x.length ? 'latest' : along.tell(x[at]);
   return html`<figure class="chart card" id=${id} aria-labelledby=${`${id}-title`}>
     <figcaption><h3 id=${`${id}-title`}>${title}</h3><${Help} of=${id} name=${title} />
       <span class="where" title=${times?.[at] ? moment(times[at]) : ''}>${where}</span></figcaption>

@@ -2,7 +2,7 @@
 
 export const NONE = '–';
 
-const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+export const known = (value) => Number.isFinite(value);
 
 export function number(value, places = 0) {
   if (!known(value)) return NONE;

@@ -2,11 +2,10 @@
 
 import { html, useMemo } from './vendor/htm-preact.js';
 import { Chart } from './chart.js';
-import { Composition } from './composition.js';
 import { brief, bytes, number, percent, plain, share } from './format.js';
-import { Choice, Empty, Problem } from './parts.js';
-import { useAnswer, useKept, useStore } from './store.js';
-import { WORDS } from './words.js';
+import { Composition } from './lineage.js';
+import { Choice, Empty, Problem, WORDS, useKept } from './parts.js';
+import { useAnswer, useStore } from './store.js';
 
 const PHASES = ['generate', 'wait', 'verify', 'publish', 'mix', 'update', 'evaluate', 'checkpoint', 'idle'];
 const SMOOTHING = [['1', 'off'], ['5', '5'], ['20', '20'], ['100', '100']];

@@ -1,10 +1,33 @@
 // Of whose groups the policy was made, and what that was worth.
 
-import { html, useState } from './vendor/htm-preact.js';
-import { Composition, composed } from './composition.js';
-import { ago, count, number, percent, plain, share, signed } from './format.js';
-import { Author, Bar, Empty, Help, Problem, Table, sorted } from './parts.js';
+import { html, useMemo, useState } from './vendor/htm-preact.js';
+import { Chart } from './chart.js';
+import { ago, count, number, percent, share, shortId, signed } from './format.js';
+import { Author, Bar, Empty, Help, Problem, Refused, Table, sorted, total } from './parts.js';
 import { useAnswer, useStore } from './store.js';
+
+// Authors in the order of what they gave, so that their colours stay.
+function composed({ own = [], authors = {}, other = [] }) {
+  const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
+  const named = Object.entries(authors).sort((a, b) => sum(b[1]) - sum(a[1]));
+  return [
+    { label: 'own', author: null, c: 1, values: own },
+    ...named.map(([author, values], at) => ({
+      label: shortId(author), author, help: author, c: 2 + (at % 7), values,
+    })),
+    ...(sum(other) ? [{ label: 'others', author: null, c: 8, values: other }] : []),
+  ];
+}
+
+export function Composition({ view, pick }) {
+  const { data, error } = useAnswer('updates?since=0&points=1000', 4000);
+  const lines = useMemo(() => composed(data ?? {}), [data]);
+  if (error) return html`<${Problem} error=${error} />`;
+  if (!data?.rounds.length) return null;
+  return html`<${Chart} id="composition" title="Groups of an update, by author" stack lines=${lines}
+    x=${data.rounds} smooth=${view?.smooth ?? 1} show=${count}
+    pick=${pick && ((at) => pick(Math.round(data.rounds[at])))} />`;
+}
 
 // The update of one round, asked for without the rounds before it and without thinning.
 function Update({ round }) {
@@ -35,14 +58,6 @@ function Gain({ usefulness, most }) {
       <circle cx=${x(gain)} cy="6" r="3" /></svg>
     ${signed(gain)} <small>[${signed(low)}, ${signed(high)}]</small></span>`;
 }
-
-const total = (counts) => Object.values(counts ?? {}).reduce((sum, count) => sum + count, 0);
-
-export const Refused = ({ refused }) => {
-  const reasons = Object.entries(refused ?? {}).filter(([, count]) => count);
-  if (!reasons.length) return html`<span>none</span>`;
-  return html`<span>${reasons.map(([reason, count]) => `${number(count)} ${plain(reason.replaceAll('_', ' '))}`).join('; ')}</span>`;
-};
 
 function columns(most) {
   return [

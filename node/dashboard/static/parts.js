@@ -1,8 +1,10 @@
 // Small pieces that several views are made of.
 
-import { html } from './vendor/htm-preact.js';
-import { NONE, plain, shortId } from './format.js';
-import { WORDS } from './words.js';
+import { html, useEffect, useMemo, useState } from './vendor/htm-preact.js';
+import { NONE, number, plain, shortId } from './format.js';
+
+// What the figures of the page mean; its own words.js says it.
+export const WORDS = {};
 
 // Text of strangers: it can neither leave its place nor turn its surroundings around.
 export const Stranger = ({ text, as = 'span', title }) =>
@@ -31,11 +33,10 @@ export function Pattern({ of }) {
   for (let at = 0; at < 15; at += 1) {
     if (parseInt(hex[at], 16) % 2) continue;
     const [x, y] = [Math.floor(at / 5), at % 5];
-    cells.push([x, y], [4 - x, y]);
+    cells.push(`M${x} ${y}h1v1h-1z`, `M${4 - x} ${y}h1v1h-1z`);
   }
   return html`<svg class=${`pattern c${1 + (parseInt(hex.slice(15, 16), 16) % 8)}`} viewBox="0 0 5 5" aria-hidden="true">
-    ${cells.map(([x, y]) => html`<rect x=${x} y=${y} width="1" height="1" />`)}
-  </svg>`;
+    <path d=${cells.join('')} /></svg>`;
 }
 
 export const Author = ({ hex, own }) =>
@@ -60,6 +61,14 @@ export function Sparkline({ values, label }) {
     <polyline points=${points.join(' ')} />
   </svg>`;
 }
+
+export const total = (counts) => Object.values(counts ?? {}).reduce((sum, count) => sum + count, 0);
+
+export const Refused = ({ refused }) => {
+  const reasons = Object.entries(refused ?? {}).filter(([, count]) => count);
+  if (!reasons.length) return html`<span>none</span>`;
+  return html`<span>${reasons.map(([reason, count]) => `${number(count)} ${plain(reason.replaceAll('_', ' '))}`).join('; ')}</span>`;
+};
 
 // A table that can be sorted by its heads and scrolls in itself where it is too wide.
 export function Table({ caption, columns, rows, sort, onSort }) {
@@ -99,3 +108,28 @@ export const Choice = ({ label, of, chosen, choose }) =>
     ${of.map(([value, name]) => html`<button type="button" key=${value} aria-pressed=${value === chosen}
       onClick=${() => choose(value)}>${name}</button>`)}
   </div>`;
+
+// A choice of the reader's that outlives the page.
+export function useKept(name, initial) {
+  const [value, set] = useState(() => window.page.kept.get(name) ?? initial);
+  return useMemo(
+    () => [value, (next) => {
+      window.page.kept.set(name, next);
+      set(next);
+    }],
+    [value],
+  );
+}
+
+export function Theme() {
+  const { THEMES, applyTheme } = window.page;
+  const [theme, set] = useState(document.documentElement.dataset.theme);
+  useEffect(() => {
+    const changed = () => set(document.documentElement.dataset.theme);
+    window.addEventListener('themechange', changed);
+    return () => window.removeEventListener('themechange', changed);
+  }, []);
+  const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+  return html`<button type="button" class="theme" onClick=${() => applyTheme(next)} title=${`Turn to: ${next}`}>
+    theme: ${theme}</button>`;
+}

@@ -1,10 +1,9 @@
 // What was asked and answered: groups of this node, of others, and those it refused.
 
 import { html, useEffect, useMemo, useRef, useState } from './vendor/htm-preact.js';
-import { ago, moment, number, plain, share, shortId, signed } from './format.js';
-import { Author, Choice, Empty, Help, Problem, Stranger } from './parts.js';
-import { ask, useAnswer, useKept, useStore } from './store.js';
-import { TintLegend, Tokens, tintsOf, versionsOf } from './tokens.js';
+import { ago, brief, known, moment, number, plain, share, shortId, signed } from './format.js';
+import { Author, Choice, Empty, Help, Problem, Stranger, useKept } from './parts.js';
+import { ask, useAnswer, useStore } from './store.js';
 
 const PAGE = 20;
 const TYPING_MS = 300;
@@ -58,6 +57,58 @@ const Row = ({ group, chosen, choose }) =>
     <${Rewards} completions=${group.completions} /><b>${share(mean(group))}</b>
     <small class="when">round ${number(group.round)}${group.reason && group.origin !== 'refused' ? ' · taught nothing' : ''}</small>
     <span class="ask"><${Stranger} text=${group.prompt.slice(0, 160)} /></span></button></li>`;
+
+// A completion token by token, tinted by what is known of each.
+const STEPS = 5;
+
+const TINTS = [['logprob', 'log-prob'], ['entropy', 'entropy'], ['version', 'version']];
+
+// What the tokens of these completions can be tinted by.
+const tintsOf = (completions) =>
+  [['none', 'none'], ...TINTS.filter(([key]) =>
+    completions.some(({ tokens }) => tokens.some((token) => known(token[key]))))];
+
+// From nats to a step: a token of probability above 0.9 is no surprise, one below 0.01 is a large one.
+const LIMITS = { logprob: [0.105, 0.69, 1.61, 3, 4.6], entropy: [0.1, 0.4, 0.8, 1.4, 2.2] };
+const LEGEND = {
+  logprob: ['p > 0.9', '> 0.5', '> 0.2', '> 0.05', '> 0.01', 'less'],
+  entropy: ['< 0.1 nats', '< 0.4', '< 0.8', '< 1.4', '< 2.2', 'more'],
+};
+
+const SIZE = { logprob: (token) => -token.logprob, entropy: (token) => token.entropy };
+
+function tint(token, by, versions) {
+  if (!known(token[by])) return 'unknown';
+  if (by === 'version') return `v${versions.indexOf(token.version) % (STEPS + 1)}`;
+  const at = LIMITS[by].findIndex((limit) => SIZE[by](token) < limit);
+  return `t${at < 0 ? STEPS : at}`;
+}
+
+const told = (token) =>
+  TINTS.filter(([key]) => known(token[key]))
+    .map(([key, name]) => `${name} ${brief(token[key])}`)
+    .join(', ');
+
+const versionsOf = (completions) =>
+  [...new Set(completions.flatMap(({ tokens }) => tokens.map((token) => token.version)))]
+    .filter(known)
+    .sort((a, b) => a - b);
+
+function Tokens({ completion, by, versions }) {
+  if (by === 'none' || !completion.tokens.length) return html`<${Stranger} as="pre" text=${completion.text} />`;
+  return html`<pre class="stranger" dir="auto">${completion.tokens.map((token, at) => html`<span key=${at}
+    class=${`token ${tint(token, by, versions)}`} title=${told(token)}>${plain(token.text)}</span>`)}</pre>`;
+}
+
+function TintLegend({ by, versions }) {
+  if (by === 'none') return null;
+  const steps = by === 'version'
+    ? versions.map((version, at) => [`v${at % (STEPS + 1)}`, `step ${version}`])
+    : LEGEND[by].map((name, at) => [`t${at}`, name]);
+  return html`<ul class="tints" aria-label="What the tints mean">
+    ${steps.map(([kind, name]) => html`<li key=${name}><span class=${`token ${kind}`}>${name}</span></li>`)}
+    <li><span class="token unknown">not told</span></li></ul>`;
+}
 
 const Completion = ({ completion, at, by, versions }) =>
   html`<article class="completion card" aria-label=${`Completion ${at + 1}`}>

@@ -1,6 +1,6 @@
 // What the page knows of the node: answers of its server, kept live by a stream of events.
 
-import { useEffect, useMemo, useRef, useState } from './vendor/htm-preact.js';
+import { useEffect, useRef, useState } from './vendor/htm-preact.js';
 
 const BASE = 'api/v1/';
 const POINTS = 1000;
@@ -164,16 +164,4 @@ export function useAnswer(path, pause = 3000) {
     return () => clearTimeout(timer);
   }, [round, connection, status?.time]);
   return told;
-}
-
-// A choice of the reader's that outlives the page.
-export function useKept(name, initial) {
-  const [value, set] = useState(() => window.page.kept.get(name) ?? initial);
-  return useMemo(
-    () => [value, (next) => {
-      window.page.kept.set(name, next);
-      set(next);
-    }],
-    [value],
-  );
 }

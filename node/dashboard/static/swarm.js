@@ -2,8 +2,8 @@
 
 import { html } from './vendor/htm-preact.js';
 import { ago, bytes, count, moment, number, plain, shortId } from './format.js';
-import { Authors, Refused } from './lineage.js';
-import { Empty, Help, Problem, Stranger, Table } from './parts.js';
+import { Authors } from './lineage.js';
+import { Empty, Help, Problem, Refused, Stranger, Table } from './parts.js';
 import { useAnswer } from './store.js';
 
 const LINKS = { direct: 'direct', relayed: 'relayed' };
