@@ -10,6 +10,7 @@ from hashlib import sha256
 MANIFEST = b"swarm-node/2/manifest"
 FRAME = b"swarm-node/1/frame"
 ANNOUNCEMENT = b"swarm-node/2/announcement"
+PROFILE = b"swarm-node/1/profile"
 SWARM = b"swarm-node/1/swarm"
 SHARD = b"swarm-node/2/shard"
 READER = b"swarm-node/2/reader"

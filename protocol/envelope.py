@@ -29,6 +29,7 @@ class Kind:
 MANIFEST = Kind(b"SWARMAN2", domains.MANIFEST)
 FRAME = Kind(b"SWARFRM1", domains.FRAME)
 ANNOUNCEMENT = Kind(b"SWARANN2", domains.ANNOUNCEMENT)
+PROFILE = Kind(b"SWARPRF1", domains.PROFILE)
 
 
 def close(kind: Kind, swarm_id: bytes, identity: Identity, body: bytes) -> bytes:

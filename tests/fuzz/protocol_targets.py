@@ -26,6 +26,7 @@ from protocol.messages import (
     decode_pull_request,
     decode_pull_response,
 )
+from protocol.profile import open_profile, sign_profile
 from protocol.tokens import tokens_from_wire
 from tests.fuzz.target import Target, vectors
 from tests.protocol import samples
@@ -76,12 +77,21 @@ def _announcement(data: bytes) -> None:
     check_record(dht_key_of(where), author, signed, opened.expiry, samples.NOW, SWARM, MANIFEST)
 
 
+def _profile(data: bytes) -> None:
+    signed = envelope.close(envelope.PROFILE, SWARM, MALLORY, data)
+    _, opened = open_profile(signed, SWARM)
+    assert sign_profile(opened, MALLORY, SWARM) == signed, "a profile has one encoding"
+    assert (opened.name + opened.line).isprintable(), "it does nothing on a screen"
+
+
 def _envelopes(data: bytes) -> None:
     kind, rest = data[:1], data[1:]
     if kind < b"\x55":
         open_frame(rest, SWARM, MANIFEST)
     elif kind < b"\xaa":
         open_manifest(rest)
+    elif kind < b"\xd5":
+        open_profile(rest, SWARM)
     else:
         open_announcement(rest, SWARM, MANIFEST)
 
@@ -104,7 +114,7 @@ def _key_file(data: bytes) -> None:
 
 
 _HEADS = envelope.HEAD_BYTES
-_KINDS = {"frame": b"\x00", "manifest": b"\x60", "announcement": b"\xff"}
+_KINDS = {"frame": b"\x00", "manifest": b"\x60", "profile": b"\xc0", "announcement": b"\xff"}
 _TARGETS = (
     Target("codec", _codec, (ProtocolError,), vectors("codec")),
     Target("batch", _batch, (ProtocolError,), (_PLAIN,)),
@@ -114,6 +124,7 @@ _TARGETS = (
     Target(
         "announcement", _announcement, (ProtocolError,), vectors("announcement", without=_HEADS)
     ),
+    Target("profile", _profile, (ProtocolError,), vectors("profile", without=_HEADS)),
     Target(
         "envelopes",
         _envelopes,

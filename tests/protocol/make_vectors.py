@@ -34,11 +34,13 @@ from protocol.messages import (
     encode_pull_response,
     record_digest,
 )
+from protocol.profile import open_profile
 from tests.protocol import (
     cases_answers,
     cases_codec,
     cases_frame,
     cases_manifest,
+    cases_profile,
     cases_record,
 )
 from tests.protocol.samples import (
@@ -280,6 +282,16 @@ def messages() -> dict:
     return {"context": {}, "vectors": entries}
 
 
+def profile() -> dict:
+    valid = []
+    for name, data in cases_profile.VALID.items():
+        author, opened = open_profile(data, SWARM)
+        expected = {"author": author.hex(), "profile": view(opened)}
+        valid.append({"name": name, "input": data.hex(), "expected": expected})
+    context = {"swarm_id": SWARM.hex()}
+    return {"context": context, "vectors": valid + invalid(cases_profile.INVALID)}
+
+
 def answers() -> dict:
     """What of a completion is scored."""
     entries = [
@@ -302,6 +314,7 @@ FILES = {
     "frame": frame,
     "announcement": announcement,
     "messages": messages,
+    "profile": profile,
     "answers": answers,
 }
 

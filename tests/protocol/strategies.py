@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import struct
+import unicodedata
 
 from hypothesis import strategies as st
 
 from protocol.announcement import Announcement, Offer
+from protocol.errors import ProtocolError
 from protocol.limits import MAX_DEPTH, MAX_INT
+from protocol.profile import MAX_LINE, MAX_NAME, Profile, check_told
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
 from tests.protocol.samples import ENCODING, EPOCH, MANIFEST
 
@@ -99,4 +102,33 @@ announcements = st.builds(
     st.floats(EPOCH * 60.0, (EPOCH + 4) * 60.0, exclude_min=True),
     integers,
     st.lists(offers(), max_size=4, unique_by=lambda offer: offer.content_id).map(tuple),
+)
+
+
+def is_told(text: str) -> bool:
+    """Whether a profile may say so."""
+    try:
+        check_told(text, "text", MAX_LINE)
+    except ProtocolError:
+        return False
+    return True
+
+
+def of_profiles(most: int) -> st.SearchStrategy[str]:
+    """Text of any script that a profile may say, empty text too."""
+    letters = st.characters(exclude_categories=["C", "Z"])
+    words = st.lists(st.text(letters, min_size=1, max_size=most // 4), max_size=3).map(" ".join)
+    return words.map(lambda text: unicodedata.normalize("NFC", text)).filter(
+        lambda text: is_told(text) and len(text) <= most and len(text.encode()) <= 3 * most
+    )
+
+
+labels = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=32)
+profiles = st.builds(
+    Profile,
+    of_profiles(MAX_NAME).filter(bool),
+    of_profiles(MAX_LINE),
+    labels,
+    labels,
+    st.floats(0, 2**40),
 )

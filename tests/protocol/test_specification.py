@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,9 @@ from protocol.limits import (
     MAX_RECORD_BYTES,
 )
 from protocol.manifest import MAX_NESTING
+from protocol.profile import MAX_LINE, MAX_MODEL, MAX_NAME, MAX_VERSION
 from tests.protocol.cases_answers import BLANK
+from tests.protocol.strategies import is_told
 
 SPECIFICATION = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 
@@ -48,6 +51,17 @@ def test_domains_are_distinct_and_fit_their_length_byte() -> None:
     assert all(0 < len(value) < 256 for value in defined)
 
 
+def test_the_letters_that_show_nothing_are_listed_to_the_last_code_point() -> None:
+    (told,) = re.findall(r"shows nothing all\s+the same \((.*?)\)", section(11), flags=re.DOTALL)
+    listed = set()
+    for first, last in re.findall(r"U\+([0-9A-F]{4,5})(?:–([0-9A-F]{4,5}))?", told):
+        listed |= set(range(int(first, 16), int(last or first, 16) + 1))
+    printable = [code for code in range(sys.maxunicode + 1) if chr(code).isprintable()]
+    assert {c for c in printable if not is_told(f"x{chr(c)}")} >= {c for c in listed if c != 0x180E}
+    composed = {c for c in printable if unicodedata.is_normalized("NFC", f"x{chr(c)}")} - {0x20}
+    assert {c for c in composed if not is_told(f"x{chr(c)}")} <= listed
+
+
 def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> None:
     listed = set()
     (told,) = re.findall(r"which is (U\+0009.*?) and nothing else", section(12), flags=re.DOTALL)
@@ -60,7 +74,8 @@ def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> 
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (5, [k.magic.decode() for k in (envelope.MANIFEST, envelope.FRAME, envelope.ANNOUNCEMENT)]),
+        (5, [k.magic.decode() for k in (envelope.MANIFEST, envelope.FRAME)]),
+        (5, [k.magic.decode() for k in (envelope.ANNOUNCEMENT, envelope.PROFILE)]),
         (6, [f"At most {MAX_MANIFEST_BYTES} bytes", f"2 … {MAX_COMPLETIONS}, a group"]),
         (6, [f"up to {MAX_NESTING} deep"]),
         (7, [f"at most {MAX_FRAME_BYTES}", f"items {MAX_ITEMS}", f"1 to {MAX_GROUPS};"]),
@@ -69,6 +84,9 @@ def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> 
         (11, [messages.MANIFEST_STREAM, messages.PULL_STREAM, messages.GOSSIP_STREAM]),
         (11, [f"{messages.MAX_GOSSIP_REQUEST_BYTES} bytes", f"0 … {messages.MAX_DIGESTS}"]),
         (8, [f"0 … {MAX_DEPTH}"]),
+        (11, [messages.PROFILE_STREAM, f"At most {messages.MAX_PROFILE_RESPONSE_BYTES} bytes"]),
+        (11, [f"up to {most} characters and {3 * most} bytes" for most in (MAX_NAME, MAX_LINE)]),
+        (11, [f"ASCII, 0 to {most} " for most in (MAX_MODEL, MAX_VERSION)]),
         (9, [f"a shard: {AUTHORS_A_SHARD}"]),
         (11, [f"1 … {messages.MAX_GOSSIP}", f"{messages.MAX_GOSSIP_RESPONSE_BYTES} bytes"]),
     ],

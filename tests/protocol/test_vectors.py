@@ -27,6 +27,7 @@ from protocol.keys import (
     task_seed,
 )
 from protocol.manifest import open_manifest, sign_manifest, swarm_id
+from protocol.profile import open_profile, sign_profile
 from tests.protocol.samples import ALICE
 from tests.protocol.views import tagged, view
 
@@ -112,6 +113,13 @@ def read_messages(vector: dict, context: dict) -> object:
     return view(messages.decode_gossip_response(data))
 
 
+def read_profile(vector: dict, context: dict) -> object:
+    data, swarm = unhex(vector["input"]), unhex(context["swarm_id"])
+    author, opened = open_profile(data, swarm)
+    assert sign_profile(opened, ALICE, swarm) == data
+    return {"author": author.hex(), "profile": view(opened)}
+
+
 def read_answers(vector: dict, context: dict) -> object:
     return extract(unhex(vector["input"]).decode(), vector["extract"])
 
@@ -124,6 +132,7 @@ READERS = {
     "frame": read_frame,
     "announcement": read_announcement,
     "messages": read_messages,
+    "profile": read_profile,
     "answers": read_answers,
 }
 
