@@ -6,6 +6,7 @@ import random
 
 from protocol.announcement import Opener, open_announcement
 from protocol.identity import Identity
+from protocol.profile import Profile, sign_profile
 from swarm.collector import Admission, CollectorLimits
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
@@ -31,6 +32,7 @@ def assemble(
     secret: bytes,
     rng: random.Random | None = None,
     opener: Opener = open_announcement,
+    profile: Profile | None = None,
 ) -> Member:
     """A member whose handlers and record check are installed in ``transport``.
 
@@ -41,6 +43,7 @@ def assemble(
         limits, rng: see :class:`swarm.collector.Collector`.
         upload_rate: see :class:`swarm.exchange.Exchange`.
         secret, opener: see :class:`swarm.directory.Directory`.
+        profile: what this node tells of itself; None: nothing.
     """
     accounts, outbox = experience.accounts, experience.outbox
     directory = Directory(
@@ -49,7 +52,15 @@ def assemble(
     transport.use_validator(directory.check)
     transport.use_standing(OwnFirst(identity.author, accounts))
     exchange = Exchange(
-        transport, outbox, directory, signed, accounts, clock, counters, upload_rate=upload_rate
+        transport,
+        outbox,
+        directory,
+        signed,
+        accounts,
+        clock,
+        counters,
+        upload_rate=upload_rate,
+        profile=sign_profile(profile, identity, directory.swarm_id) if profile else b"",
     )
     return Member(
         transport, directory, exchange, admission, experience, clock, counters, limits, rng

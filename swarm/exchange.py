@@ -1,4 +1,4 @@
-"""Frames, announcements and the manifest, from one peer to another on request."""
+"""Frames, announcements, the manifest and profiles, from one peer to another on request."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from protocol.messages import (
     MAX_GOSSIP_REQUEST_BYTES,
     MAX_GOSSIP_RESPONSE_BYTES,
     MAX_MANIFEST_RESPONSE_BYTES,
+    MAX_PROFILE_RESPONSE_BYTES,
+    PROFILE_STREAM,
     PULL_STREAM,
     GossipRequest,
     PullStatus,
@@ -76,11 +78,12 @@ class FrameStore(Protocol):
 
 
 class Exchange:
-    """Serves this node's frames, known announcements and manifest; asks peers for theirs.
+    """Serves this node's frames, known announcements, manifest and profile; asks peers for theirs.
 
     Args:
         manifest: the signed bytes.
         upload_rate: bytes a second served at most.
+        profile: the signed bytes; where there are none, nothing is served of the kind.
     """
 
     def __init__(
@@ -94,11 +97,13 @@ class Exchange:
         counters: Counters,
         *,
         upload_rate: float,
+        profile: bytes = b"",
     ) -> None:
         self._transport = transport
         self._frames = frames
         self._directory = directory
         self._manifest = manifest
+        self._profile = profile
         self._accounts = accounts
         self._counters = counters
         largest = max(directory.manifest.max_frame_bytes, MAX_GOSSIP_RESPONSE_BYTES, len(manifest))
@@ -166,6 +171,20 @@ class Exchange:
         """See :func:`fetch_manifest`."""
         return await fetch_manifest(self._transport, peer)
 
+    async def fetch_profile(self, peer: str) -> bytes:
+        """What ``peer`` tells of itself, signed by whomever and not opened yet.
+
+        Raises:
+            The errors of :meth:`Transport.request`.
+        """
+        return await self._transport.request(
+            peer,
+            PROFILE_STREAM,
+            b"",
+            limit=MAX_PROFILE_RESPONSE_BYTES,
+            deadline=ANSWER_SECONDS,
+        )
+
     def _serve(self) -> None:
         self._transport.handle(
             PULL_STREAM,
@@ -182,6 +201,12 @@ class Exchange:
             self._on_manifest,
             Limits(0, concurrent=16, concurrent_per_peer=2),
         )
+        if self._profile:
+            self._transport.handle(
+                PROFILE_STREAM,
+                self._on_profile,
+                Limits(0, concurrent=16, concurrent_per_peer=2),
+            )
 
     async def _on_pull(self, peer: str, request: bytes) -> bytes:
         try:
@@ -217,6 +242,9 @@ class Exchange:
 
     async def _on_manifest(self, peer: str, request: bytes) -> bytes:
         return self._within_budget(peer, self._manifest)
+
+    async def _on_profile(self, peer: str, request: bytes) -> bytes:
+        return self._within_budget(peer, self._profile)
 
     def _within_budget(self, peer: str, answer: bytes) -> bytes:
         if not self._budget.take(peer, len(answer)):

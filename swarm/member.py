@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from protocol.errors import BadKey
 from protocol.identity import author_of, peer_id_of
+from protocol.profile import Profile
 from swarm.acquaintance import Acquaintance
 from swarm.collector import Admission, Collector, CollectorLimits
 from swarm.common.clock import Clock, within
@@ -26,6 +27,7 @@ from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.experience import Experience
 from swarm.journal_errors import JournalError
+from swarm.profiles import Profiles
 from swarm.publisher import Publisher
 from swarm.transport.reach import Reach, Way
 from swarm.transport.transport import Transport
@@ -48,6 +50,7 @@ class PeerInfo:
         connected: there is a connection now.
         swarm: id of the swarm that it is in; None while that is not known.
         link: how it is connected, "direct" or "relayed"; None where it is not.
+        profile: what it says of itself, which nobody checked; None where it says nothing.
         policy_step: as last announced; None if nothing of this peer is known.
         groups: groups in the frames it offers.
         heard: unix time of its last sign of life, an announcement or a connection; seconds.
@@ -61,6 +64,7 @@ class PeerInfo:
     heard: float
     swarm: bytes | None = None
     link: Way | None = None
+    profile: Profile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,9 @@ class Member:
 
         self._watch = ClockWatch(clock, counters)
         pause = directory.manifest.epoch_seconds
-        self._acquaintance = Acquaintance(transport, exchange, directory.swarm_id, clock, pause)
+        ours = directory.swarm_id
+        self._acquaintance = Acquaintance(transport, exchange, ours, clock, pause)
+        self._profiles = Profiles(transport, exchange, ours, clock, counters, pause)
 
     @property
     def density(self) -> Density:
@@ -168,10 +174,15 @@ class Member:
             await self._collector.close()
 
     async def meet(self) -> None:
-        """Look at the clock, and find out which swarm those are in who announce nothing here."""
+        """Look at the clock; find out which swarm those are in who announce nothing here, and what
+        members say of themselves."""
         self._watch.look()
         authors = {known.author for known in self._directory.known()}
-        await self._acquaintance.look(lambda peer: _author(peer) in authors)
+        ours, swarm_of = self._directory.swarm_id, self._acquaintance.swarm_of
+        await asyncio.gather(
+            self._acquaintance.look(lambda peer: _author(peer) in authors),
+            self._profiles.look(lambda peer: _author(peer) in authors or swarm_of(peer) == ours),
+        )
 
     def status(self) -> MemberStatus:
         """What the monitor shows."""
@@ -242,6 +253,7 @@ class Member:
                     heard=entry.heard if entry and peer not in connected else now,
                     swarm=self._directory.swarm_id if entry else self._acquaintance.swarm_of(peer),
                     link=links.get(peer) if peer in connected else None,
+                    profile=self._profiles.of(peer),
                 )
             )
         return tuple(result)

@@ -1,4 +1,4 @@
-"""What a peer does on its three streams (sections 7, 8 and 11)."""
+"""What a peer does on its streams (sections 7, 8 and 11)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from protocol.messages import (
     MAX_GOSSIP,
     MAX_GOSSIP_REQUEST_BYTES,
     MAX_GOSSIP_RESPONSE_BYTES,
+    MAX_PROFILE_RESPONSE_BYTES,
+    PROFILE_STREAM,
     PULL_STREAM,
     PullStatus,
     decode_gossip_response,
     decode_pull_response,
     record_digest,
 )
-from swarm.transport.transport import PeerUnreachable, TransportError
+from protocol.profile import open_profile
+from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 
 PATIENCE = 6.0
 """Seconds in which a stream that is to be closed has to be; a request has 1.5 to come."""
@@ -203,6 +206,19 @@ async def _own_frames(peer: Peer) -> None:
         require(true == offer, f"the offer says {offer}, the frame {true}")
 
 
+async def _own_profile(peer: Peer) -> None:
+    try:
+        answer = await peer.ask(PROFILE_STREAM, b"", MAX_PROFILE_RESPONSE_BYTES)
+    except (Refused, PeerUnreachable):
+        await peer.manifest_again()
+        return
+    try:
+        author, _ = open_profile(answer, peer.swarm)
+    except ProtocolError as error:
+        raise Broken(f"its profile is {error.code}: {error}") from error
+    require(author == author_of(peer.peer_id), "its profile is another author's")
+
+
 async def _still_there(peer: Peer) -> None:
     try:
         await peer.manifest_again()
@@ -225,5 +241,6 @@ CASES = (
     Case(11, "gossips nothing that it is told is known", _gossip_of_what_is_new),
     Case(11, "refuses malformed requests for gossip", _malformed_gossip),
     Case(8, "offers frames that are as it says", _own_frames),
+    Case(11, "tells a profile that holds and is its own, or none", _own_profile),
     Case(11, "still answers after all of this", _still_there),
 )

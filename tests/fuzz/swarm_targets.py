@@ -11,11 +11,13 @@ from protocol.errors import ProtocolError
 from protocol.messages import (
     GOSSIP_STREAM,
     MANIFEST_STREAM,
+    PROFILE_STREAM,
     PULL_STREAM,
     GossipRequest,
     encode_gossip_request,
     encode_gossip_response,
 )
+from protocol.profile import open_profile
 from protocol.rollout import Batch
 from swarm.accounts import Accounts
 from swarm.common.clock import VirtualClock
@@ -56,7 +58,7 @@ from swarm.transport.transport import (
     TransportError,
 )
 from tests.fuzz.target import Target, vectors
-from tests.protocol import samples
+from tests.protocol import cases_profile, samples
 from tests.protocol.samples import ALICE, MALLORY
 from tests.swarm.admission_parts import Gate, Peer
 from tests.swarm.experience_parts import START
@@ -179,7 +181,15 @@ def _exchange() -> tuple[_Captured, Exchange, Directory]:
     accounts = Accounts(Journal(":memory:", clock), clock)
     frames: dict[bytes, bytes] = {bytes(32): samples.FRAME}
     exchange = Exchange(
-        transport, frames, directory, samples.SIGNED, accounts, clock, Counters(), upload_rate=1e9
+        transport,
+        frames,
+        directory,
+        samples.SIGNED,
+        accounts,
+        clock,
+        Counters(),
+        upload_rate=1e9,
+        profile=cases_profile.SIGNED,
     )
     return transport, exchange, directory
 
@@ -199,9 +209,9 @@ def _drive(deed: Awaitable[object]) -> object:
 
 
 def served() -> Target:
-    """An incoming stream of any of the three protocols, through the handlers behind it."""
+    """An incoming stream of any of the four protocols, through the handlers behind it."""
     transport, _, _ = _exchange()
-    limits = {PULL_STREAM: 32, GOSSIP_STREAM: 64, MANIFEST_STREAM: 0}
+    limits = {PULL_STREAM: 32, GOSSIP_STREAM: 64, MANIFEST_STREAM: 0, PROFILE_STREAM: 0}
     services = [
         Service(
             protocol,
@@ -221,7 +231,7 @@ def served() -> Target:
     gossip = encode_gossip_request(GossipRequest(0, 8))
     requests = (bytes(32), gossip, b"", b"\xff" * 32)
     framed = [len(request).to_bytes(4, "big") + request for request in requests]
-    seeds = tuple(bytes([n, 0]) + request for n in range(3) for request in framed)
+    seeds = tuple(bytes([n, 0]) + request for n in range(4) for request in framed)
     return Target("served", run, (Refusal, TransportError), seeds, longest=512)
 
 
@@ -236,7 +246,7 @@ def asked() -> Target:
 
 
 def exchanged() -> Target:
-    """Answers to a pull and to gossip, and the records in them."""
+    """Answers to a pull, to gossip and to the question for a profile, and what is in them."""
     transport, exchange, directory = _exchange()
 
     def run(data: bytes) -> None:
@@ -244,6 +254,7 @@ def exchanged() -> Target:
         deeds: tuple[Callable[[], Awaitable[object]], ...] = (
             lambda: exchange.pull(MALLORY.author, bytes(32), len(data)),
             lambda: exchange.gossip(MALLORY.peer_id),
+            lambda: _profile(exchange),
         )
         for deed in deeds:
             try:
@@ -254,7 +265,14 @@ def exchanged() -> Target:
                 directory.accept(record)
 
     gossip = encode_gossip_response([*vectors("announcement")[:4]])
-    return Target("exchanged", run, (), (b"\x00" + samples.FRAME, b"\x02", gossip))
+    return Target(
+        "exchanged", run, (), (b"\x00" + samples.FRAME, b"\x02", gossip, cases_profile.SIGNED)
+    )
+
+
+async def _profile(exchange: Exchange) -> None:
+    with suppress(ProtocolError):
+        open_profile(await exchange.fetch_profile(MALLORY.peer_id), samples.SWARM)
 
 
 def admitted() -> Target:

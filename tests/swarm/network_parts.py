@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
+from protocol.profile import Profile, sign_profile
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.accounts import Accounts
 from swarm.admission import Admission
@@ -81,6 +82,7 @@ class Node:
         *,
         limits: CollectorLimits | None = None,
         upload_rate: float = 1e7,
+        profile: Profile | None = None,
     ) -> None:
         signed = sign_manifest(agreed, FOUNDER)
         swarm = swarm_id(signed)
@@ -110,6 +112,7 @@ class Node:
             clock,
             counters,
             upload_rate=upload_rate,
+            profile=sign_profile(profile, self.identity, swarm) if profile else b"",
         )
         admission = Admission(
             agreed,

@@ -17,8 +17,15 @@ from node.conformance.case import Finding
 from node.conformance.trial import CASES, look_at
 from protocol.codec import encode
 from protocol.identity import Identity
-from protocol.manifest import sign_manifest
-from protocol.messages import GOSSIP_STREAM, MANIFEST_STREAM, PULL_STREAM, PullStatus
+from protocol.manifest import sign_manifest, swarm_id
+from protocol.messages import (
+    GOSSIP_STREAM,
+    MANIFEST_STREAM,
+    PROFILE_STREAM,
+    PULL_STREAM,
+    PullStatus,
+)
+from protocol.profile import Profile, sign_profile
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport import protobuf
@@ -28,6 +35,7 @@ from tests.swarm.network_parts import FOUNDER, Node, identity, manifest
 from tests.swarm.transport.over import APART_LIBP2P
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+PROFILE = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 
 
 def key_file(folder: Path, name: str) -> Path:
@@ -51,7 +59,7 @@ def test_a_member_that_shares_groups_passes_every_case(
     async def scenario() -> list[Finding]:
         counters = Counters()
         transport = kind(key_file(tmp_path, "anna"), listen=LISTEN, counters=counters)
-        anna = Node("anna", transport, SystemClock(), counters, manifest())
+        anna = Node("anna", transport, SystemClock(), counters, manifest(), profile=PROFILE)
         await transport.start()
         try:
             anna.publish(3)
@@ -115,6 +123,7 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Pa
         MANIFEST_STREAM: signed,
         PULL_STREAM: bytes([PullStatus.OK]) + bytes(200),
         GOSSIP_STREAM: encode([b"no announcement", b"none either"]),
+        PROFILE_STREAM: sign_profile(PROFILE, FOUNDER, swarm_id(signed)),
     }
 
     async def scenario() -> list[Finding]:
@@ -146,8 +155,10 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Pa
         "gossips nothing that it is told is known",
         "refuses malformed requests for gossip",
         "offers frames that are as it says",
+        "tells a profile that holds and is its own, or none",
     }
     assert "under another author's name" in found["stores no record that does not hold"].found
+    assert "another author" in found["tells a profile that holds and is its own, or none"].found
     assert "bad_magic" in found["gossips announcements that hold"].found
 
 
