@@ -24,6 +24,7 @@ from node.config.sections import (
     MixtureSection,
     NetworkSection,
     NodeSection,
+    ProfileSection,
     TasksSection,
 )
 from node.config.toml import commented
@@ -40,6 +41,7 @@ class Config(Section):
 
     node: NodeSection = NodeSection()
     network: NetworkSection = NetworkSection()
+    profile: ProfileSection = ProfileSection()
     policy: PolicySection = PolicySection()
     engine: EngineSection = EngineSection()
     tasks: TasksSection = TasksSection()

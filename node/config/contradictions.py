@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from node.config.addresses import check_addresses, host_and_port
 from node.config.kinds import ENGINES, REGISTRIES
 from node.errors import ConfigError
+from protocol.errors import ProtocolError
+from protocol.profile import MAX_LINE, MAX_NAME, check_told
 
 if TYPE_CHECKING:
     from node.config.config import Config
@@ -24,6 +26,7 @@ def refuse(config: Config) -> None:
     _check_schedule(config)
     _check_gpus(config)
     _check_network(config)
+    _check_profile(config)
     if isinstance(config.monitor.dashboard, str):
         host_and_port("monitor.dashboard", config.monitor.dashboard)
 
@@ -99,3 +102,18 @@ def _check_network(config: Config) -> None:
     network = config.network
     for key in ("listen", "announce", "peers"):
         check_addresses(f"network.{key}", getattr(network, key))
+
+
+def _check_profile(config: Config) -> None:
+    for key, most in (("name", MAX_NAME), ("line", MAX_LINE)):
+        value = getattr(config.profile, key)
+        try:
+            check_told(value, key, most)
+        except ProtocolError as error:
+            _, _, why = str(error).partition(": ")
+            raise ConfigError(
+                f"profile.{key}",
+                value,
+                f"Peers would refuse it ({why}): write up to {most} characters that are seen, in "
+                "one line, with single blanks between them.",
+            ) from error

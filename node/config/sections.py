@@ -105,6 +105,20 @@ class NetworkSection(Section):
     )
 
 
+class ProfileSection(Section):
+    """What peers are told of this node, for people to read; left empty, nothing at all."""
+
+    name: str = key(
+        "",
+        "What peers may show this node as, beside its peer id, in up to 48 characters of any "
+        "script. It need not be unique, and nobody checks it. With a name or a line, members are "
+        "also told the model's name, of a folder the last part, and this program's version.",
+    )
+    line: str = key(
+        "", "A line about this node, for whoever looks at its peers, in up to 160 characters."
+    )
+
+
 class EngineSection(Section):
     """How completions are sampled."""
 

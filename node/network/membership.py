@@ -18,6 +18,7 @@ from node.config.config import Config
 from node.config.kinds import TRANSPORTS
 from node.errors import NodeError
 from node.lifecycle import Opened
+from node.network.own_profile import own_profile
 from node.network.pinned_manifest import pinned_manifest
 from node.network.transport_kind import TransportKind
 from node.storage.run_folder import RunFolder
@@ -49,6 +50,7 @@ class Membership(Opened):
 
     Args:
         takes: whether external groups are pulled and admitted; a seed takes none.
+        model: what is trained, as peers may see it; empty for nothing.
 
     Attributes:
         identity: this node's key.
@@ -72,11 +74,13 @@ class Membership(Opened):
         counters: Counters,
         *,
         takes: bool = True,
+        model: str = "",
     ) -> None:
         self._config = config
         self._folder = folder
         self._counters = counters
         self._takes = takes
+        self._model = model
         self._experience = experience
         self._status: MemberStatus | None = None
         self.failure: Exception | None = None
@@ -166,6 +170,7 @@ class Membership(Opened):
             ),
             upload_rate=network.upload_mib_per_s * MIB,
             secret=secrets.token_bytes(32),
+            profile=own_profile(self._config.profile, self._model, clock.time()),
         )
 
     async def follow(self, member: Member) -> None:

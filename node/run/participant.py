@@ -19,6 +19,7 @@ from node.network.membership import Membership
 from node.policy.policy import Policy
 from node.rollout.overlapping_generator import JUDGES
 from node.run.beforehand import cautions
+from node.run.own_groups import public_name
 from node.run.recorder import Recorder
 from node.run.resume import RunState
 from node.run.rounds import Rounds
@@ -115,7 +116,13 @@ class Participant(Opened):
         experience = open_experience(config.mixture, journal, clock, self.counters, salt)
         stage("joining the swarm")
         self.membership = stack.enter_context(
-            Membership(config, self.folder, experience, self.counters)
+            Membership(
+                config,
+                self.folder,
+                experience,
+                self.counters,
+                model=public_name(config.policy.model),
+            )
         )
         manifest = self.membership.manifest
         stage("opening the swarm's tasks")

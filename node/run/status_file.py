@@ -14,6 +14,7 @@ from node.monitor.present_status import RUNNING, STARTING, STOPPED, STOPPING
 from node.monitor.record import RoundRecord
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
+from protocol.profile import Profile
 from swarm.accounts import Account
 from swarm.member import PeerInfo
 
@@ -125,6 +126,7 @@ class StatusFile:
             "connected": peer.connected,
             "link": peer.link,
             "swarm_id": peer.swarm.hex() if peer.swarm else None,
+            **_profile(peer.profile),
             "policy_step": peer.policy_step,
             "bytes_in": account.bytes_in,
             "bytes_out": account.bytes_out,
@@ -136,6 +138,12 @@ class StatusFile:
             "strikes": account.strikes,
             "banned": self._membership.accounts.banned(account.author),
         }
+
+
+def _profile(told: Profile | None) -> dict[str, str | None]:
+    """What a peer says of itself; null where it does not."""
+    texts = {key: getattr(told, key, "") for key in ("name", "line", "model", "version")}
+    return {key: text or None for key, text in texts.items()}
 
 
 def _is_seed(peer: PeerInfo, account: Account) -> bool:

@@ -196,3 +196,25 @@ def test_a_peer_is_named_by_a_name_an_address_or_through_a_relay(address: str) -
 def test_only_peers_are_named_by_their_dnsaddr(key: str) -> None:
     with pytest.raises(ConfigError, match="multiaddress"):
         Config.with_overrides({key: [f"/dnsaddr/example.org/p2p/{NOBODY}"]})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("name", "n" * 49, "49 characters, limit 48"),
+        ("name", "an\nna", "U\\+000A shows nothing"),
+        ("line", "l" * 161, "161 characters, limit 160"),
+        ("line", "\u2067anna", "U\\+2067 shows nothing"),
+        ("line", " anna", "blanks at its ends"),
+    ],
+)
+def test_a_name_that_peers_would_refuse_is_refused_at_load(key: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"^profile.{key}: .*{why}.*write up to") as caught:
+        Config.with_overrides({f"profile.{key}": value})
+    assert caught.value.key == f"profile.{key}" and str(caught.value).isprintable()
+
+
+def test_any_script_may_name_a_node(tmp_path: Path) -> None:
+    config = Config.with_overrides({"profile.name": "Анна 安娜", "profile.line": "ça va? 🦊"})
+    write_config(tmp_path / "node.toml", config)
+    assert load(tmp_path / "node.toml").profile == config.profile

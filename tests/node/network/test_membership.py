@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +65,7 @@ class Parts:
         *,
         takes: bool = True,
         journal: Journal | None = None,
+        profile: Mapping[str, str] | None = None,
         **network: object,
     ) -> None:
         self.network = MemoryNetwork(SystemClock())
@@ -74,13 +76,19 @@ class Parts:
             Identity.create(self.folder.identity)
         self.told: dict[str, object] = {}
         overrides = {f"network.{name}": value for name, value in network.items()}
+        overrides |= {f"profile.{name}": text for name, text in (profile or {}).items()}
         config = Config.with_overrides(overrides)
         clock = SystemClock()
         self.journal = journal or Journal(MEMORY, clock)
         pool = Pool(self.journal, 8, 60.0, clock, self.counters)
         self.experience = Experience.around(pool, self.journal, clock, self.counters)
         self.membership = Membership(
-            config, self.folder, self.experience, self.counters, takes=takes
+            config,
+            self.folder,
+            self.experience,
+            self.counters,
+            takes=takes,
+            model="tiny" if takes else "",
         )
         kinds = SimpleNamespace(open=lambda name, options: self)
         monkeypatch.setattr(module, "TRANSPORTS", kinds)
@@ -135,6 +143,23 @@ def test_a_seed_pulls_nothing_and_has_no_learner_to_spare(monkeypatch, tmp_path)
     with parts.membership:
         assert parts.told["limits"].pulls_per_epoch == 0
         assert parts.told["beside"] is False
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_a_node_tells_its_name_with_its_model_and_a_seed_has_none(
+    monkeypatch, tmp_path, takes
+) -> None:
+    parts = Parts(monkeypatch, tmp_path, takes=takes, profile={"name": "Anna’s cellar"})
+    with parts.membership:
+        told = parts.told["profile"]
+    assert (told.name, told.line, told.model) == ("Anna’s cellar", "", "tiny" if takes else "")
+    assert told.made > 1.7e9
+
+
+def test_a_node_of_no_name_tells_nothing_at_all(monkeypatch, tmp_path) -> None:
+    parts = Parts(monkeypatch, tmp_path)
+    with parts.membership:
+        assert parts.told["profile"] is None
 
 
 @pytest.mark.parametrize("met", [False, True])

@@ -12,6 +12,7 @@ import pytest
 from node.monitor.present_status import present_status
 from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
+from protocol.profile import Profile
 from swarm.accounts import Account
 from swarm.member import PeerInfo
 from swarm.transport.reach import Reach
@@ -119,3 +120,14 @@ def test_who_announces_and_never_shared_anything_is_told_as_a_seed(folder, chang
     with folder.locked():
         StatusFile(folder).run(Member(replace(PEER, **{"author": b"silent", **changes})))
     assert present_status(folder)["peers"][0]["seed"] is seed
+
+
+def test_what_a_peer_says_of_itself_is_told_beside_its_id_and_null_where_it_does_not(folder):
+    ben = Profile("ben", "", "tiny", "0.1.0", 1.7e9)
+    named = replace(PEER, peer_id="12D3KooWben", profile=ben)
+    with folder.locked():
+        StatusFile(folder).run(Member(PEER, named))
+    silent, told = present_status(folder)["peers"]
+    keys = ("peer_id", "name", "line", "model", "version")
+    assert [silent[key] for key in keys] == ["12D3KooWlarry", None, None, None, None]
+    assert [told[key] for key in keys] == ["12D3KooWben", "ben", None, "tiny", "0.1.0"]
