@@ -13,6 +13,8 @@ from node.monitor.printable import say
 from swarm.common.words import counted
 
 LARGEST_WIDTH = 10_000
+NAME_WIDTH = 16
+"""Of a name in the table; one peer in full has all of it."""
 SLACK = 8
 """Beyond a table's least width: rich takes from all columns alike, also what one has to keep."""
 
@@ -78,6 +80,9 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("peer", no_wrap=True)
+    named = any(peer.get("name") for peer in peers)
+    if named:
+        table.add_column("name", no_wrap=True)
     words = [word for peer in peers for word in _kind(peer, ours).split()]
     table.add_column("", min_width=max(map(len, words), default=None))
     table.add_column("when", min_width=len("59 min"))
@@ -87,6 +92,7 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
     for peer, shown in zip(peers, short_ids([p["peer_id"] for p in peers]), strict=True):
         table.add_row(
             shown,
+            *([_name(peer)] if named else []),
             _kind(peer, ours),
             _when(peer),
             size(peer["bytes_in"]),
@@ -99,13 +105,16 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 
 
 def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
+    from node.monitor.present_status import TOLD
     from node.monitor.words import NONE, size
 
     _, *author = _names(peer)
     step = peer.get("policy_step")
+    told = [(f"its {key}", peer[key]) for key in TOLD if peer.get(key)]
     return [
         ("peer id", peer["peer_id"]),
         ("author", author[0] if author else NONE),
+        *told,
         ("kind", _kind(peer, ours) or "node"),
         ("connected", _link(peer)),
         ("heard", _ago(peer.get("heard"))),
@@ -119,6 +128,17 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
         ("strikes", f"{peer['strikes']:g}"),
         ("refused", _refused(peer)),
     ]
+
+
+def _name(peer: dict[str, Any]) -> Any:
+    """What it says it is called, as the end of nothing else: its id stands before it."""
+    from rich.text import Text
+
+    from node.monitor.printable import printable
+
+    shown = Text(printable(peer.get("name") or ""))
+    shown.truncate(NAME_WIDTH, overflow="ellipsis")
+    return shown
 
 
 def _kind(peer: dict[str, Any], ours: str | None) -> str:

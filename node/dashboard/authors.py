@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from node.dashboard.rounds import Rounds
 from node.dashboard.usefulness import Learned, usefulness
+from node.monitor.present_status import TOLD
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
 from swarm.accounts import Account, is_banned, standing, strikes_now
@@ -16,12 +17,16 @@ MOST = 200
 """Authors in an answer: those with most groups in updates, then those who gave most."""
 
 
-def authors(rounds: Rounds, accounts: Sequence[Account], now: float) -> list[dict[str, Any]]:
+def authors(
+    rounds: Rounds, accounts: Sequence[Account], peers: Sequence[Mapping[str, Any]], now: float
+) -> list[dict[str, Any]]:
     """An entry for each author with an account or groups in updates, the most used first.
 
     Args:
+        peers: those of the status, which have what each says of itself.
         now: unix time.
     """
+    told = {peer["peer_id"]: peer for peer in peers}
     by_key = {account.author.hex(): account for account in accounts}
     used = rounds.named["authors"].totals(rounds.column("round"), rounds.weights())
     known = {**dict.fromkeys(by_key, 0.0), **used}
@@ -32,7 +37,8 @@ def authors(rounds: Rounds, accounts: Sequence[Account], now: float) -> list[dic
     return [
         {
             "author": name,
-            "peer_id": _peer_id(name),
+            "peer_id": (peer_id := _peer_id(name)),
+            **{key: told.get(peer_id, {}).get(key) for key in TOLD},
             "used": round(known[name]),
             "share": known[name] / all_groups if all_groups else 0.0,
             "usefulness": gains.get(name),

@@ -101,10 +101,10 @@ class RunView:
         Raises:
             JournalError: what is known of them cannot be read.
         """
-        accounts = read_accounts(self.folder.journal)
+        accounts, peers = read_accounts(self.folder.journal), self.status()["peers"]
         with self._lock:
             self._read_on()
-            return {"authors": authors(self._rounds, accounts, time.time())}
+            return {"authors": authors(self._rounds, accounts, peers, time.time())}
 
     def peers(self) -> dict[str, Any]:
         """This node, and whom it knows."""

@@ -13,6 +13,9 @@ STARTING, RUNNING, STOPPING, STOPPED = "starting", "running", "stopping", "stopp
 CRASHED = "crashed"
 """What a process that said nothing at its end has done."""
 
+TOLD = ("name", "line", "model", "version")
+"""What a peer may say of itself, signed and checked by nobody; null where it does not."""
+
 
 def present_status(folder: RunFolder) -> dict[str, Any]:
     """What is true of a node now, by its status file and by who holds its folder.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from node.errors import NodeError
-from node.monitor.present_status import RUNNING, STARTING, STOPPED, STOPPING
+from node.monitor.present_status import RUNNING, STARTING, STOPPED, STOPPING, TOLD
 from node.monitor.record import RoundRecord
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
@@ -123,6 +123,7 @@ class StatusFile:
         account = self._membership.accounts.get(peer.author or b"")
         return {
             "peer_id": peer.peer_id,
+            "author": peer.author.hex() if peer.author else None,
             "connected": peer.connected,
             "link": peer.link,
             "swarm_id": peer.swarm.hex() if peer.swarm else None,
@@ -142,7 +143,7 @@ class StatusFile:
 
 def _profile(told: Profile | None) -> dict[str, str | None]:
     """What a peer says of itself; null where it does not."""
-    texts = {key: getattr(told, key, "") for key in ("name", "line", "model", "version")}
+    texts = {key: getattr(told, key, "") for key in TOLD}
     return {key: text or None for key, text in texts.items()}
 
 

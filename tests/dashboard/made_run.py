@@ -57,6 +57,11 @@ def _status(texts: Sequence[str]) -> dict[str, Any]:
     peers = [
         {
             "peer_id": peer,
+            "author": AUTHORS[at % len(AUTHORS)],
+            "name": texts[at % len(texts)],
+            "line": texts[(at + 1) % len(texts)],
+            "model": texts[(at + 2) % len(texts)] if at else None,
+            "version": texts[(at + 3) % len(texts)] if at else None,
             "connected": False,
             "link": None,
             "swarm_id": "ab" * 32,

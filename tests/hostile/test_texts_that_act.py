@@ -69,6 +69,11 @@ def test_what_peers_call_themselves_is_only_read(folder, command):
     record = RoundRecord(round=1, policy_step=1, time=time.time(), reward_own=0.5)
     peer = {
         "peer_id": "",
+        "author": "",
+        "name": "",
+        "line": "",
+        "model": "",
+        "version": "",
         "connected": True,
         "policy_step": 1,
         "bytes_in": 1,

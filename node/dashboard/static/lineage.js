@@ -3,7 +3,7 @@
 import { html, useMemo, useState } from './vendor/htm-preact.js';
 import { Chart } from './chart.js';
 import { ago, count, number, percent, share, shortId, signed } from './format.js';
-import { Author, Bar, Empty, Help, Problem, Refused, Table, sorted, total } from './parts.js';
+import { Author, Bar, Empty, Help, Problem, Refused, Table, Told, sorted, total } from './parts.js';
 import { useAnswer, useStore } from './store.js';
 
 // Authors in the order of what they gave, so that their colours stay.
@@ -61,7 +61,7 @@ function Gain({ usefulness, most }) {
 
 function columns(most) {
   return [
-    { key: 'author', name: 'author', word: 'author', show: (row) => html`<${Author} hex=${row.author} />` },
+    { key: 'author', name: 'author', word: 'author', show: (row) => html`<${Author} hex=${row.author} /><${Told} of=${row} />` },
     { key: 'used', name: 'used', word: 'used', kind: 'figure', value: (row) => row.used, show: (row) => number(row.used) },
     { key: 'share', name: 'share of learning', word: 'share', kind: 'figure', value: (row) => row.share,
       show: (row) => html`${percent(row.share)} <${Bar} value=${row.share} />` },

@@ -39,6 +39,14 @@ export function Pattern({ of }) {
     <path d=${cells.join('')} /></svg>`;
 }
 
+// What a peer says of itself, behind what tells it from others: any of it may be a lie.
+export function Told({ of }) {
+  const shown = of.name || of.line;
+  if (!shown) return null;
+  const title = [of.name, of.line, of.model, of.version].filter(Boolean).map(plain).join(' · ');
+  return html` <span class="told"><${Stranger} text=${shown} title=${`says of itself: ${title}`} /></span>`;
+}
+
 export const Author = ({ hex, own }) =>
   hex
     ? html`<span class="author" title=${hex}><${Pattern} of=${hex} /><code>${shortId(hex)}</code></span>`

@@ -3,7 +3,7 @@
 import { html } from './vendor/htm-preact.js';
 import { ago, bytes, count, moment, number, plain, shortId } from './format.js';
 import { Authors } from './lineage.js';
-import { Empty, Help, Problem, Refused, Stranger, Table } from './parts.js';
+import { Empty, Help, Pattern, Problem, Refused, Stranger, Table, Told } from './parts.js';
 import { useAnswer } from './store.js';
 
 const LINKS = { direct: 'direct', relayed: 'relayed' };
@@ -17,12 +17,13 @@ function kind(peer, ours) {
   return Object.keys(kinds).filter((name) => kinds[name]).join(', ') || 'node';
 }
 
-function columns(ours) {
+function columns(ours, told) {
   return [
-    { key: 'peer', name: 'peer', show: (row) => html`<code title=${plain(row.peer_id)}>${shortId(row.peer_id)}</code>
-      ${row.name ? html` <${Stranger} text=${row.name} />` : ''}` },
+    { key: 'peer', name: 'peer', word: 'told', show: (row) => html`<span class="author">${row.author ? html`<${Pattern} of=${row.author} />` : null}
+      <code title=${plain(row.peer_id)}>${shortId(row.peer_id)}</code></span><${Told} of=${row} />` },
     { key: 'kind', name: 'kind', show: (row) => kind(row, ours) },
     { key: 'link', name: 'connection', word: 'link', show: (row) => (row.connected ? LINKS[row.link] ?? 'yes' : 'no') },
+    ...(told ? [{ key: 'model', name: 'model', word: 'told', show: (row) => html`<span class="told"><${Stranger} text=${row.model ?? ''} /></span>` }] : []),
     { key: 'step', name: 'policy step', word: 'step', kind: 'figure', show: (row) => number(row.policy_step) },
     { key: 'admitted', name: 'admitted', word: 'admitted', kind: 'figure', show: (row) => number(row.admitted) },
     { key: 'refused', name: 'refused', word: 'refused', show: (row) => html`<${Refused} refused=${row.refused} />` },
@@ -90,7 +91,7 @@ export function Swarm() {
   return html`<div class="swarm"><${Self} self=${data.self ?? {}} />
     ${rows.length ? html`<${Takes} peers=${rows} self=${data.self ?? {}} />` : null}</div>
     ${rows.length
-      ? html`<h3 class="title">Peers</h3><${Table} caption="Peers this node has met" columns=${columns(data.self?.swarm_id)} rows=${rows} />`
+      ? html`<h3 class="title">Peers</h3><${Table} caption="Peers this node has met" columns=${columns(data.self?.swarm_id, rows.some((row) => row.model))} rows=${rows} />`
       : html`<${Empty} title="No peer has been met yet">This node trains alone. On another machine, type the line above; here,
           swarm-node join --peers with the address of a member, or --lan.<//>`}
     ${rows.length ? html`<h3 class="title">Most useful to this node <${Help} of="usefulness" name="usefulness" /></h3>

@@ -20,6 +20,7 @@ Object.assign(WORDS, {
   traffic: 'Payload bytes since the process started, from peers and to them.',
   advantage: 'How much better than its group this completion was: positive ones are made likelier, negative ones less likely. All 0 teach nothing.',
   author: 'The public key that signed the groups. The pattern beside it is drawn from the key, so that text cannot imitate it.',
+  told: 'Name, line, model and version are what the peer says of itself: signed with its key, checked by nobody. Several may have one name; the pattern and the id are made of the key.',
   admitted: 'Groups of this author that passed every check of this node.',
   used: 'Groups of this author that were part of an update of this node.',
   share: 'This author’s part of all groups this node has learned from.',

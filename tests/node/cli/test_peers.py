@@ -20,9 +20,9 @@ def identity(name: str) -> Identity:
     return Identity.from_seed(name.encode().ljust(32, b"."))
 
 
-def peer(name: str, **changes: Any) -> dict[str, Any]:
+def peer(whose: str, /, **changes: Any) -> dict[str, Any]:
     return {
-        "peer_id": identity(name).peer_id,
+        "peer_id": identity(whose).peer_id,
         "connected": True,
         "link": "direct",
         "swarm_id": OURS,
@@ -169,3 +169,63 @@ def test_a_peer_is_shown_as_it_is_connected_while_the_node_runs(
         assert "yes, directly" in terminal.out
     assert terminal("peers", "--config", "node") == 0
     assert "relayed" not in terminal.out, "a node that does not run is connected to nobody"
+
+
+@pytest.mark.parametrize("width", ["20", "45", "80", "200"])
+def test_two_of_one_name_stand_beside_their_ids_on_any_terminal(
+    terminal: Terminal, node: RunFolder, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    peers = [peer("anna", name="anna"), peer("mallory", name="anna"), peer("ben", name=None)]
+    node.write_status({"swarm_id": OURS, "peers": peers, "peer_id": "12D3KooWme"})
+    assert terminal("peers", "--config", "node") == 0
+    shown = short_ids([each["peer_id"] for each in peers])
+    for at, beginning in enumerate(shown):
+        (line,) = [line for line in terminal.out.splitlines() if f" {beginning} " in f" {line} "]
+        assert (" anna " in line) == (at < 2)
+
+
+def test_a_name_is_cut_in_the_table_and_whole_with_the_line_where_one_is_shown(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    told = {"name": "安" * 40, "line": "Two old laptops.", "model": "tiny", "version": "0.1.0"}
+    peers = [peer("anna", **told), peer("ben")]
+    node.write_status({"swarm_id": OURS, "peers": peers, "peer_id": "12D3KooWme"})
+    assert terminal("peers", "--config", "node") == 0
+    assert "安" * 7 in terminal.out and "安" * 8 not in terminal.out
+    assert "Two old laptops" not in terminal.out
+    assert terminal("peers", peers[0]["peer_id"], "--config", "node") == 0
+    lines = dict(line.split(maxsplit=2)[1:] for line in terminal.out.splitlines() if "its " in line)
+    assert lines == told
+    assert terminal("peers", peers[1]["peer_id"], "--config", "node") == 0
+    assert "its " not in terminal.out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x1b]0;owned\x07",
+        "one\ntwo",
+        "\u202eanna",
+        "[link=https://x]anna[/]",
+        "\u2066a\u2069",
+        "\t",
+    ],
+)
+def test_a_name_that_no_peer_could_tell_does_nothing_in_the_table_either(
+    terminal: Terminal, node: RunFolder, text: str
+) -> None:
+    hostile = dict.fromkeys(("name", "line", "model", "version"), text)
+    peers = [peer("anna", name="anna"), peer("eve", **hostile)]
+    node.write_status({"swarm_id": OURS, "peers": peers, "peer_id": "12D3KooWme"})
+    for arguments in ([], [peers[1]["peer_id"]]):
+        assert terminal("peers", *arguments, "--config", "node") == 0
+        assert all(c.isprintable() or c == "\n" for c in terminal.out)
+        assert (
+            sum(
+                short_ids([p["peer_id"] for p in peers])[1][:14] in line
+                for line in terminal.out.splitlines()
+            )
+            == 1
+        )
+    assert terminal.json("peers", "--config", "node")[1]["name"] == text

@@ -14,7 +14,7 @@ import pytest
 from node.dashboard.rounds import Rounds, significant
 from node.dashboard.usefulness import Learned, usefulness
 from node.storage.run_folder import RunFolder
-from protocol.identity import Identity
+from protocol.identity import Identity, peer_id_of
 from swarm.accounts import Accounts
 from swarm.common.clock import SystemClock
 from swarm.journal import Journal
@@ -107,6 +107,18 @@ def test_authors_are_told_with_what_they_gave_and_what_it_was_worth(tmp_path: Pa
     assert (bob["used"], bob["banned"], bob["standing"]) == (10, True, 0)
     assert bob["refused"] == {"reward_mismatch": 6} and bob["strikes"] > 5
     assert bob["usefulness"]["gain"] == 0
+
+
+def test_an_author_who_is_a_peer_is_told_with_what_it_says_of_itself(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    told = {"name": "<b>anna</b>", "line": None, "model": "tiny", "version": "0.1.0"}
+    folder.write_status({"peers": [{"peer_id": peer_id_of(ALICE), **told}]})
+    with closing(books(folder)), served(tmp_path) as site:
+        alice, bob = site.json("/api/v1/authors")["authors"]
+        (peer,) = site.json("/api/v1/peers")["peers"]
+    assert {key: alice[key] for key in told} == {key: peer[key] for key in told} == told
+    assert {key: bob[key] for key in told} == dict.fromkeys(told)
+    assert alice["author"] == ALICE.hex()
 
 
 def test_the_journal_is_read_while_its_writer_is_in_the_middle_of_a_transaction(
