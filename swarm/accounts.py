@@ -23,6 +23,9 @@ RELEASE_AT = 1.0
 MOST_STRIKES = 45.0
 MAX_ACCOUNTS = 10_000
 
+RefusalHeard = Callable[[bytes, str, int], None]
+"""Takes an author, a reason and how many."""
+
 _COLUMNS = (
     "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, "
     "earned, earned_at, seconds, admitted_at"
@@ -96,11 +99,20 @@ class Accounts:
     """Accounts by author, kept in the journal, at most ``MAX_ACCOUNTS``.
 
     The idlest go first, of those who were proven last, and bans before them.
+
+    Args:
+        heard: told of every refusal, on whichever thread it happens.
     """
 
-    def __init__(self, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        heard: RefusalHeard | None = None,
+    ) -> None:
         self._journal = journal
         self._clock = clock
+        self._heard = heard
 
     def get(self, author: bytes) -> Account:
         """The author's account, empty for a stranger."""
@@ -186,6 +198,8 @@ class Accounts:
                 "INSERT INTO refusals VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n=n+excluded.n",
                 (author, reason, n),
             )
+        if self._heard:
+            self._heard(author, reason, n)
         if is_banned(after, now) and not is_banned(account, now):
             log.warning("author %s is banned, at last for %s", author.hex(), reason)
 

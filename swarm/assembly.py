@@ -33,6 +33,7 @@ def assemble(
     rng: random.Random | None = None,
     opener: Opener = open_announcement,
     profile: Profile | None = None,
+    quiet: bool = False,
 ) -> Member:
     """A member whose handlers and record check are installed in ``transport``.
 
@@ -44,6 +45,7 @@ def assemble(
         upload_rate: see :class:`swarm.exchange.Exchange`.
         secret, opener: see :class:`swarm.directory.Directory`.
         profile: what this node tells of itself; None: nothing.
+        quiet: whether nothing is announced and nothing served: one that looks on is no member.
     """
     accounts, outbox = experience.accounts, experience.outbox
     directory = Directory(
@@ -61,7 +63,17 @@ def assemble(
         counters,
         upload_rate=upload_rate,
         profile=sign_profile(profile, identity, directory.swarm_id) if profile else b"",
+        serves=not quiet,
     )
     return Member(
-        transport, directory, exchange, admission, experience, clock, counters, limits, rng
+        transport,
+        directory,
+        exchange,
+        admission,
+        experience,
+        clock,
+        counters,
+        limits,
+        rng,
+        quiet=quiet,
     )

@@ -67,12 +67,14 @@ class CollectorLimits:
         pulls_per_epoch: frames pulled each epoch at most.
         concurrent_pulls: at a time, one from each author.
         uninformative: pull even frames in which no group's claimed rewards differ.
+        blind: pull frames whatever they claim: what is found is a fair sample of what is offered.
     """
 
     gossip_peers: int = 3
     pulls_per_epoch: int = 16
     concurrent_pulls: int = 8
     uninformative: bool = False
+    blind: bool = False
 
 
 class Admission(Protocol):
@@ -252,12 +254,11 @@ class Collector:
         fresh = [
             offer
             for offer in offers
-            if (offer.informative or self._limits.uninformative)
+            if (offer.informative or self._limits.uninformative or self._limits.blind)
             and self._attempts.get((author, offer.content_id), 0) < ATTEMPTS
         ]
-        return sorted(
-            fresh, key=lambda offer: (-offer.informative, lot(self._secret, offer.content_id))
-        )
+        sign = 0 if self._limits.blind else -1
+        return sorted(fresh, key=lambda o: (sign * o.informative, lot(self._secret, o.content_id)))
 
     async def _pull(self, author: bytes, offer: Offer, minimum_rate: float) -> None:
         delivered = False

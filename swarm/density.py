@@ -55,6 +55,11 @@ class Density:
         """Whether anything was counted yet."""
         return bool(self._counts)
 
+    @property
+    def estimated(self) -> int | None:
+        """Authors of the swarm, where they are too many for a node to look at them all."""
+        return round(median(self._counts)) if self._counts and self.depth else None
+
     def depths(self) -> tuple[int, ...]:
         """The whole depths at which authors are to be found: 0 alone, or the two around ``depth``.
 

@@ -84,6 +84,7 @@ class Exchange:
         manifest: the signed bytes.
         upload_rate: bytes a second served at most.
         profile: the signed bytes; where there are none, nothing is served of the kind.
+        serves: whether anybody is answered.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Exchange:
         *,
         upload_rate: float,
         profile: bytes = b"",
+        serves: bool = True,
     ) -> None:
         self._transport = transport
         self._frames = frames
@@ -110,7 +112,8 @@ class Exchange:
         standings = Standings(clock)
         standings.use(accounts.standing)
         self._budget = ByteBudget(upload_rate, largest, clock, standings)
-        self._serve()
+        if serves:
+            self._serve()
 
     async def pull(
         self, author: bytes, content_id: bytes, size: int, minimum_rate: float = MINIMUM_RATE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
-from swarm.accounts import Accounts
+from swarm.accounts import Accounts, RefusalHeard
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
@@ -32,6 +32,17 @@ class Experience:
     refused: RefusedGroups = field(default_factory=RefusedGroups)
 
     @classmethod
-    def around(cls, pool: Pool, journal: Journal, clock: Clock, counters: Counters) -> Self:
-        """A pool and what stands beside it in its journal."""
-        return cls(journal, pool, Outbox(journal, counters), Accounts(journal, clock))
+    def around(
+        cls,
+        pool: Pool,
+        journal: Journal,
+        clock: Clock,
+        counters: Counters,
+        heard: RefusalHeard | None = None,
+    ) -> Self:
+        """A pool and what stands beside it in its journal.
+
+        Args:
+            heard: see :class:`swarm.accounts.Accounts`.
+        """
+        return cls(journal, pool, Outbox(journal, counters), Accounts(journal, clock, heard))

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from protocol.announcement import Offer
 from protocol.errors import BadKey
 from protocol.identity import author_of, peer_id_of
 from protocol.profile import Profile
@@ -53,6 +54,7 @@ class PeerInfo:
         profile: what it says of itself, which nobody checked; None where it says nothing.
         policy_step: as last announced; None if nothing of this peer is known.
         groups: groups in the frames it offers.
+        offers: those frames, as last announced.
         heard: unix time of its last sign of life, an announcement or a connection; seconds.
     """
 
@@ -65,6 +67,7 @@ class PeerInfo:
     swarm: bytes | None = None
     link: Way | None = None
     profile: Profile | None = None
+    offers: tuple[Offer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class MemberStatus:
     Attributes:
         peers: everybody connected or heard of, those of other swarms included.
         reach: whether others can dial this node.
+        estimated: authors of the whole swarm, where this node sees a part of them alone.
     """
 
     peer_id: str
@@ -84,6 +88,7 @@ class MemberStatus:
     bytes_in: int
     bytes_out: int
     reach: Reach = field(default_factory=Reach)
+    estimated: int | None = None
 
     @property
     def members(self) -> int:
@@ -97,7 +102,11 @@ class MemberStatus:
 
 
 class Member:
-    """Runs on the network's event loop; the learner's thread meets it in outbox and pool only."""
+    """Runs on the network's event loop; the learner's thread meets it in outbox and pool only.
+
+    Args:
+        quiet: whether it announces nothing.
+    """
 
     def __init__(
         self,
@@ -110,7 +119,10 @@ class Member:
         counters: Counters,
         limits: CollectorLimits | None = None,
         rng: random.Random | None = None,
+        *,
+        quiet: bool = False,
     ) -> None:
+        self._quiet = quiet
         self._failing: dict[str, Exception] = {}
         self._transport = transport
         self._directory = directory
@@ -154,7 +166,8 @@ class Member:
         Raises:
             Exception: what failed inside this node.
         """
-        await self._publisher.publish()
+        if not self._quiet:
+            await self._publisher.publish()
         await self._collector.gossip()
         await self._collector.look()
         await self._collector.settle()
@@ -165,8 +178,9 @@ class Member:
         period = self._directory.manifest.epoch_seconds / TURNS_PER_EPOCH
         try:
             with self._publisher.filled.listening() as filled:
+                gives = () if self._quiet else (self._repeat(publish, period, filled),)
                 await asyncio.gather(
-                    self._repeat(publish, period, filled),
+                    *gives,
                     *(self._repeat(turn, period) for turn in turns),
                     self._repeat(self.meet, min(MEETING_SECONDS, period)),
                 )
@@ -195,6 +209,7 @@ class Member:
             bytes_in=self._transport.bytes_in,
             bytes_out=self._transport.bytes_out,
             reach=self._transport.reach(),
+            estimated=self.density.estimated,
         )
 
     async def _repeat(
@@ -254,6 +269,7 @@ class Member:
                     swarm=self._directory.swarm_id if entry else self._acquaintance.swarm_of(peer),
                     link=links.get(peer) if peer in connected else None,
                     profile=self._profiles.of(peer),
+                    offers=entry.announcement.offers if entry else (),
                 )
             )
         return tuple(result)

@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-# Two-sided 95 % points of Student's t by degrees of freedom, from 1 on.
-_T95 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
+from swarm.common.student import t95
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +34,7 @@ class Estimate:
     @property
     def margin(self) -> float | None:
         """Half of the 95 % t interval; None from a single seed."""
-        if self.error is None:
-            return None
-        freedom = len(self.values) - 1
-        return self.error * (_T95[freedom - 1] if freedom <= len(_T95) else 1.96)
+        return None if self.error is None else self.error * t95(len(self.values) - 1)
 
     @property
     def beyond_noise(self) -> bool | None:

@@ -83,6 +83,7 @@ class Node:
         limits: CollectorLimits | None = None,
         upload_rate: float = 1e7,
         profile: Profile | None = None,
+        quiet: bool = False,
     ) -> None:
         signed = sign_manifest(agreed, FOUNDER)
         swarm = swarm_id(signed)
@@ -113,6 +114,7 @@ class Node:
             counters,
             upload_rate=upload_rate,
             profile=sign_profile(profile, self.identity, swarm) if profile else b"",
+            serves=not quiet,
         )
         admission = Admission(
             agreed,
@@ -134,6 +136,7 @@ class Node:
             counters,
             limits,
             random.Random(name),
+            quiet=quiet,
         )
 
     def publish(self, count: int = 1, texts: Sequence[str] = ("even", "odd")) -> None:

@@ -28,6 +28,29 @@ def test_what_one_publishes_another_pools_with_the_same_text_and_checked_rewards
     asyncio.run(scenario())
 
 
+def test_who_looks_on_learns_all_and_is_no_member_in_anybodys_eyes() -> None:
+    async def scenario() -> None:
+        swarm = MemorySwarm()
+        anna, ben = await swarm.join("anna"), await swarm.join("ben")
+        watch = await swarm.join("watch", quiet=True, limits=CollectorLimits(blind=True))
+        anna.publish()
+        for _ in range(4):
+            await swarm.step()
+            await asyncio.gather(*(node.member.meet() for node in swarm.nodes))
+            await swarm.clock.advance(EPOCH_SECONDS / 4)
+        assert watch.authors() == {anna.identity.author}
+        assert watch.count("announced") == 0
+        seen = {peer.peer_id: peer for peer in watch.member.status().peers}
+        assert watch.member.status().members == 2
+        assert [o.groups for o in seen[anna.identity.peer_id].offers] == [1]
+        for node in (anna, ben):
+            assert node.member.status().members == 1
+            (watching,) = (p for p in node.member.status().peers if p.policy_step is None)
+            assert (watching.peer_id, watching.swarm) == (watch.identity.peer_id, None)
+
+    asyncio.run(scenario())
+
+
 def test_a_frame_is_pulled_once_however_often_it_is_announced() -> None:
     async def scenario() -> None:
         swarm = MemorySwarm()

@@ -1,0 +1,170 @@
+"""What is remembered of each author of a swarm, and of whom, where there are too many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protocol.announcement import Offer
+from swarm.census.mean import Mean
+from swarm.member import PeerInfo
+
+MOST = 2_000
+DAYS = 30
+DAY = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a peer says of itself; nobody has checked any of it."""
+
+    name: str | None = None
+    line: str | None = None
+    model: str | None = None
+    version: str | None = None
+
+
+def told_by(peer: PeerInfo) -> Told:
+    """What a peer says of itself: nothing, as long as announcements have no place for it."""
+    return Told()
+
+
+@dataclass(slots=True)
+class Day:
+    """Groups of one author on one day.
+
+    Attributes:
+        start: unix time, seconds.
+        offered: as it announced.
+        rewards: of those that were verified.
+    """
+
+    start: int
+    offered: int = 0
+    rewards: Mean = field(default_factory=Mean)
+
+
+@dataclass(slots=True)
+class Author:
+    """One author.
+
+    Attributes:
+        first, last: unix times between which it was there, seconds.
+        present: at the last look.
+        link: how it is connected with the observer.
+        offered: groups, as it announced.
+        offers: content ids of its latest announcement, in hex.
+        verified: groups whose rewards the observer has found to be as claimed.
+        refused: refusals by reason.
+        rewards: verified, by family.
+        days: the latest, ascending.
+    """
+
+    first: float
+    last: float
+    present: bool = True
+    policy_step: int = 0
+    link: str | None = None
+    told: Told = Told()
+    offered: int = 0
+    verified: int = 0
+    offers: list[str] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    rewards: dict[str, Mean] = field(default_factory=dict)
+    days: list[Day] = field(default_factory=list)
+
+    @property
+    def checked(self) -> int:
+        """Groups that were looked at, and frames that could not be opened."""
+        return self.verified + sum(self.refused.values())
+
+    def meet(self, peer: PeerInfo, now: float) -> int:
+        """Note what a peer says now; how many groups it offers that it did not before."""
+        self.last, self.present = now, True
+        self.policy_step, self.link = peer.policy_step or 0, peer.link
+        self.told = told_by(peer)
+        offers = [offer.content_id.hex() for offer in peer.offers]
+        new = _groups(peer.offers, self.offers) if offers != self.offers else 0
+        self.offers = offers
+        if new:
+            self.offered += new
+            self.day(now).offered += new
+        return new
+
+    def verify(self, env: str, reward: float, now: float) -> None:
+        """Note a group of which nothing was wrong."""
+        self.verified += 1
+        self.rewards.setdefault(env, Mean()).take(Mean(1, reward))
+        self.day(now).rewards.take(Mean(1, reward))
+
+    def refuse(self, reason: str, n: int) -> None:
+        """Note refusals."""
+        self.refused[reason] = self.refused.get(reason, 0) + n
+
+    def day(self, now: float) -> Day:
+        """The present one; the last that was noted, where the clock was put back."""
+        start = int(now // DAY) * DAY
+        if not self.days or self.days[-1].start < start:
+            self.days = [*self.days[1 - DAYS :], Day(start)]
+        return self.days[-1]
+
+
+class Register:
+    """Authors by key in hex, at most :data:`MOST`.
+
+    Where it is full, those go first of whom no group was verified, of those who is not there, and
+    of those who has not been for the longest time. Whoever only says to be there takes no place
+    from one who is there, nor from one whose groups were verified: keys cost nothing.
+
+    Args:
+        authors: changed in place.
+    """
+
+    def __init__(self, authors: dict[str, Author]) -> None:
+        self._authors = authors
+        self._leaving: list[str] | None = None
+
+    def begin(self, present: set[str]) -> None:
+        """A new look: who is there now."""
+        for key, author in self._authors.items():
+            author.present = key in present
+            author.link = author.link if author.present else None
+        self._leaving = None
+
+    def met(self, key: str, now: float) -> tuple[Author | None, bool]:
+        """An author who is there, and whether it is new; None where there is no place."""
+        if (known := self._authors.get(key)) is not None:
+            return known, False
+        if len(self._authors) >= MOST:
+            if self._leaving is None:
+                able = [k for k, a in self._authors.items() if not (a.present or a.verified)]
+                self._leaving = sorted(able, key=lambda k: -self._authors[k].last)
+            if not self._leaving:
+                return None, False
+            del self._authors[self._leaving.pop()]
+        return self._added(key, now), True
+
+    def earned(self, key: str, now: float) -> tuple[Author, bool]:
+        """An author of whom a group was verified, and whether it is new."""
+        if (known := self._authors.get(key)) is not None:
+            return known, False
+        if len(self._authors) >= MOST:
+            del self._authors[min(self._authors, key=self._rank)]
+            self._leaving = None
+        return self._added(key, now), True
+
+    def known(self, key: str) -> Author | None:
+        """One that is remembered."""
+        return self._authors.get(key)
+
+    def _added(self, key: str, now: float) -> Author:
+        self._authors[key] = Author(now, now)
+        return self._authors[key]
+
+    def _rank(self, key: str) -> tuple[bool, bool, float]:
+        author = self._authors[key]
+        return author.verified > 0, author.present, author.last
+
+
+def _groups(offers: Sequence[Offer], before: Sequence[str]) -> int:
+    return sum(offer.groups for offer in offers if offer.content_id.hex() not in before)

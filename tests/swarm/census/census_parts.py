@@ -1,0 +1,62 @@
+"""A swarm as a member tells of it, without one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+from protocol.announcement import Offer
+from protocol.identity import Identity, peer_id_of
+from swarm.census.census import Census, CensusState
+from swarm.common.clock import VirtualClock
+from swarm.member import MemberStatus, PeerInfo
+from swarm.pooled_group import Candidate, GroupKey
+
+SWARM = b"\x05" * 32
+
+
+def key(name: str) -> bytes:
+    return Identity.from_seed(name.encode().ljust(32, b".")).author
+
+
+def offer(number: int, groups: int = 2) -> Offer:
+    content = sha256(number.to_bytes(8, "big")).digest()
+    return Offer(content, 100, groups, bytes(8), groups)
+
+
+def peer(name: str, offers: Sequence[Offer] = (), **told: Any) -> PeerInfo:
+    author = key(name)
+    given = {"connected": True, "policy_step": 3, "heard": 0.0, "swarm": SWARM, "link": "direct"}
+    groups = sum(each.groups for each in offers)
+    return PeerInfo(
+        peer_id_of(author), author, groups=groups, offers=tuple(offers), **(given | told)
+    )
+
+
+def group(name: str, number: int, rewards: Sequence[float] = (1.0, 0.0), **told: Any) -> Candidate:
+    given = {"env": "sums", "level": 0, "policy_step": 3, "received": 0.0}
+    return Candidate(GroupKey(key(name), 7, number), rewards=tuple(rewards), **(given | told))
+
+
+class Watched:
+    """A census on a clock that is moved by hand."""
+
+    def __init__(self, state: CensusState | None = None) -> None:
+        self.clock = VirtualClock()
+        self.state = state or CensusState(SWARM.hex(), self.clock.time())
+        self.census = Census(self.state, self.clock)
+
+    def wait(self, seconds: float) -> None:
+        asyncio.run(self.clock.advance(seconds))
+
+    def look(
+        self,
+        *peers: PeerInfo,
+        arrived: Sequence[Candidate] = (),
+        refused: dict[tuple[bytes, str], int] | None = None,
+        estimated: int | None = None,
+    ) -> None:
+        status = MemberStatus("12D3me", SWARM, (), 1, peers, 0, 0, estimated=estimated)
+        self.census.look(status, arrived, refused)

@@ -1,0 +1,203 @@
+"""What an observer counts of a swarm, and that no stranger makes it grow."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.census import authors as authors_module
+from swarm.census import lately as lately_module
+from swarm.census import tally as tally_module
+from swarm.census.authors import DAYS
+from swarm.census.lately import Lately
+from swarm.census.tally import NOBODY, Tally
+from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
+
+DAY = 86_400
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_nodes_are_those_who_announce_and_seeds_those_who_never_shared(watched: Watched) -> None:
+    silent = peer("silent", policy_step=None)
+    watched.look(peer("anna", [offer(1)]), peer("seed", policy_step=0), silent)
+    now = watched.census.now
+    assert (now.nodes, now.seeds, now.groups_offered, now.connected) == (2, 1, 2, 2)
+    watched.look(peer("anna", policy_step=0), peer("seed", policy_step=0))
+    assert watched.census.now.seeds == 1, "anna has shared before"
+    assert watched.state.total.authors == 2
+
+
+def test_links_are_told_apart(watched: Watched) -> None:
+    far = peer("far", connected=False, link=None)
+    watched.look(peer("anna"), peer("ben", link="relayed"), far, estimated=700)
+    now = watched.census.now
+    assert (now.nodes, now.connected, now.direct, now.relayed) == (3, 2, 1, 1)
+    assert now.estimated == 700
+
+
+def test_a_frame_is_counted_once_however_often_it_is_announced(watched: Watched) -> None:
+    watched.look(peer("anna", [offer(1, 4), offer(2, 3)]))
+    watched.look(peer("anna", [offer(2, 3), offer(1, 4)]))
+    watched.look(peer("anna", [offer(2, 3), offer(3, 5)]))
+    assert watched.state.total.offered == 12
+    assert watched.state.authors[key("anna").hex()].offered == 12
+
+
+def test_who_comes_and_goes_is_counted_once_each_time(watched: Watched) -> None:
+    watched.look(peer("anna"), peer("ben"))
+    watched.look(peer("anna"))
+    watched.look(peer("anna"), peer("ben"))
+    bucket = watched.state.buckets[-1]
+    assert (bucket.joined, bucket.left, bucket.looks, bucket.nodes) == (3, 1, 3, 5)
+    assert watched.state.total.authors == 2
+    watched.look()
+    assert not watched.state.authors[key("ben").hex()].present
+
+
+def test_a_restart_counts_nobody_twice(watched: Watched) -> None:
+    watched.look(peer("anna", [offer(1)]))
+    again = Watched(watched.state)
+    again.look(peer("anna", [offer(1)]))
+    assert again.state.total.authors == 1 and again.state.total.offered == 2
+    assert sum(bucket.joined for bucket in again.state.buckets) == 1
+
+
+def test_verified_and_refused_add_up_to_what_was_checked(watched: Watched) -> None:
+    larry = key("larry")
+    watched.look(peer("anna"), peer("larry"))
+    watched.look(
+        peer("anna"),
+        peer("larry"),
+        arrived=[group("anna", 1), group("anna", 2, (1.0, 1.0, 0.0, 0.0, 1.0))],
+        refused={(larry, "reward_mismatch"): 2, (NOBODY, "replay"): 1},
+    )
+    total, anna = watched.state.total, watched.state.authors[key("anna").hex()]
+    assert (total.verified, total.checked) == (2, 5)
+    assert total.refused == {"reward_mismatch": 2, "replay": 1}
+    assert anna.rewards["sums"].value == pytest.approx(0.55)
+    assert watched.state.authors[larry.hex()].refused == {"reward_mismatch": 2}
+    assert watched.state.authors[larry.hex()].checked == 2
+    bucket = watched.state.buckets[-1]
+    assert (bucket.checked, bucket.verified, bucket.refused) == (5, 2, 3)
+
+
+def test_an_author_has_a_line_for_each_of_its_last_days(watched: Watched) -> None:
+    for number in range(DAYS + 3):
+        watched.look(peer("anna", [offer(number)]), arrived=[group("anna", number)])
+        watched.wait(DAY)
+    days = watched.state.authors[key("anna").hex()].days
+    assert len(days) == DAYS
+    assert all((day.offered, day.rewards.value) == (2, 0.5) for day in days)
+    assert [day.start for day in days] == sorted({day.start for day in days})
+
+
+def test_rewards_are_of_the_last_day_alone(watched: Watched) -> None:
+    watched.look(peer("anna"), arrived=[group("anna", 1, (1.0, 1.0))])
+    watched.wait(DAY / 2)
+    watched.look(peer("anna"), arrived=[group("anna", 2, (0.0, 1.0), level=2)])
+    assert [(e.level, e.reward) for e in watched.state.lately.estimates()] == [(0, 1.0), (2, 0.5)]
+    watched.wait(DAY / 2 + 3600)
+    watched.look(peer("anna"))
+    assert [e.level for e in watched.state.lately.estimates()] == [2]
+
+
+def test_an_interval_needs_two_authors_and_counts_them_not_their_groups() -> None:
+    lately = Lately()
+    for reward in (1.0, 1.0, 0.0, 1.0):
+        lately.add(0, "sums", 0, "anna", reward)
+    (alone,) = lately.estimates()
+    assert (alone.groups, alone.reward, alone.low, alone.high) == (4, 0.75, None, None)
+    lately.add(0, "sums", 0, "ben", 0.0)
+    (two,) = lately.estimates()
+    residuals = (3 - 4 * 0.6, 0 - 0.6)
+    half = 12.706 * math.sqrt(sum(r * r for r in residuals) * 2) / 5
+    assert two.reward == pytest.approx(0.6)
+    assert (two.low, two.high) == (max(0.0, 0.6 - half), min(1.0, 0.6 + half))
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.floats(0, 1)), min_size=1, max_size=80))
+@settings(max_examples=200)
+def test_an_interval_holds_its_mean_and_stays_among_rewards(told: list[tuple[int, float]]) -> None:
+    lately = Lately()
+    for author, reward in told:
+        lately.add(0, "sums", 0, str(author), reward)
+    (found,) = lately.estimates()
+    assert found.reward == pytest.approx(fmean(reward for _, reward in told))
+    if found.low is not None and found.high is not None:
+        assert 0.0 <= found.low <= found.reward + 1e-9
+        assert found.reward - 1e-9 <= found.high <= 1.0
+
+
+def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lately_module, "MOST_IN_AN_HOUR", 3)
+    lately = Lately()
+    for number in range(50):
+        lately.add(0, "sums", number % 2, str(number), 0.5)
+    cells = lately.hours[0]["sums"]
+    assert sum(len(authors) for authors in cells.values()) <= 5
+    assert sum(found.groups for found in lately.estimates()) == 50
+
+
+def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authors_module, "MOST", 4)
+    watched.look(peer("anna"), peer("ben"), arrived=[group("anna", 1)])
+    watched.wait(60)
+    watched.look(peer("ben"), *[peer(f"flo{n}") for n in range(9)])
+    kept = watched.state.authors
+    assert len(kept) == 4 and {key("anna").hex(), key("ben").hex()} <= kept.keys()
+    assert watched.census.now.nodes == 10, "who has no place is counted all the same"
+    watched.wait(60)
+    watched.look(peer("cleo"), *[peer(f"flo{n}") for n in range(9)], arrived=[group("cleo", 1)])
+    kept = watched.state.authors
+    assert len(kept) == 4 and {key("anna").hex(), key("cleo").hex()} <= kept.keys()
+    assert watched.state.total.authors < 8, "keys without a place are not counted again and again"
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.booleans()), max_size=12),
+        max_size=12,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(authors_module, "MOST", 5)
+        watched = Watched()
+        verified = 0
+        for told in looks:
+            people = {f"p{who}": [offer(number)] for who, number, _ in told}
+            arrived = [group(f"p{who}", number) for who, number, gives in told if gives]
+            verified += len(arrived)
+            watched.look(*[peer(n, o) for n, o in people.items()], arrived=arrived)
+            watched.wait(700)
+            assert len(watched.state.authors) <= 5
+        assert watched.state.total.verified == verified
+        assert sum(b.verified for b in watched.state.buckets) == verified
+        assert sum(b.offered for b in watched.state.buckets) == watched.state.total.offered
+        came = sum(b.joined for b in watched.state.buckets)
+        assert came - sum(b.left for b in watched.state.buckets) == watched.census.now.nodes
+
+
+def test_refusals_wait_in_a_bounded_tally(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally_module, "MOST", 3)
+    tally = Tally()
+    for number in range(10):
+        tally.refused(bytes([number]) * 32, "replay", 2)
+    taken = tally.take()
+    assert len(taken) == 4 and taken[NOBODY, "replay"] == 14 and taken.total() == 20
+    assert not tally.take()
+
+
+def test_the_state_names_its_swarm(watched: Watched) -> None:
+    assert watched.state.swarm == SWARM.hex()
