@@ -39,6 +39,7 @@ from node.cli import (
     simulate,
     status,
     stop,
+    watch,
 )
 from node.cli.first_words import BEGINNING, versions
 from node.cli.peers_option import SpreadPeers
@@ -64,6 +65,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("init", init.command, TyperCommand, "init my-node"),
     ("join", join.command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
     ("seed", seed.command, SpreadPeers, "seed --config public/node.toml"),
+    ("watch", watch.command, SpreadPeers, f"watch --peers {PEER} --snapshot public --seconds 60"),
     ("found", found.command, TyperCommand, "found --name sums --catalogue tiny"),
     ("status", status.command, TyperCommand, "status --json"),
     ("runs", runs.command, TyperCommand, "runs ~ --depth 3"),

@@ -15,6 +15,7 @@ from node.cli.common import (
     overrides_of,
 )
 from node.cli.detaching import DetachOption, detach
+from node.cli.page_options import PublicOption, SnapshotOption, page_overrides
 from node.cli.starting import start
 
 
@@ -22,6 +23,8 @@ def command(
     peers: PeersOption = None,
     lan: LanOption = False,
     config: ConfigOption = None,
+    public: PublicOption = None,
+    snapshot: SnapshotOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -31,7 +34,7 @@ def command(
     """Serve a swarm's manifest and records, and train nothing. Ctrl-C ends it cleanly."""
     from node.run.run_options import RunOptions
 
-    overrides = overrides_of(assignments, peers, lan=lan)
+    overrides = overrides_of(assignments, peers, lan=lan) | page_overrides(public, snapshot)
     if detached:
         detach(config, overrides, json=json)
         return

@@ -75,8 +75,8 @@ class Config(Section):
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read ``path``, apply ``overrides`` (dotted key -> value) and check the whole.
 
-    ``tasks.files``, ``tasks.read`` and a ``policy.model`` that is a folder beside the file become
-    absolute.
+    ``tasks.files``, ``tasks.read``, ``monitor.snapshot`` and a ``policy.model`` that is a folder
+    beside the file become absolute.
 
     Raises:
         NodeError: the file is missing or is not TOML.
@@ -156,9 +156,11 @@ def _with_paths(config: Config, base: Path) -> Config:
     folder = base / Path(model).expanduser()
     if (folder / "config.json").is_file():
         model = str(folder.resolve())
+    snapshot = config.monitor.snapshot and absolute(config.monitor.snapshot)
     return config.model_copy(
         update={
             "tasks": config.tasks.model_copy(update={"files": files, "read": read}),
             "policy": config.policy.model_copy(update={"model": model}),
+            "monitor": config.monitor.model_copy(update={"snapshot": snapshot}),
         }
     )

@@ -27,6 +27,8 @@ def refuse(config: Config) -> None:
     _check_gpus(config)
     _check_network(config)
     _check_profile(config)
+    if config.monitor.public:
+        host_and_port("monitor.public", config.monitor.public)
     if isinstance(config.monitor.dashboard, str):
         host_and_port("monitor.dashboard", config.monitor.dashboard)
 

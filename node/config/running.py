@@ -85,6 +85,18 @@ class MonitorSection(Section):
         "address that is printed.",
         values='true, false or "host:port"',
     )
+    public: str = key(
+        "",
+        "Where `swarm-node seed` and `watch` serve the page of the whole swarm to everybody, as "
+        '"host:port"; the seed then checks a sample of what is shared, network.pulls_per_epoch '
+        "frames an epoch at the most.",
+        values='"" (nowhere) or "host:port"',
+    )
+    snapshot: str = key(
+        "",
+        "Folder that both write the same page to, as files for any web host. Relative to this "
+        "file. Empty: none.",
+    )
     prometheus_port: int = key(
         0, "Port of the Prometheus metrics on this machine (127.0.0.1). 0: none.", ge=0, le=65535
     )

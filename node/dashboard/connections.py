@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
@@ -15,8 +16,15 @@ PATIENCE_SECONDS = 10.0
 
 
 class Connection(H11Protocol):
-    """A connection that ends where too many are open, and where its client takes no part in it."""
+    """A connection that ends where too many are open, and where its client takes no part in it.
 
+    Attributes:
+        most: at once.
+        most_of_one: of one address.
+    """
+
+    most: ClassVar[int] = MOST
+    most_of_one: ClassVar[int] = MOST_OF_ONE
     _writing: asyncio.TimerHandle | None = None
     _looking: asyncio.TimerHandle | None = None
     _last: RequestResponseCycle | None = None
@@ -27,7 +35,7 @@ class Connection(H11Protocol):
         address = self.client[0] if self.client else ""
         others = [each for each in self.connections if isinstance(each, Connection)]
         of_one = [each for each in others if each.client and each.client[0] == address]
-        if len(self.connections) > MOST or len(of_one) > MOST_OF_ONE:
+        if len(self.connections) > self.most or len(of_one) > self.most_of_one:
             transport.abort()
             return
         self._looking = self.loop.call_later(PATIENCE_SECONDS, self._look)

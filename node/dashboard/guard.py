@@ -54,7 +54,7 @@ class Guard:
         """Answer one request."""
         if scope["type"] != "http":
             return  # websockets are closed by the server, and there is no other
-        guarded = _Sending(send)
+        guarded = Sending(send)
         refused = self._refusal(scope) or self._entrance(scope)
         await (refused or self._app)(scope, receive, guarded)
 
@@ -108,7 +108,7 @@ class Guard:
         return failure(words, 401)
 
 
-class _Sending:
+class Sending:
     """Adds the headers of every answer."""
 
     def __init__(self, send: Send) -> None:

@@ -17,17 +17,22 @@ class Rate:
 
     Args:
         now: seconds of a clock that only goes forward.
+        a_second: requests; six times as many at once.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, a_second: float = A_SECOND
+    ) -> None:
         self._now = now
+        self._a_second = a_second
+        self._at_once = a_second * AT_ONCE / A_SECOND
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allows(self, client: str) -> bool:
         """Whether a client may make one more request now."""
         now = self._now()
-        left, at = self._left.pop(client, (float(AT_ONCE), now))
-        left = min(float(AT_ONCE), left + (now - at) * A_SECOND)
+        left, at = self._left.pop(client, (self._at_once, now))
+        left = min(self._at_once, left + (now - at) * self._a_second)
         allowed = left >= 1.0
         self._left[client] = (left - allowed, now)
         if len(self._left) > CLIENTS:

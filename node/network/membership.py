@@ -51,6 +51,8 @@ class Membership(Opened):
     Args:
         takes: whether external groups are pulled and admitted; a seed takes none.
         model: what is trained, as peers may see it; empty for nothing.
+        samples: whether they are pulled whatever they claim, to be counted and not learned from.
+        quiet: whether this node announces and serves nothing, and so is no member in others' eyes.
 
     Attributes:
         identity: this node's key.
@@ -75,12 +77,16 @@ class Membership(Opened):
         *,
         takes: bool = True,
         model: str = "",
+        samples: bool = False,
+        quiet: bool = False,
     ) -> None:
         self._config = config
         self._folder = folder
         self._counters = counters
         self._takes = takes
         self._model = model
+        self._samples = samples
+        self._quiet = quiet
         self._experience = experience
         self._status: MemberStatus | None = None
         self.failure: Exception | None = None
@@ -104,8 +110,9 @@ class Membership(Opened):
         loop = LoopThread("network")
         stack.callback(loop.close)
         kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
-        # A seed has no learner that strangers could get in the way of.
-        transport = kind.open(network, self._folder, self._counters, beside=self._takes)
+        # Who does not learn has no learner that strangers could get in the way of.
+        beside = self._takes and not self._samples
+        transport = kind.open(network, self._folder, self._counters, beside=beside)
         stack.callback(lambda: loop.call(transport.close()))
         loop.call(transport.start())
         lan = self._lan(transport) if network.lan else None
@@ -166,11 +173,14 @@ class Membership(Opened):
             clock=clock,
             counters=counters,
             limits=CollectorLimits(
-                network.gossip_peers, network.pulls_per_epoch if self._takes else 0
+                network.gossip_peers,
+                network.pulls_per_epoch if self._takes else 0,
+                blind=self._samples,
             ),
             upload_rate=network.upload_mib_per_s * MIB,
             secret=secrets.token_bytes(32),
             profile=own_profile(self._config.profile, self._model, clock.time()),
+            quiet=self._quiet,
         )
 
     async def follow(self, member: Member) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from contextlib import ExitStack
 
 from node.config.config import Config
@@ -11,6 +13,7 @@ from node.monitor.telling import teller
 from node.network.membership import Membership
 from node.run.dashboard import dashboard
 from node.run.foreground import announce, stopping
+from node.run.observer import LOOK_SECONDS, Observer
 from node.run.run_options import RunOptions
 from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
@@ -18,7 +21,7 @@ from node.storage.swarm_files import SwarmFiles
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.experience import Experience
-from swarm.journal import open_or_restore
+from swarm.journal import Journal, open_or_restore
 from swarm.pool import Pool
 
 REPORT_SECONDS = 5.0
@@ -27,25 +30,31 @@ REPORT_SECONDS = 5.0
 def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
     """Keep records, serve the manifest and pass announcements on, until told to stop.
 
+    With ``monitor.public`` or ``monitor.snapshot`` a sample of what is shared is checked, and the
+    swarm shown to everybody.
+
     Args:
         stages: told what the seed does until it works.
 
     Raises:
         NodeError: this seed cannot start, or cannot go on.
     """
-    clock, counters = SystemClock(), Counters()
+    counters = Counters()
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
+        observer = _observer(config, folder, counters, stack)
         status.start()
         stack.callback(status.end)
         SwarmFiles(folder).settle()
-        journal, notes = open_or_restore(folder.journal, clock)
+        journal, notes = open_or_restore(folder.journal, SystemClock())
         stack.callback(journal.close)
-        pool = Pool(journal, 1, config.mixture.max_age, clock, counters)
-        experience = Experience.around(pool, journal, clock, counters)
+        experience = (
+            observer.experience(journal) if observer else _experience(config, journal, counters)
+        )
         stages.begin("joining the swarm")
+        takes = observer is not None
         membership = stack.enter_context(
-            Membership(config, folder, experience, counters, takes=False)
+            Membership(config, folder, experience, counters, takes=takes, samples=takes)
         )
         stages.close()
         stack.enter_context(stop.working())
@@ -53,14 +62,56 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
             tell(note)
         announce(membership, tell)
         status.run(membership)
+        if observer:
+            stack.enter_context(observer.at_work(membership, tell))
         stack.enter_context(dashboard(config, folder, counters, status, tell))
-        while True:
+        _work(stop, membership, status, observer)
+
+
+def _observer(
+    config: Config, folder: RunFolder, counters: Counters, stack: ExitStack
+) -> Observer | None:
+    monitor = config.monitor
+    if not (monitor.public or monitor.snapshot):
+        return None
+    observer = Observer(config, folder, "seed", monitor.public or False, counters)
+    stack.callback(observer.close)
+    return observer
+
+
+def _experience(config: Config, journal: Journal, counters: Counters) -> Experience:
+    clock = SystemClock()
+    pool = Pool(journal, 1, config.mixture.max_age, clock, counters)
+    return Experience.around(pool, journal, clock, counters)
+
+
+def _work(
+    stop: threading.Event, membership: Membership, status: StatusFile, observer: Observer | None
+) -> None:
+    due = 0.0
+    while True:
+        if time.monotonic() >= due:
+            due = time.monotonic() + REPORT_SECONDS
             status.write(None)
-            if membership.failure:
-                raise NodeError(
-                    "the network side of this seed keeps failing",
-                    membership.failure,
-                    "The traces are in node.log; start it again once the cause is gone.",
-                )
-            if stop.wait(REPORT_SECONDS):
-                return
+        if observer:
+            observer.look()
+        check_network(membership, "seed")
+        if stop.wait(LOOK_SECONDS if observer else REPORT_SECONDS):
+            return
+
+
+def check_network(membership: Membership, what: str) -> None:
+    """Look whether a membership works.
+
+    Args:
+        what: depends on it, in a word.
+
+    Raises:
+        NodeError: its network side keeps failing.
+    """
+    if membership.failure:
+        raise NodeError(
+            f"the network side of this {what} keeps failing",
+            membership.failure,
+            "The traces are in node.log; start it again once the cause is gone.",
+        )

@@ -88,6 +88,11 @@ class RunFolder:
         return self.root / "peers.json"
 
     @property
+    def census(self) -> Path:
+        """What was counted of the swarm as a whole."""
+        return self.root / "census.json"
+
+    @property
     def tensorboard(self) -> Path:
         return self.root / "tensorboard"
 
@@ -151,7 +156,7 @@ class RunFolder:
 
     def _files(self) -> list[Path]:
         own = {self.config, self.metrics, self.rollouts, self.groups, self.status, self.manifest}
-        own |= {self.peer_cache, self.journal, self.log, self.lock_file}
+        own |= {self.peer_cache, self.journal, self.log, self.lock_file, self.census}
         return [path for name in own for path in _kin(name)]
 
     def _trees(self) -> tuple[Path, ...]:

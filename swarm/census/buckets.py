@@ -102,20 +102,23 @@ def _place(bucket: Bucket, now: int) -> tuple[int, int]:
     return bucket.start, bucket.seconds
 
 
-Column = list[int | float | None]
+Column = list[float | None]
 
 
-def columns(buckets: Sequence[Bucket]) -> dict[str, Column | dict[str, Column]]:
-    """The buckets as columns of equal length; None where nothing was looked at or verified."""
-    families = sorted({family for bucket in buckets for family in bucket.rewards})
-    found: dict[str, Column | dict[str, Column]] = {
+def columns(buckets: Sequence[Bucket]) -> dict[str, Column]:
+    """The buckets as columns of equal length; None where nobody looked."""
+    found: dict[str, Column] = {
         name: [getattr(bucket, name) for bucket in buckets]
         for name in ("seconds", "joined", "left", "offered", "checked", "verified", "refused")
     }
     found["time"] = [bucket.start for bucket in buckets]
     found["nodes"] = [b.nodes / b.looks if b.looks else None for b in buckets]
-    found["rewards"] = {
-        family: [b.rewards[family].value if family in b.rewards else None for b in buckets]
-        for family in families
-    }
     return found
+
+
+def rewards(buckets: Sequence[Bucket]) -> dict[str, list[float | None]]:
+    """Mean verified rewards by family, as :func:`columns`; None where nothing was verified."""
+    return {
+        family: [b.rewards[family].value if family in b.rewards else None for b in buckets]
+        for family in sorted({family for bucket in buckets for family in bucket.rewards})
+    }

@@ -168,6 +168,21 @@ def test_who_asks_for_them_gets_frames_that_can_teach_nothing_too() -> None:
     run(scenario, CollectorLimits(uninformative=True))
 
 
+def test_who_looks_on_is_led_by_no_claim() -> None:
+    first = set[int]()
+
+    async def scenario(parts: Parts) -> None:
+        cleo = await parts.author("cleo")
+        offers = [cleo.offer(number, informative=number) for number in range(4)]
+        cleo.announce(*offers)
+        await parts.turn()
+        first.add([offer.content_id for offer in offers].index(cleo.asked[0]))
+
+    for seed in range(16):
+        run(scenario, CollectorLimits(pulls_per_epoch=1, blind=True), seed)
+    assert len(first) >= 3 and 0 in first
+
+
 def test_one_frame_at_a_time_is_asked_of_an_author() -> None:
     async def scenario(parts: Parts) -> None:
         cleo = await parts.author("cleo")

@@ -1,0 +1,74 @@
+"""``swarm-node watch``: look at a swarm without belonging to it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from node.cli.common import (
+    DebugOption,
+    JsonOption,
+    PeersOption,
+    SetOption,
+    StopOption,
+    overrides_of,
+)
+from node.cli.page_options import PublicOption, SnapshotOption, page_overrides
+from node.cli.starting import start
+
+PATIENCE_SECONDS = 30.0
+"""In which one of the peers named has to answer, where no config says otherwise."""
+
+
+def command(
+    peers: PeersOption = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="A config or folder of its own, to go on from what was counted before. Left out: "
+            "a folder that is gone afterwards.",
+            show_default=False,
+        ),
+    ] = None,
+    public: PublicOption = None,
+    snapshot: SnapshotOption = None,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", min=0, help="End after so many seconds of looking; 0: never."),
+    ] = 0.0,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    stop_on_eof: StopOption = False,
+) -> None:
+    """Show the page of a swarm without training, or being a member. Ctrl-C ends it cleanly.
+
+    It is served on this machine alone, port 8710 or the next free, unless --public or --snapshot
+    is given.
+    """
+    overrides = overrides_of(assignments, peers) | page_overrides(public, snapshot)
+    with ExitStack() as stack:
+        if config is None:
+            from node.run.new_node import prepare
+
+            place = stack.enter_context(TemporaryDirectory(prefix="swarm-watch-"))
+            prepare(Path(place), {"network.start_timeout": PATIENCE_SECONDS})
+            config = Path(place)
+        node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+        from node.monitor.stages import Stages
+
+        stages = stack.enter_context(closing(Stages(quiet=json)))
+        stages.begin("looking at the config and this machine")
+        from node.run.beforehand import check_places
+        from node.run.run_options import RunOptions
+        from node.run.watch import check_peers, run
+
+        check_peers(node.config, node.folder)
+        check_places(node.config, node.folder)
+        run(node.config, node.folder, RunOptions(json=json), stages, seconds)

@@ -1,0 +1,162 @@
+"""Whoever counts a swarm and shows it to everybody: beside a seed, or alone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from node.config.config import Config
+from node.dashboard.place import Place, listen
+from node.dashboard.server import version
+from node.network.membership import Membership
+from node.storage.run_folder import RunFolder
+from node.swarm_page.census_file import read_census, write_census
+from node.swarm_page.documents import Observed, dialled, documents
+from node.swarm_page.files import data, unchanging
+from node.swarm_page.server import PageServer
+from node.swarm_page.snapshot import Snapshot
+from swarm.census.census import Census
+from swarm.census.tally import Tally
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.experience import Experience
+from swarm.journal import Journal
+from swarm.pool import Pool
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+PAGE_SECONDS = 10.0
+SAVE_SECONDS = 60.0
+POOLED, POOLED_SECONDS = 1024, 60.0
+"""Groups wait so long, and no more of them, until they are counted."""
+KEY = "monitor.public"
+
+Kind = Literal["seed", "watch"]
+
+
+class Observer:
+    """Counts, keeps what it counted in the run folder, and shows it as a page.
+
+    Whatever fails in it is logged and counted (``public_page_failures``), and ends nothing else.
+
+    Args:
+        wanted: where the page is served, as for :func:`node.dashboard.place.listen`; False is
+            nowhere.
+
+    Raises:
+        NodeError: it cannot listen there, or not write the snapshot.
+        ConfigError: that is no place.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        kind: Kind,
+        wanted: bool | str,
+        counters: Counters,
+    ) -> None:
+        self._config, self._folder, self._kind = config, folder, kind
+        self._counters, self._clock, self._tally = counters, SystemClock(), Tally()
+        snapshot = config.monitor.snapshot
+        self._snapshot = Snapshot(Path(snapshot)) if snapshot else None
+        self._static = unchanging()
+        self._place: Place | None = listen(wanted, KEY) if wanted else None
+        self._server: PageServer | None = None
+        self._pool: Pool | None = None
+        self._due: dict[str, float] = {}
+        self.shown: dict[str, Any] = {}
+
+    def experience(self, journal: Journal) -> Experience:
+        """What a membership is to work with, so that all that it finds is counted."""
+        self._pool = Pool(journal, POOLED, POOLED_SECONDS, self._clock, self._counters)
+        heard = self._tally.refused
+        return Experience.around(self._pool, journal, self._clock, self._counters, heard)
+
+    @contextmanager
+    def at_work(self, membership: Membership, tell: Callable[[str], None]) -> Iterator[None]:
+        """Show the swarm of a membership as long as the block lasts.
+
+        Args:
+            tell: told where to look.
+
+        Raises:
+            NodeError: what was counted before can be neither read nor set aside.
+        """
+        swarm, now = membership.swarm_id.hex(), self._clock.time()
+        state = read_census(self._folder.census, swarm, now, self._counters)
+        self._membership, self._census = membership, Census(state, self._clock)
+        with ExitStack() as stack:
+            if self._place:
+                self._server = PageServer(self._place, self._counters)
+                stack.callback(self._server.close)
+                tell(f"the swarm's page: {self._place.url}")
+            if self._snapshot:
+                tell(f"the swarm's page as files: {self._snapshot.folder}")
+            stack.callback(self._try, "save", self._save)
+            stack.callback(self._try, "page", self._show)
+            self.look()
+            yield
+
+    def close(self) -> None:
+        """Let go of the place that the page was to be served at, if it never was."""
+        if self._place and not self._server:
+            self._place.socket.close()
+
+    def look(self) -> None:
+        """Count what is new; show and keep it when that is due. Call it every second."""
+        self._try("census", self._count)
+        self._when("page", PAGE_SECONDS, self._show)
+        self._when("save", SAVE_SECONDS, self._save)
+
+    def _when(self, part: str, seconds: float, work: Callable[[], None]) -> None:
+        now = time.monotonic()
+        if now >= self._due.get(part, 0.0):
+            self._due[part] = now + seconds
+            self._try(part, work)
+
+    def _try(self, part: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._counters.add("public_page_failures", part=part)
+            log.exception("the swarm's page: %s failed, the node goes on: %s", part, error)
+
+    def _count(self) -> None:
+        assert self._pool is not None, "a membership works with this observer's experience"
+        arrived, refused = self._pool.arrived(), self._tally.take()
+        self._census.look(self._membership.status(), arrived, refused)
+
+    def _show(self) -> None:
+        page = self._static | data(self._documents())
+        if self._server:
+            self._server.show(page)
+        if self._snapshot:
+            self._snapshot.write(page)
+
+    def _documents(self) -> dict[str, Any]:
+        member, status = self._membership, self._membership.status()
+        own = self._kind == "seed"
+        found = documents(
+            self._census,
+            Observed(
+                version=version(),
+                time=self._clock.time(),
+                every=PAGE_SECONDS,
+                peer_id=status.peer_id,
+                kind=self._kind,
+                join=dialled(status.addresses) if own else self._config.network.peers,
+                manifest=member.manifest,
+                swarm_id=member.swarm_id,
+            ),
+        )
+        self.shown = found["swarm"]
+        return found
+
+    def _save(self) -> None:
+        write_census(self._folder.census, self._census.state)

@@ -1,0 +1,160 @@
+"""What the swarm's page says, as the documents behind it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from protocol.identity import peer_id_of
+from protocol.manifest import Manifest
+from swarm.census.authors import Author, Told
+from swarm.census.buckets import columns, rewards
+from swarm.census.census import Census
+from swarm.census.mean import Mean
+
+LISTED = 500
+"""Authors on the page."""
+DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a page is made of, beside what was counted.
+
+    Attributes:
+        version: of this program.
+        time: of the look, unix seconds.
+        every: seconds between two looks.
+        peer_id: the observer's.
+        kind: "seed" or "watch".
+        join: addresses that others can dial.
+    """
+
+    version: str
+    time: float
+    every: float
+    peer_id: str
+    kind: str
+    join: Sequence[str]
+    manifest: Manifest
+    swarm_id: bytes
+
+
+def documents(census: Census, seen: Observed) -> dict[str, Any]:
+    """The three documents of a page, by name."""
+    buckets = census.state.buckets
+    found = columns(buckets)
+    found["nodes"] = [_round(nodes) for nodes in found["nodes"]]
+    learned = {env: list(map(_round, told)) for env, told in rewards(buckets).items()}
+    return {
+        "swarm": _swarm(census, seen),
+        "history": {**found, "rewards": learned},
+        "authors": _authors(census.state.authors),
+    }
+
+
+def dialled(addresses: Sequence[str]) -> list[str]:
+    """Of an observer's own addresses those that lead to it from elsewhere, if any does."""
+    outside = [address for address in addresses if not _is_loopback(address)]
+    return outside or list(addresses)
+
+
+def _swarm(census: Census, seen: Observed) -> dict[str, Any]:
+    total, manifest, now = census.state.total, seen.manifest, census.now
+    there = [census.state.authors.get(author) for author in census.state.present]
+    told = [author.told if author else Told() for author in there]
+    return {
+        "version": seen.version,
+        "time": seen.time,
+        "since": census.state.since,
+        "every": seen.every,
+        "observer": {"peer_id": seen.peer_id, "kind": seen.kind},
+        "swarm": {
+            "id": seen.swarm_id.hex(),
+            "name": manifest.name,
+            "founder": manifest.founder.hex(),
+            "created": manifest.created,
+            "epoch_seconds": manifest.epoch_seconds,
+            "families": [{"name": e.name, "levels": len(e.levels)} for e in manifest.catalogue],
+        },
+        "join": list(seen.join),
+        "now": {
+            "nodes": now.nodes,
+            "seeds": now.seeds,
+            "estimated": now.estimated,
+            "connected": now.connected,
+            "groups_offered": now.groups_offered,
+            "relayed": now.relayed,
+            "direct": now.direct,
+        },
+        "total": {
+            "authors": total.authors,
+            "offered": total.offered,
+            "checked": total.checked,
+            "verified": total.verified,
+            "refused": total.refused,
+        },
+        "models": _counted("model", [each.model for each in told]),
+        "versions": _counted("version", [each.version for each in told]),
+        "rewards": [
+            {
+                "env": found.env,
+                "level": found.level,
+                "groups": found.groups,
+                "reward": _round(found.reward),
+                "low": _round(found.low),
+                "high": _round(found.high),
+            }
+            for found in census.state.lately.estimates()
+        ],
+    }
+
+
+def _counted(name: str, told: Sequence[str | None]) -> list[dict[str, Any]]:
+    return [{name: value, "nodes": nodes} for value, nodes in Counter(told).most_common()]
+
+
+def _authors(authors: dict[str, Author]) -> dict[str, Any]:
+    order = sorted(authors, key=lambda key: (-authors[key].verified, -authors[key].last, key))
+    return {
+        "authors": [_author(key, authors[key]) for key in order[:LISTED]],
+        "more": max(0, len(order) - LISTED),
+    }
+
+
+def _author(key: str, author: Author) -> dict[str, Any]:
+    return {
+        "author": key,
+        "peer_id": peer_id_of(bytes.fromhex(key)),
+        "name": author.told.name,
+        "line": author.told.line,
+        "model": author.told.model,
+        "version": author.told.version,
+        "first": author.first,
+        "last": author.last,
+        "policy_step": author.policy_step,
+        "seed": not author.offered and not author.policy_step,
+        "link": author.link,
+        "offered": author.offered,
+        "checked": author.checked,
+        "verified": author.verified,
+        "refused": author.refused,
+        "rewards": {env: _mean(mean) for env, mean in sorted(author.rewards.items())},
+        "days": [[d.start, d.offered, d.rewards.groups, _mean(d.rewards)] for d in author.days],
+    }
+
+
+def _mean(mean: Mean) -> float | None:
+    return _round(mean.value)
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)
+
+
+def _is_loopback(address: str) -> bool:
+    _, kind, host, *_ = [*address.split("/"), "", ""]
+    return kind in ("ip4", "ip6") and ip_address(host).is_loopback

@@ -1,0 +1,77 @@
+"""A page that is served to everybody, and who reads it over a real connection."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from node.dashboard.place import listen
+from node.swarm_page.documents import Observed, documents
+from node.swarm_page.files import Page, data, unchanging
+from node.swarm_page.server import PageServer
+from swarm.common.counters import Counters
+from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
+from tests.swarm.network_parts import manifest
+
+PATIENCE = 30.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass
+class Site:
+    """A server at work."""
+
+    server: PageServer
+    counters: Counters
+    port: int
+
+    def get(
+        self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        with closing(connection):
+            connection.request(method, path, headers=dict(headers or {}))
+            found = connection.getresponse()
+            names = {name.lower(): value for name, value in found.getheaders()}
+            return Answer(found.status, names, found.read())
+
+
+@contextmanager
+def shown(page: Page, host: str = "127.0.0.1") -> Iterator[Site]:
+    """A server of a page on a free port."""
+    counters, place = Counters(), listen(f"{host}:0", "monitor.public")
+    server = PageServer(place, counters)
+    server.show(page)
+    with closing(server):
+        yield Site(server, counters, place.port)
+
+
+def seen(watched: Watched) -> Observed:
+    """What a seed knows beside what it counted."""
+    agreed = manifest()
+    return Observed("1.0", watched.clock.time(), 10.0, "12D3me", "seed", ["/ip4/1"], agreed, SWARM)
+
+
+def swarm_of(names: list[str]) -> Watched:
+    """A swarm in which everybody offers two groups, one of which was verified."""
+    watched = Watched()
+    peers = [peer(name, [offer(number)]) for number, name in enumerate(names)]
+    watched.look(*peers, refused={(key(names[-1]), "reward_mismatch"): 1})
+    watched.look(*peers, arrived=[group(name, 1) for name in names])
+    return watched
+
+
+def page_of(names: list[str]) -> Page:
+    """The whole page of that swarm."""
+    watched = swarm_of(names)
+    return unchanging() | data(documents(watched.census, seen(watched)))
