@@ -25,8 +25,11 @@ class Told:
 
 
 def told_by(peer: PeerInfo) -> Told:
-    """What a peer says of itself: nothing, as long as announcements have no place for it."""
-    return Told()
+    """What a peer says of itself; what it leaves empty is not told."""
+    said = peer.profile
+    if said is None:
+        return Told()
+    return Told(said.name or None, said.line or None, said.model or None, said.version or None)
 
 
 @dataclass(slots=True)
