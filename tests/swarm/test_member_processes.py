@@ -14,10 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from protocol.profile import Profile
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.transport import Transport
 from tests.swarm.network_parts import Node, identity, manifest
 from tests.swarm.transport.over import APART_LIBP2P
 
@@ -29,8 +31,19 @@ KINDS = (HivemindTransport, ApartTransport)
 
 
 @contextmanager
-def running(name: str, folder: Path, *peers: str, kind: Kind = HivemindTransport) -> Iterator[Node]:
-    """A member that runs on a thread of its own until the block ends."""
+def running(
+    name: str,
+    folder: Path,
+    *peers: str,
+    kind: Kind = HivemindTransport,
+    profile: Profile | None = None,
+    instead: Callable[[Transport], None] = lambda transport: None,
+) -> Iterator[Node]:
+    """A member that runs on a thread of its own until the block ends.
+
+    Args:
+        instead: serves other things than the member does.
+    """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -43,7 +56,9 @@ def running(name: str, folder: Path, *peers: str, kind: Kind = HivemindTransport
     key.chmod(0o600)
     clock, counters = SystemClock(), Counters()
     transport = kind(key, listen=("/ip4/127.0.0.1/tcp/0",), peers=peers, counters=counters)
-    node = Node(name, transport, clock, counters, manifest(epoch_seconds=2.0))
+    agreed = manifest(epoch_seconds=2.0)
+    node = Node(name, transport, clock, counters, agreed, profile=profile)
+    instead(transport)
     call(transport.start())
     task = asyncio.run_coroutine_threadsafe(node.member.run(), loop)
     try:

@@ -1,0 +1,102 @@
+"""What members over real connections tell each other of themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from protocol import envelope
+from protocol.codec import encode
+from protocol.manifest import sign_manifest, swarm_id
+from protocol.messages import PROFILE_STREAM
+from protocol.profile import Profile, sign_profile
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.transport import HEADER_SECONDS, Limits, Refusal, Transport
+from tests.swarm.network_parts import FOUNDER, Node, identity, manifest
+from tests.swarm.test_member_processes import KINDS, Kind, eventually, running
+from tests.swarm.transport.over import APART_LIBP2P
+
+pytestmark = pytest.mark.processes
+
+ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
+BEN = Profile("ben 安", "", "", "0.1.0", 1.7e9)
+SWARM = swarm_id(sign_manifest(manifest(epoch_seconds=2.0), FOUNDER))
+
+
+def told(node: Node) -> dict[str, Profile | None]:
+    """By peer id what a member was told."""
+    return {peer.peer_id: peer.profile for peer in node.member.status().peers}
+
+
+def answers(answer: Callable[[], Awaitable[bytes]]) -> Callable[[Transport], None]:
+    """Lets a member serve something else in the place of its profile."""
+
+    async def handler(asker: str, request: bytes) -> bytes:
+        return await answer()
+
+    return lambda transport: transport.handle(PROFILE_STREAM, handler, Limits(64, 8, 8))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, APART_LIBP2P])
+def test_members_over_any_transport_tell_each_other_their_names(kind: Kind, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        anna = stack.enter_context(running("anna", tmp_path, kind=kind, profile=ANNA))
+        addresses = anna.transport.addresses()
+        ben = stack.enter_context(running("ben", tmp_path, *addresses, profile=BEN))
+        old = stack.enter_context(running("old", tmp_path, *addresses))
+        a, b, o = (node.identity.peer_id for node in (anna, ben, old))
+        eventually(lambda: told(anna).get(b) == BEN and told(ben).get(a) == ANNA)
+        eventually(lambda: told(old).get(a) == ANNA and o in told(anna))
+        assert told(anna)[o] is None
+        for node in (anna, ben):
+            account = node.accounts.get(old.identity.author)
+            assert (account.strikes, dict(account.refused)) == (0, {})
+            assert not [n for n in node.counters.snapshot() if n.startswith("profiles")]
+
+
+@pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
+def test_the_hostile_have_no_name_and_the_honest_keep_theirs(kind: Kind, tmp_path: Path) -> None:
+    bens = sign_profile(BEN, identity("ben"), SWARM)
+    text = {"name": "\u202eanna\x1b[2J", "line": "", "model": "", "version": "", "made": 1.7e9}
+    eves = envelope.close(envelope.PROFILE, SWARM, identity("eve"), encode(text))
+
+    async def replayed() -> bytes:
+        return bens
+
+    async def acting() -> bytes:
+        return eves
+
+    async def too_long() -> bytes:
+        return bytes(100_000)
+
+    over, waiting = threading.Event(), []
+
+    async def never() -> bytes:
+        if over.is_set():
+            raise Refusal("busy")
+        waiting.append(over)
+        await asyncio.sleep(HEADER_SECONDS + 1.0)
+        waiting.pop()
+        return b""
+
+    hostile = {"mallory": replayed, "eve": acting, "flo": too_long, "sam": never}
+    with ExitStack() as stack:
+        anna = stack.enter_context(running("anna", tmp_path, kind=kind))
+        addresses = anna.transport.addresses()
+        for name, answer in hostile.items():
+            stack.enter_context(running(name, tmp_path, *addresses, instead=answers(answer)))
+        ben = stack.enter_context(running("ben", tmp_path, *addresses, profile=BEN))
+        reasons = ("other_author", "bad_schema", "response_too_large", "deadline")
+        for reason in reasons:
+            eventually(lambda r=reason: anna.count(f"profiles_refused{{reason={r}}}"), 60.0)
+        eventually(lambda: told(anna).get(ben.identity.peer_id) == BEN)
+        nameless = [told(anna).get(identity(name).peer_id) for name in hostile]
+        assert nameless == [None] * len(hostile)
+        over.set()
+        eventually(lambda: not waiting)
+        assert anna.member.failure is None
