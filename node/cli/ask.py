@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,11 +19,7 @@ from node.cli.common import (
     print_json,
 )
 from node.cli.named_model import loading, model_of
-from node.errors import UsageError
 from node.monitor.printable import say, say_on
-
-LOOKED_AT = 4096
-"""Instances of a swarm's families among which a typed question is looked for: seconds."""
 
 
 def command(
@@ -65,6 +59,7 @@ def command(
     check_choice(step, best)
     node = open_node(config, overrides_of(assignments))
     with loading():
+        from node.evaluation.asking import question_of
         from node.evaluation.model_eval import pinned_manifest, verifier_of
 
     manifest = pinned_manifest(node.folder)
@@ -72,7 +67,7 @@ def command(
     if base:
         models.append(model_of(node, model=node.config.policy.model))
     with verifier_of(node.config, manifest) as (verifier, levels):
-        asked = _question(verifier, manifest, levels, question, family)
+        asked = question_of(verifier, manifest, levels, question, family)
         if not json:
             _show_question(asked)
         answers = [_answer(node, verifier, asked, model, temperature, json) for model in models]
@@ -80,24 +75,6 @@ def command(
         task = asked.task
         about = {"family": task and task.env, "level": task and task.level}
         print_json({"prompt": asked.prompt, **about, "answers": answers})
-
-
-def _question(
-    verifier: Any, manifest: Any, levels: Any, question: str | None, family: str | None
-) -> Any:
-    from node.evaluation.question import drawn, recognised
-
-    if family is not None:
-        served = dict.fromkeys(env for env, _ in levels)
-        levels = [pair for pair in levels if pair[0] == family]
-        if not levels:
-            raise UsageError("--family", family, f"This swarm has: {', '.join(served)}.")
-    rng = random.Random()
-    if question is None:
-        return drawn(verifier, levels, rng)
-    if not question.strip():
-        raise UsageError("QUESTION", question, "Type one, or leave it out to have one drawn.")
-    return recognised(verifier, manifest.catalogue, levels, question, rng, LOOKED_AT)
 
 
 def _show_question(asked: Any) -> None:
@@ -115,46 +92,23 @@ def _answer(
     quiet: bool,
 ) -> dict[str, Any]:
     """Have one model write, and score what it wrote."""
+    from node.evaluation.asking import opinion, pieces
+
     policy, name = model
+    most = node.config.engine.max_new_tokens
     if not quiet:
         say(f"{Path(name).name}:")
         say_on("  ")
     text = ""
-    for piece in _pieces(node, policy, asked.prompt, temperature):
+    for piece in pieces(policy, asked.prompt, most, temperature):
         text += piece
         if not quiet:
             say_on(piece.replace("\n", "\n  "))
-    reward, why = _opinion(verifier, asked.task, text)
+    reward, why = opinion(verifier, asked.task, text)
     if not quiet:
         say_on("\n" if text else "(nothing)\n")
         say(f"  no reward: {why}" if reward is None else f"  reward {reward:.2f}")
     return {"model": name, "text": text, "reward": reward, "unscored": why}
-
-
-def _opinion(verifier: Any, task: Any, text: str) -> tuple[float | None, str | None]:
-    """The reward of an answer, or why there is none."""
-    from swarm.judge import JudgeRefused
-
-    if task is None:
-        return None, "no family of this swarm is known to ask this"
-    try:
-        return verifier.judge(task, [text]).rewards[0], None
-    except JudgeRefused as refused:
-        return None, str(refused)
-
-
-def _pieces(node: Node, policy: Any, prompt: str, temperature: float | None) -> Iterator[str]:
-    from node.policy.streaming import stream
-
-    ids = policy.encode_prompt(prompt)
-    if len(ids) >= policy.context_length:
-        raise UsageError(
-            "QUESTION",
-            f"{len(ids)} tokens, context {policy.context_length}",
-            "Ask a shorter one.",
-        )
-    most = node.config.engine.max_new_tokens
-    return stream(policy, ids, max_new_tokens=most, temperature=temperature)
 
 
 def _indented(text: str) -> str:

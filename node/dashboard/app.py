@@ -16,6 +16,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from node.dashboard.asking import Asking, CannotAskError
 from node.dashboard.feed import Feed
 from node.dashboard.groups import MOST, Wanted
 from node.dashboard.log_lines import MOST_LINES
@@ -30,7 +31,10 @@ log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
 POINTS, MOST_POINTS = 1000, 4000
+LINES = "application/x-ndjson"
 LARGEST = 2**53
+MOST_QUESTION = 1000
+"""Characters."""
 AT_ONCE = 2
 """Answers that are made beside each other: the rest of the machine is the node's."""
 
@@ -41,11 +45,13 @@ class Routes:
     Args:
         run: what is shown.
         feed: of its events.
+        asking: answers questions to the policy; None where nobody may ask.
     """
 
-    def __init__(self, run: RunView, feed: Feed) -> None:
+    def __init__(self, run: RunView, feed: Feed, asking: Asking | None) -> None:
         self._run = run
         self._feed = feed
+        self._asking = asking
         self._limit = CapacityLimiter(AT_ONCE)
 
     def all(self) -> list[BaseRoute]:
@@ -65,6 +71,7 @@ class Routes:
             Route("/", self._page),
             *(Route(f"/api/v1/{name}", self._json(view)) for name, view in views.items()),
             Route("/api/v1/events", self._events),
+            *([Route("/api/v1/ask", self._ask)] if self._asking else []),
             Route("/metrics", self._metrics),
             *([Mount("/static", StaticFiles(directory=STATIC))] if STATIC.is_dir() else []),
         ]
@@ -100,6 +107,23 @@ class Routes:
             return Response(media_type="text/event-stream")
         return StreamingResponse(self._feed.listen(known), media_type="text/event-stream")
 
+    async def _ask(self, request: Request) -> Response:
+        assert self._asking
+        query = request.query_params
+        try:
+            self._asking.check_own_page(request.headers)
+            question = text(query, "question", MOST_QUESTION) if "question" in query else None
+            if question is not None and not question.strip():
+                raise QueryError("question: write one, or leave it out to have one drawn")
+            wanted = question, text(query, "family") or None, text(query, "base") == "1"
+            if request.method == "HEAD":
+                return Response(media_type=LINES)
+            return StreamingResponse(await self._asking.begin(*wanted), media_type=LINES)
+        except QueryError as error:
+            return failure(str(error), 400)
+        except CannotAskError as error:
+            return failure(str(error), error.status)
+
     async def _metrics(self, request: Request) -> Response:
         body, kind = await to_thread.run_sync(
             lambda: exposition(self._run.record()), limiter=self._limit
@@ -107,13 +131,13 @@ class Routes:
         return Response(body, headers={"content-type": kind})
 
 
-def application(run: RunView, feed: Feed) -> Starlette:
+def application(run: RunView, feed: Feed, asking: Asking | None = None) -> Starlette:
     """The dashboard without its guard."""
     # what a system says of these is not always true
     mimetypes.add_type("text/javascript", ".js")
     mimetypes.add_type("text/css", ".css")
     handlers: dict[Any, Any] = {HTTPException: _missing, Exception: _failed}
-    return Starlette(routes=Routes(run, feed).all(), exception_handlers=handlers)
+    return Starlette(routes=Routes(run, feed, asking).all(), exception_handlers=handlers)
 
 
 def _window(request: Request) -> tuple[int, int]:
@@ -138,6 +162,7 @@ def _wanted(request: Request) -> Wanted:
         author=text(query, "author"),
         text=text(query, "text"),
         taught=None if not taught else taught == "1",
+        round=number(query, "round", 0, 1, LARGEST) or None,
     )
 
 

@@ -13,7 +13,7 @@ from node.dashboard.growing_lines import GrowingLines
 
 MOST = 100
 """Groups in an answer."""
-NAMES = {"id", "origin", "env", "author", "prompt", "in_update", "reason", "completions"}
+NAMES = {"id", "round", "origin", "env", "author", "prompt", "in_update", "reason", "completions"}
 """Without which a line is no group."""
 BYTES = 2 << 20
 """Of the lines that an answer is made of, after the first."""
@@ -28,6 +28,7 @@ class Wanted:
         author: how the public key begins, in hex.
         text: that stands in the question or in an answer, in any case.
         taught: whether an update learned from it.
+        round: after which it was shown.
     """
 
     limit: int = 20
@@ -37,6 +38,7 @@ class Wanted:
     author: str = ""
     text: str = ""
     taught: bool | None = None
+    round: int | None = None
 
     def takes(self, group: dict[str, Any]) -> bool:
         """Whether a group is one of them."""
@@ -47,6 +49,7 @@ class Wanted:
             and self.env in ("", group["env"])
             and (group["author"] or "").startswith(self.author.lower())
             and self.taught in (None, taught)
+            and self.round in (None, group["round"])
             and self._reads(group)
         )
 

@@ -57,15 +57,15 @@ def number(query: QueryParams, name: str, default: int, least: int, most: int) -
     return max(least, min(most, int(text)))
 
 
-def text(query: QueryParams, name: str) -> str:
+def text(query: QueryParams, name: str, most: int = TEXT) -> str:
     """A text of a query; empty where there is none.
 
     Raises:
         QueryError: it is too long.
     """
     found = query.get(name, "")
-    if len(found) > TEXT:
-        raise QueryError(f"{name}: write at most {TEXT} characters")
+    if len(found) > most:
+        raise QueryError(f"{name}: write at most {most} characters")
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from node.config.config import Config
 from node.dashboard.app import application
+from node.dashboard.asking import Asking
 from node.dashboard.entry import Entry
 from node.dashboard.feed import Feed
 from node.dashboard.guard import Guard
@@ -52,18 +53,22 @@ class Dashboard:
         self._tell = tell
         run = RunView(folder, config, version())
         self._feed = Feed(run.look, run.begin)
-        hosts = Hosts(self._place.host, private=self._place.private)
-        entry = None if self._place.private else Entry(self._tell_token)
+        private = self._place.private
+        self._asking = Asking(folder, config, counters, private=private)
+        hosts = Hosts(self._place.host, private=private)
+        entry = None if private else Entry(self._tell_token)
         if entry is None:
             tell(self.url)
-        app = Guard(application(run, self._feed), hosts, entry)
-        self._serving = Serving(
-            app, self._place, "dashboard", self._failed, farewell=self._feed.close
-        )
+        app = Guard(application(run, self._feed, self._asking), hosts, entry)
+        self._serving = Serving(app, self._place, "dashboard", self._failed, farewell=self._leave)
 
     def close(self) -> None:
         """Tell who listens that it is over, and stop; harmless when called twice."""
         self._serving.close()
+
+    async def _leave(self) -> None:
+        self._feed.close()
+        await self._asking.close()
 
     def _tell_token(self, token: str) -> None:
         self.url = f"{self._place.url}?token={token}"

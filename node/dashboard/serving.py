@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import uvicorn
@@ -28,7 +28,7 @@ class Serving:
         place: where it listens; closed with it.
         name: of the thread.
         failed: told what fails in it, once; it ends nothing else.
-        farewell: called on its loop before connections are closed.
+        farewell: awaited on its loop before connections are closed.
         connection: what each of them is.
     """
 
@@ -39,7 +39,7 @@ class Serving:
         name: str,
         failed: Callable[[BaseException], None],
         *,
-        farewell: Callable[[], None] = lambda: None,
+        farewell: Callable[[], Awaitable[None]] | None = None,
         connection: type[Connection] = Connection,
     ) -> None:
         self._place = place
@@ -92,7 +92,8 @@ class Serving:
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait({serving, over}, return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
-        self._farewell()
+        if self._farewell:
+            await self._farewell()
         self._server.should_exit = True
         await asyncio.sleep(FAREWELL_SECONDS)
         for connection in list(self._server.server_state.connections):

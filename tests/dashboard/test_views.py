@@ -18,6 +18,7 @@ SHOWS = {
     "lineage": "return document.querySelectorAll('tbody tr').length === 3",
     "swarm": "return document.querySelectorAll('.map g').length === 4",
     "health": "return document.querySelectorAll('.log, .finding').length > 7",
+    "ask": "return document.querySelectorAll('.asking option').length === 2",
 }
 """What each shows once it has everything."""
 PRESS = """
@@ -144,6 +145,19 @@ def test_an_author_leads_to_the_groups_that_it_gave(browser: Browser, site: Site
     browser.run("document.querySelector(`.update a[href$='${arguments[0]}']`).click()", AUTHORS[0])
     browser.until("return document.querySelectorAll('.row').length === 2")
     assert site.json(f"/api/v1/groups?author={AUTHORS[0]}")["more"] is False
+
+
+def test_an_update_leads_to_the_groups_of_its_round(browser: Browser, site: Site) -> None:
+    look(browser, site, "lineage")
+    field = "document.querySelector('.filters input[type=number]')"
+    browser.run(f"{field}.value = 1; {field}.dispatchEvent(new Event('change'))")
+    browser.until("return document.querySelector('.update a[href$=\"round=1\"]') !== null")
+    browser.run("document.querySelector('.update a[href$=\"round=1\"]').click()")
+    browser.until(SHOWS["rollouts"])
+    assert browser.run("return document.querySelector('input[type=number]').value") == "1"
+    look(browser, site, "lineage")
+    browser.until("return document.querySelector('.update li') !== null")
+    assert browser.run("return document.querySelector('.update a[href*=round]')") is None
 
 
 def test_a_folder_without_rounds_says_what_to_do(browser: Browser, tmp_path: Path) -> None:

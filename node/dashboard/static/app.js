@@ -1,6 +1,7 @@
-// The page: a header that is always true, five views, and what is said when the node is gone.
+// The page: a header that is always true, six views, and what is said when the node is gone.
 
 import { html, render, useEffect, useState } from './vendor/htm-preact.js';
+import { Ask } from './ask.js';
 import { ago, lapse, moment, number, plain, share, shortId } from './format.js';
 import { Health } from './health.js';
 import { Learning } from './learning.js';
@@ -17,6 +18,7 @@ const VIEWS = {
   lineage: ['Lineage', Lineage],
   swarm: ['Swarm', Swarm],
   health: ['Health', Health],
+  ask: ['Ask', Ask],
 };
 const SPARK_ROUNDS = 60;
 const STATES = {
@@ -105,7 +107,7 @@ function App() {
   }, [name, status?.swarm_name]);
   return html`<${Header} /><${Tabs} view=${view} />
     <main id="main" tabindex="-1"><${Banner} /><h2 class="unseen">${name}</h2><${View} /></main>
-    <footer>swarm-node ${plain(status?.version ?? '')} · read-only · <a href="api/v1/status">JSON</a> · <a href="metrics">Prometheus</a></footer>`;
+    <footer>swarm-node ${plain(status?.version ?? '')} · changes nothing · <a href="api/v1/status">JSON</a> · <a href="metrics">Prometheus</a></footer>`;
 }
 
 render(html`<${App} />`, document.getElementById('app'));

@@ -34,6 +34,7 @@ function Update({ round }) {
   const { round: latest } = useStore();
   const points = Math.min(4000, Math.max(2, latest - round + 1));
   const { data, error } = useAnswer(`updates?since=${round - 1}&points=${points}`, 60000);
+  const { data: kept } = useAnswer(`groups?limit=1&round=${round}`, 60000);
   if (error) return html`<${Problem} error=${error} />`;
   if (!data?.rounds.length) return null;
   const parts = composed(data).filter(({ values }) => values[0]);
@@ -43,7 +44,8 @@ function Update({ round }) {
     <ul>${parts.map(({ label, author, values }) => html`<li key=${label}>
       <${Author} hex=${author} own=${label} /> <b>${count(values[0])}</b> of ${count(all)}
       <${Bar} value=${values[0]} most=${all} />
-      ${author ? html`<a href=${`#/rollouts?author=${author}`}>its groups</a>` : null}</li>`)}</ul></section>`;
+      ${author ? html`<a href=${`#/rollouts?author=${author}`}>its groups</a>` : null}</li>`)}</ul>
+    ${kept?.groups.length ? html`<p><a href=${`#/rollouts?round=${round}`}>groups of this round, as far as they are kept</a></p>` : null}</section>`;
 }
 
 const REACH = 1.1;

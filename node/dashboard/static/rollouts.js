@@ -10,7 +10,7 @@ const TYPING_MS = 300;
 const ORIGINS = [['', 'all'], ['own', 'own'], ['external', 'external'], ['refused', 'refused']];
 const TAUGHT = [['', 'all'], ['1', 'taught'], ['0', 'taught nothing']];
 const FINISHES = { stop: 'ended by itself', length: 'cut by the length cap' };
-const NOTHING = { origin: '', env: '', author: '', text: '', taught: '' };
+const NOTHING = { origin: '', env: '', author: '', text: '', taught: '', round: '' };
 
 function query(filter, before) {
   const asked = new URLSearchParams({ limit: PAGE });
@@ -171,6 +171,7 @@ function Filters({ filter, change, groups }) {
     <${Pick} label="family" value=${filter.env} told=${set('env')} of=${families} />
     <${Pick} label="author" value=${filter.author} told=${set('author')} of=${authors} />
     <${Typed} label="text" value=${filter.text} told=${set('text')} />
+    <${Typed} label="round" value=${filter.round} told=${set('round')} type="number" />
     <button type="button" onClick=${() => change(NOTHING)}>clear</button>
   </form>`;
 }

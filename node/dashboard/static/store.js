@@ -16,6 +16,20 @@ export async function ask(path, signal) {
   return told;
 }
 
+// Every line of JSON of an answer that is told as it comes.
+export async function streamed(path, signal, heard) {
+  const answer = await fetch(BASE + path, { signal, cache: 'no-store', headers: { 'x-asked-by': 'page' } });
+  if (!answer.ok) throw new Error((await answer.json()).error);
+  let rest = '';
+  for (let reader = answer.body.pipeThrough(new TextDecoderStream()).getReader(); ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split('\n');
+    rest = lines.pop();
+    for (const line of lines) heard(JSON.parse(line));
+  }
+}
+
 // Follows the events for as long as the page is open, through every restart of the server.
 function follow(heard, opened, lost) {
   let source = null;

@@ -32,4 +32,5 @@ Object.assign(WORDS, {
   link: 'Whether the peer is connected directly or through another peer that relays.',
   step: 'Optimizer steps the peer says its policy has taken.',
   map: 'A line is the thicker the more groups were admitted from that peer, solid where the connection is direct, dashed where it is relayed or gone. What peers take from each other is not known here.',
+  ask: 'The latest checkpoint answers, in a process of its own that steps back behind the node; loading it takes some seconds. The reward is the verifier’s, where the question is one of this swarm’s.',
 });

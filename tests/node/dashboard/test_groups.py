@@ -31,6 +31,7 @@ def run_folder(tmp_path: Path) -> RunFolder:
                 author=BOB,
                 in_update=False,
                 reason="It was met before.",
+                round=12,
                 completions=(ShownCompletion(HOSTILE, None, None, False),),
             ),
         ],
@@ -53,6 +54,8 @@ def run_folder(tmp_path: Path) -> RunFolder:
         ("taught=1", [3, 1]),
         ("taught=0&origin=own", [2]),
         ("text=nowhere", []),
+        ("round=12", [4]),
+        ("round=13", []),
     ],
 )
 def test_groups_are_found_the_newest_first(tmp_path: Path, query: str, found: list[int]) -> None:

@@ -1,0 +1,191 @@
+"""Questions to the policy from the page: each in a process of its own, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process, create_subprocess_exec
+from collections import deque
+from collections.abc import AsyncIterator
+
+from starlette.datastructures import Headers
+
+from node.config.config import Config
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
+from swarm.common.counters import Counters
+from swarm.common.processes import import_path, in_words
+
+log = logging.getLogger(__name__)
+
+MODULE = "node.evaluation.ask_process"
+SECONDS = 180.0
+"""For a whole answer, the loading of the model included."""
+MOST_BEGUN = 10
+BEGUN_SECONDS = 60.0
+"""Within which so many are begun."""
+MOST_BYTES = 1 << 20
+"""Of an answer."""
+MOST_LINE = 256 << 10
+ASKED_BY = "x-asked-by", "page"
+"""A header that pages of other sites cannot send without asking whether they may."""
+LAST = ("end", "error")
+
+
+class CannotAskError(Exception):
+    """Nothing is asked now; the message says why, and ``status`` is HTTP's."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Asking:
+    """Starts the process that answers, and ends it when nobody wants the answer any more.
+
+    It changes nothing in the run folder. What fails is counted (``dashboard_ask_failures``).
+
+    Args:
+        private: whether only this machine is served; else whoever asks came in by a token.
+    """
+
+    def __init__(
+        self, folder: RunFolder, config: Config, counters: Counters, *, private: bool
+    ) -> None:
+        self._folder = folder
+        self._config = config
+        self._counters = counters
+        self._private = private
+        self._begun: deque[float] = deque(maxlen=MOST_BEGUN)
+        self._starting = False
+        self._work: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def check_own_page(self, headers: Headers) -> None:
+        """That this server's own page asks, and nothing that leads here from elsewhere.
+
+        Browsers say on loopback from which site a request comes, and may not say it on other
+        addresses, where the cookie is for this site alone.
+
+        Raises:
+            CannotAskError: it does not.
+        """
+        name, value = ASKED_BY
+        site = headers.get("sec-fetch-site", "" if self._private else "same-origin")
+        if site != "same-origin" or headers.get(name) != value:
+            words = "only this node's own page may ask: open it, and type the question there"
+            raise CannotAskError(403, words)
+
+    async def begin(
+        self, question: str | None, family: str | None, base: bool
+    ) -> AsyncIterator[bytes]:
+        """The answer as lines of JSON; the process ends with the iterator.
+
+        Raises:
+            CannotAskError: another is being answered, there were too many, or there is no model.
+        """
+        self._check_room()
+        asked = {
+            "folder": str(self._folder.root.absolute()),
+            "config": self._config.model_dump(mode="json"),
+            "question": question,
+            "family": family,
+            "base": base,
+        }
+        self._begun.append(time.monotonic())
+        self._starting = True
+        try:
+            process = await create_subprocess_exec(
+                *(sys.executable, "-P", "-m", MODULE),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                limit=MOST_LINE,
+                env={**os.environ, "PYTHONPATH": import_path()},
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._failed(str(error))
+            raise CannotAskError(503, f"no process can be started here: {error}") from error
+        finally:
+            self._starting = False
+        told: asyncio.Queue[bytes | None] = asyncio.Queue()
+        line = json.dumps(asked).encode() + b"\n"
+        self._work = work = asyncio.create_task(self._follow(process, line, told))
+        if self._closed:
+            work.cancel()
+        return _lines(work, told)
+
+    async def close(self) -> None:
+        """End what is being answered; called on the loop that it is answered on."""
+        self._closed = True
+        if self._work:
+            self._work.cancel()
+            await asyncio.wait({self._work})
+
+    def _check_room(self) -> None:
+        if self._closed:
+            raise CannotAskError(503, "this node is stopping")
+        if not (self._folder.manifest.exists() and Checkpoints(self._folder.checkpoints).steps()):
+            words = (
+                "there is no checkpoint of the policy yet: the node writes the first once "
+                f"{self._config.schedule.checkpoint_every} rounds are done, or when it stops"
+            )
+            raise CannotAskError(409, words)
+        if self._starting or (self._work and not self._work.done()):
+            words = "another question is being answered: one at a time, or the node would wait"
+            raise CannotAskError(409, words)
+        if len(self._begun) == MOST_BEGUN and time.monotonic() - self._begun[0] < BEGUN_SECONDS:
+            raise CannotAskError(429, "too many questions: ask again in a minute")
+
+    async def _follow(
+        self, process: Process, asked: bytes, told: asyncio.Queue[bytes | None]
+    ) -> None:
+        """Hand on what the process says until it has said all, or for as long as it may."""
+        assert process.stdin and process.stdout
+        size, last = 0, None
+        try:
+            async with asyncio.timeout(SECONDS):
+                process.stdin.write(asked)
+                while line := await process.stdout.readline():
+                    size += len(line)
+                    if size > MOST_BYTES:
+                        raise ValueError(f"more than {MOST_BYTES} bytes")
+                    told.put_nowait(line)
+                    last = json.loads(line)["event"]
+                status = await process.wait()
+                if last not in LAST:
+                    raise ValueError(f"it ended in the middle of it: {in_words(status)}")
+        except (ValueError, KeyError) as error:
+            self._failed(str(error))
+            told.put_nowait(_error(f"the process that answers failed: {error}"))
+        except TimeoutError:
+            words = f"not done after {SECONDS:g} seconds: swarm-node ask, in a terminal, has longer"
+            told.put_nowait(_error(words))
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+            told.put_nowait(None)
+
+    def _failed(self, why: str) -> None:
+        self._counters.add("dashboard_ask_failures")
+        log.warning("a question from the dashboard was not answered: %s", why)
+
+
+async def _lines(
+    work: asyncio.Task[None], told: asyncio.Queue[bytes | None]
+) -> AsyncIterator[bytes]:
+    try:
+        while (line := await told.get()) is not None:
+            yield line
+    finally:
+        work.cancel()
+
+
+def _error(words: str) -> bytes:
+    return json.dumps({"event": "error", "error": words}).encode() + b"\n"

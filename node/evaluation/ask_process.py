@@ -1,0 +1,136 @@
+"""``python -m node.evaluation.ask_process``: answers one question beside a node that works.
+
+It reads one line of JSON from its standard input (``folder``, ``config``, ``question`` or null,
+``family`` or null, ``base``), writes what happens as lines of JSON, and ends as soon as that input
+ends. It changes nothing in the run folder, asks no other machine, and steps back behind the node: a
+low priority, one thread, no accelerator, half of the memory that is free, and the first to go where
+there is none left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from node.errors import NodeError
+
+NICE = 19
+PART_OF_MEMORY = 0.5
+"""Of what is free, above which it gets none."""
+_FIRST_TO_GO = "1000"
+
+Event = dict[str, Any]
+
+
+def main() -> None:
+    """Answer, and end well whatever comes of it: an ``error`` is an answer too."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print is no event
+
+    def tell(event: Event) -> None:
+        out.write(json.dumps(event) + "\n")
+        out.flush()
+
+    asked = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_who_asked, daemon=True).start()
+    _step_back()
+    try:
+        for event in _answers(asked):
+            tell(event)
+    except NodeError as error:
+        tell({"event": "error", "error": str(error)})
+    except Exception as error:  # noqa: BLE001 - whatever it is, who asked has to hear of it
+        words = f"{type(error).__name__}: {error}"
+        tell({"event": "error", "error": " ".join(words.split())[:400]})
+
+
+def _end_with_who_asked() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+def _step_back() -> None:
+    """Leave the machine to the node."""
+    os.environ.update(HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    if os.name == "posix":
+        os.nice(NICE)
+    if sys.platform == "linux":
+        import resource
+
+        most = int(psutil.virtual_memory().available * PART_OF_MEMORY)
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        within = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (within, hard))
+        with suppress(OSError):  # a container may forbid it, and the limit above holds anyway
+            Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+
+
+def _answers(asked: Event) -> Iterator[Event]:
+    yield _stage("loading torch and transformers")
+    import torch
+
+    from node.config.config import Config
+    from node.evaluation.asking import question_of
+    from node.evaluation.model_eval import pinned_manifest, verifier_of
+    from node.storage.run_folder import RunFolder
+
+    torch.set_num_threads(1)
+    config, folder = Config.model_validate(asked["config"]), RunFolder(Path(asked["folder"]))
+    manifest = pinned_manifest(folder)
+    yield _stage("looking for the question among those of the swarm")
+    with verifier_of(config, manifest) as (verifier, levels):
+        question = question_of(verifier, manifest, levels, asked["question"], asked["family"])
+        task = question.task
+        about = {"family": task and task.env, "level": task and task.level}
+        yield {"event": "question", "prompt": question.prompt, **about}
+        most = config.engine.max_new_tokens
+        for base in (False, True)[: 1 + bool(asked["base"])]:
+            yield _stage("loading the untrained model" if base else "loading the trained policy")
+            # one model at a time: two need twice the memory
+            yield from _answer(*_model(config, folder, base), base, verifier, question, most)
+    yield {"event": "end"}
+
+
+def _model(config: Any, folder: Any, base: bool) -> tuple[Any, str]:
+    from node.config.learning import PolicySection
+    from node.policy.checkpoint_policy import checkpoint_policy, chosen
+    from node.policy.policy import Policy
+
+    wanted = config.policy.model_copy(update={"device": "cpu"})
+    if base:
+        named = PolicySection(model=wanted.model, dtype=wanted.dtype, device="cpu")
+        return Policy.load(named), wanted.model
+    with chosen(folder) as loaded:
+        return checkpoint_policy(wanted, loaded), loaded.path.name
+
+
+def _answer(
+    policy: Any, name: str, base: bool, verifier: Any, question: Any, most: int
+) -> Iterator[Event]:
+    from node.evaluation.asking import opinion, pieces
+
+    yield {"event": "model", "name": name, "base": base}
+    text = ""
+    for piece in pieces(policy, question.prompt, most):
+        text += piece
+        if piece:
+            yield {"event": "text", "text": piece}
+    reward, why = opinion(verifier, question.task, text)
+    yield {"event": "opinion", "reward": reward, "unscored": why}
+
+
+def _stage(what: str) -> Event:
+    return {"event": "stage", "what": what}
+
+
+if __name__ == "__main__":
+    main()

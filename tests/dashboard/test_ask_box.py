@@ -1,0 +1,129 @@
+"""The owner asks the policy in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.dashboard.chromium import Browser
+from tests.dashboard.hostile_texts import TEXTS
+from tests.node.dashboard.asked import trained
+from tests.node.dashboard.browser import Site, served, write_rounds
+
+pytestmark = [pytest.mark.browser, pytest.mark.processes]
+
+TYPE = "document.querySelector('textarea').value = arguments[0]"
+PICK = "document.querySelector('.asking select').value = arguments[0]"
+BOTH = "document.querySelector('.asking [name=base]').checked = true"
+ASK = "document.querySelector('.asking > button').click()"
+DONE = "return document.querySelectorAll('.verdict').length === arguments[0]"
+SEEN = """
+window.seen = new Set();
+new MutationObserver(() => {
+  for (const each of document.querySelectorAll('.completion pre')) seen.add(each.textContent);
+}).observe(document.querySelector('main'), { subtree: true, childList: true, characterData: true });
+"""
+
+
+@pytest.fixture
+def asking(tmp_path: Path, browser: Browser) -> Iterator[Site]:
+    """The box of a node with a checkpoint, opened."""
+    folder = trained(tmp_path / "run")
+    write_rounds(folder, [1, 2], levels={"gcd/1": 0.5, "chain_sum/1": 0.5})
+    folder.write_status({"state": "stopped", "time": 1.79e9, "pid": 1, "peers": []})
+    with served(tmp_path / "run", **{"policy.model": "tiny"}) as site:
+        browser.open(site.told[-1], "ask")
+        browser.until("return document.querySelectorAll('.asking option').length === 3")
+        yield site
+
+
+def harmless(browser: Browser, site: Site) -> None:
+    assert browser.run("return window.executed ?? null") is None
+    assert browser.wrong("foreign") == []
+    assert browser.wrong("overflow") == []
+    assert browser.errors() == []
+    assert browser.hosts() == {f"127.0.0.1:{site.port}"}
+
+
+def test_a_question_is_drawn_and_both_models_answer_as_they_write(
+    browser: Browser, asking: Site
+) -> None:
+    browser.run(SEEN)
+    browser.run(PICK, "gcd")
+    browser.run(BOTH)
+    browser.run(ASK)
+    browser.until(DONE, 2)
+    text = browser.text()
+    assert "Question of gcd, level" in text and "step-00000010" in text and "untrained" in text
+    rewards = browser.run(
+        "return [...document.querySelectorAll('.verdict')].map((each) => Number(each.innerText))"
+    )
+    assert all(0 <= each <= 1 for each in rewards)
+    assert browser.run("return seen.size") > 2, "it was seen while it was written"
+    harmless(browser, asking)
+
+
+def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser: Browser, asking: Site) -> None:
+    hostile = " ".join(TEXTS[:3])
+    browser.run(TYPE, hostile)
+    browser.run(ASK)
+    browser.until(DONE, 1)
+    assert browser.run("return document.querySelector('.group > pre').textContent") == hostile
+    assert "No reward: no family of this swarm is known to ask this." in browser.text()
+    harmless(browser, asking)
+
+
+def test_hostile_answers_are_text_in_their_place(browser: Browser, asking: Site) -> None:
+    """As a policy might write them that mallory has poisoned."""
+    lines = """
+    const told = arguments[0].flatMap((text) => [
+      { event: 'model', name: text, base: false }, { event: 'text', text },
+      { event: 'opinion', reward: null, unscored: text }]);
+    const all = [{ event: 'question', prompt: arguments[0][0], family: arguments[0][1], level: 1 },
+      { event: arguments[0][0] }, { event: '__proto__' }, ...told,
+      { event: 'error', error: arguments[0][2] }].map((each) => JSON.stringify(each) + '\\n');
+    const real = window.fetch;
+    window.fetch = (path, ...more) => String(path).includes('/ask?')
+      ? Promise.resolve(new Response(all.join(''))) : real(path, ...more);
+    """
+    browser.run(lines, [text.encode(errors="replace").decode() for text in TEXTS])
+    browser.run(ASK)
+    browser.until(DONE, len(TEXTS))
+    for turn in (browser.desktop, browser.phone):
+        turn()
+        harmless(browser, asking)
+
+
+def test_an_answer_is_stopped_and_ends_when_the_page_is_left(
+    browser: Browser, asking: Site
+) -> None:
+    for leave in (
+        "document.querySelector('.asking > button').click()",
+        "location.hash = '#/swarm'",
+    ):
+        browser.run(ASK)
+        browser.until("return document.querySelector('.newer').innerText.includes('loading')")
+        at_work = answering()
+        assert at_work
+        browser.run(leave)
+        assert not psutil.wait_procs(at_work, timeout=30)[1]
+        browser.until("return [...document.querySelectorAll('.asking > button, h3')].length > 0")
+    assert browser.errors() == []
+
+
+def answering() -> list[psutil.Process]:
+    return [
+        each
+        for each in psutil.Process().children()
+        if "node.evaluation.ask_process" in each.cmdline()
+    ]
+
+
+def test_before_the_first_checkpoint_the_page_says_so(browser: Browser, asking: Site) -> None:
+    asking.folder.checkpoints.rename(asking.folder.root / "elsewhere")
+    browser.run(ASK)
+    said = browser.until("return document.querySelector('.problem')?.innerText")
+    assert "no checkpoint of the policy yet" in said

@@ -1,0 +1,60 @@
+"""A run folder whose policy can be asked, and the page that asks it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from node.dashboard.asking import ASKED_BY
+from node.network.founding import found_swarm
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+from tests.node.dashboard.browser import Site
+from tests.support import saved_policy
+
+OWN_PAGE = {"Sec-Fetch-Site": "same-origin", ASKED_BY[0]: ASKED_BY[1]}
+LONG = 120.0
+FOUNDER = Identity.from_seed(b"\x07" * 32)
+
+
+def trained(root: Path) -> RunFolder:
+    """A node of the tiny tasks with one checkpoint."""
+    folder = RunFolder(root).create()
+    folder.manifest.write_bytes(found_swarm(FOUNDER, name="sums"))
+    Checkpoints(folder.checkpoints, keep=3).save(10, saved_policy, {"round": 10, "policy_step": 7})
+    return folder
+
+
+class Asked:
+    """One question that is being answered."""
+
+    def __init__(self, site: Site, **query: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=LONG)
+        self._connection.request("GET", f"/api/v1/ask?{urlencode(query)}", headers=OWN_PAGE)
+        self._answer = self._connection.getresponse()
+        self.status = self._answer.status
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while line := self._answer.readline():
+            yield json.loads(line)
+
+    def until(self, event: str) -> dict[str, Any]:
+        """The next event of that name."""
+        return next(each for each in self if each["event"] == event)
+
+    def close(self) -> None:
+        self._answer.close()
+        self._connection.close()
+
+
+def answered(site: Site, **query: str) -> list[dict[str, Any]]:
+    """All that is told of one question."""
+    with closing(Asked(site, **query)) as asked:
+        assert asked.status == 200
+        return list(asked)

@@ -1,0 +1,231 @@
+"""Questions from the page: answered by a process of their own, and by nobody's leave but the
+owner's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from node.dashboard import asking
+from node.dashboard.entry import COOKIE
+from node.storage.run_folder import RunFolder
+from swarm.common.processes import import_path
+from tests.node.dashboard.asked import LONG, OWN_PAGE, Asked, answered, trained
+from tests.node.dashboard.browser import Site, served
+
+ASK = "/api/v1/ask"
+SPOKEN = "It is 4.\n<script>\u202e$(reboot)"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    trained(tmp_path / "run")
+    with served(tmp_path / "run", **{"policy.model": "tiny"}) as found:
+        yield found
+
+
+def contents(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_drawn_question_is_answered_piece_by_piece_by_both_models_and_scored(site: Site) -> None:
+    before = contents(site.folder.root)
+    told = answered(site, family="gcd", base="1")
+    kinds = [each["event"] for each in told]
+    assert kinds[0] == "stage" and kinds[-1] == "end"
+    asked = next(each for each in told if each["event"] == "question")
+    assert asked["family"] == "gcd" and asked["prompt"].endswith("Answer:")
+    models = [(each["name"], each["base"]) for each in told if each["event"] == "model"]
+    assert models == [("step-00000010", False), ("tiny", True)]
+    rewards = [each["reward"] for each in told if each["event"] == "opinion"]
+    assert len(rewards) == 2 and all(0.0 <= each <= 1.0 for each in rewards)
+    assert "text" in kinds
+    assert contents(site.folder.root) == before, "asking changes nothing"
+    assert not site.counters.snapshot()
+
+
+def test_a_typed_question_is_asked_as_it_stands_and_has_no_reward_where_nobody_knows_it(
+    site: Site,
+) -> None:
+    told = answered(site, question=SPOKEN, family="gcd")
+    (asked,) = (each for each in told if each["event"] == "question")
+    assert (asked["prompt"], asked["family"]) == (SPOKEN, None)
+    (said,) = (each for each in told if each["event"] == "opinion")
+    assert said["reward"] is None and "no family" in said["unscored"]
+    (name,) = (each["name"] for each in told if each["event"] == "model")
+    assert name == "step-00000010"
+
+
+def test_what_the_model_cannot_be_asked_is_told_in_words(site: Site) -> None:
+    assert "This swarm has: chain_sum" in answered(site, family="no-such")[-1]["error"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Sec-Fetch-Site": "none", "X-Asked-By": "page"},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"X-Asked-By": "page"},
+        {"Sec-Fetch-Site": "cross-site", "X-Asked-By": "page", "Sec-Fetch-Mode": "navigate"},
+    ],
+)
+def test_mallorys_link_has_the_node_compute_nothing(site: Site, headers: dict[str, str]) -> None:
+    answer = site.get(f"{ASK}?question=hi", headers)
+    assert answer.status == 403 and "own page" in answer.json["error"]
+    assert psutil.Process().children() == []
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [("question=%20", "leave it out"), ("question=" + "x" * 1001, "at most 1000")],
+)
+def test_a_question_has_a_length(site: Site, query: str, said: str) -> None:
+    answer = site.get(f"{ASK}?{query}", OWN_PAGE)
+    assert answer.status == 400 and said in answer.json["error"]
+
+
+def test_head_starts_nothing(site: Site) -> None:
+    assert site.get(ASK, OWN_PAGE, "HEAD").status == 200
+    assert psutil.Process().children() == []
+
+
+@pytest.mark.parametrize("lacking", ["manifest", "checkpoint", "folder"])
+def test_before_the_first_checkpoint_that_is_said(tmp_path: Path, lacking: str) -> None:
+    root = tmp_path / "run"
+    if lacking != "folder":
+        folder = trained(root)
+        if lacking == "manifest":
+            folder.manifest.unlink()
+        else:
+            folder.checkpoints.rename(tmp_path / "elsewhere")
+    with served(root) as site:
+        answer = site.get(ASK, OWN_PAGE)
+    assert answer.status == 409 and "no checkpoint of the policy yet" in answer.json["error"]
+
+
+def test_flo_asks_beside_a_question_and_is_told_to_wait(site: Site) -> None:
+    with closing(Asked(site)) as first:
+        first.until("stage")
+        answer = site.get(ASK, OWN_PAGE)
+        assert answer.status == 409 and "one at a time" in answer.json["error"]
+        assert [each["event"] for each in first][-1] == "end"
+    with closing(until_taken(site)) as later:
+        assert later.until("stage"), "then it is another's turn"
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    assert processes
+    return not psutil.wait_procs(processes, timeout=30)[1]
+
+
+def until_taken(site: Site) -> Asked:
+    while (asked := Asked(site)).status != 200:
+        asked.close()
+    return asked
+
+
+def test_an_answer_ends_with_the_page_that_waits_for_it(site: Site) -> None:
+    with closing(Asked(site)) as asked:
+        asked.until("question")
+        at_work = psutil.Process().children(recursive=True)
+    assert gone(at_work), "its verifier as well"
+    until_taken(site).close()
+    assert not site.counters.snapshot(), "leaving is no failure"
+
+
+def test_an_answer_ends_with_the_node(tmp_path: Path) -> None:
+    trained(tmp_path)
+    with served(tmp_path) as site:
+        asked = Asked(site)
+        asked.until("question")
+        at_work = psutil.Process().children(recursive=True)
+    assert gone(at_work)
+    asked.close()
+
+
+def test_an_answer_has_so_many_seconds(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "SECONDS", 0.5)
+    asked = Asked(site)
+    at_work = psutil.Process().children(recursive=True)
+    assert "not done after 0.5 seconds" in asked.until("error")["error"]
+    assert gone(at_work)
+    asked.close()
+
+
+def test_flo_asks_again_and_again_and_is_told_to_wait(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "SECONDS", 0.01)
+    statuses = []
+    while len(statuses) < 1000 and 429 not in statuses:
+        with closing(Asked(site)) as asked:
+            list(asked)
+            statuses.append(asked.status)
+    assert statuses.count(200) == asking.MOST_BEGUN and statuses[-1] == 429
+
+
+def test_a_process_that_fails_is_told_of_and_counted_without_the_question(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(asking, "MODULE", "node.evaluation.no_such_module")
+    told = answered(site, question="a secret of the owner's")
+    assert "ended in the middle of it: exit status 1" in told[-1]["error"]
+    assert site.counters.snapshot() == {"dashboard_ask_failures": 1}
+    assert "exit status 1" in caplog.text and "secret" not in caplog.text
+
+
+def test_on_an_address_of_others_who_came_in_may_ask(tmp_path: Path) -> None:
+    trained(tmp_path)
+    with served(tmp_path, "0.0.0.0:0") as site:
+        assert site.get(ASK, OWN_PAGE).status == 401
+        inside = site.get("/" + site.told[0].partition("/?")[2].join(["?", ""]))
+        cookie = inside.headers["set-cookie"].partition(";")[0]
+        assert cookie.startswith(COOKIE)
+        # browsers do not say on such an address where a request comes from
+        asked = {"Cookie": cookie, "X-Asked-By": "page"}
+        assert site.get(ASK, {"Cookie": cookie}).status == 403
+        assert site.get(ASK, asked).body.endswith(b'{"event": "end"}\n')
+
+
+def test_the_process_steps_back_behind_the_node_and_ends_with_who_asked(tmp_path: Path) -> None:
+    folder = trained(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", asking.MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": import_path()},
+    ) as process:
+        assert process.stdin and process.stdout
+        wanted = {"folder": str(folder.root), "config": {}, "question": None, "family": None}
+        process.stdin.write(json.dumps({**wanted, "base": False}).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["event"] == "stage"
+        assert psutil.Process(process.pid).nice() == 19
+        if sys.platform == "linux":
+            assert Path(f"/proc/{process.pid}/oom_score_adj").read_text() == "1000\n"
+            soft, _ = psutil.Process(process.pid).rlimit(psutil.RLIMIT_DATA)
+            assert 0 < soft < psutil.virtual_memory().total
+        process.stdin.close()
+        assert process.wait(LONG) == 1
+
+
+def test_a_dashboard_without_questions_has_no_way_to_ask(tmp_path: Path) -> None:
+    from starlette.routing import Route
+
+    from node.config.config import Config
+    from node.dashboard.app import application
+    from node.dashboard.feed import Feed
+    from node.dashboard.run_view import RunView
+
+    run = RunView(RunFolder(tmp_path), Config(), "")
+    routes = application(run, Feed(run.look, run.begin)).routes
+    assert ASK not in {each.path for each in routes if isinstance(each, Route)}
