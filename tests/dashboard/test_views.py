@@ -48,6 +48,7 @@ def test_every_view_can_be_read_on_any_screen(
             assert browser.wrong("faint") == [], (view, screen)
             assert browser.wrong("nameless") == [], (view, screen)
         browser.desktop()
+        assert "being loaded" not in browser.text()
     assert browser.errors() == []
     assert browser.hosts() == {f"127.0.0.1:{site.port}"}
 

@@ -110,4 +110,6 @@ function App() {
     <footer>swarm-node ${plain(status?.version ?? '')} · changes nothing · <a href="api/v1/status">JSON</a> · <a href="metrics">Prometheus</a></footer>`;
 }
 
-render(html`<${App} />`, document.getElementById('app'));
+const place = document.getElementById('app');
+place.replaceChildren();
+render(html`<${App} />`, place);

@@ -4,13 +4,12 @@ export const NONE = '–';
 
 export const known = (value) => Number.isFinite(value);
 
-export function number(value, places = 0) {
-  if (!known(value)) return NONE;
-  return value.toLocaleString('en', {
-    minimumFractionDigits: places,
-    maximumFractionDigits: places,
-  });
-}
+// To make a format costs more than to use it a hundred times.
+const FORMATS = [0, 1, 2, 3].map((places) =>
+  new Intl.NumberFormat('en', { minimumFractionDigits: places, maximumFractionDigits: places }));
+const MOMENT = new Intl.DateTimeFormat('en-GB', { dateStyle: 'short', timeStyle: 'medium', hour12: false });
+
+export const number = (value, places = 0) => (known(value) ? FORMATS[places].format(value) : NONE);
 
 export const share = (value) => number(value, 3);
 
@@ -53,8 +52,9 @@ export function lapse(seconds) {
 export const ago = (unix) =>
   known(unix) ? `${lapse(Math.max(0, Date.now() / 1000 - unix))} ago` : NONE;
 
-export const moment = (unix) =>
-  known(unix) ? new Date(1000 * unix).toLocaleString('en-GB', { hour12: false }) : NONE;
+// No calendar goes on for ever.
+const LAST = 8e12;
+export const moment = (unix) => (known(unix) && Math.abs(unix) < LAST ? MOMENT.format(1000 * unix) : NONE);
 
 export const shortId = (id) => (id ? plain(id.startsWith('12D3Koo') ? id.slice(8, 16) : id.slice(0, 8)) : NONE);
 
