@@ -22,9 +22,7 @@ SHARED = (
     "vendor/htm.LICENSE",
     "vendor/preact.LICENSE",
     "vendor/uplot.LICENSE",
-    "vendor/uplot.css",
     "vendor/uplot.js",
-    "words.js",
 )
 """Of the dashboard's, under ``static/shared/``: imports between them stay as they are."""
 

@@ -1,0 +1,269 @@
+"""The page of a swarm from a plain web host, in a real browser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.chromium import THEMES, Browser
+from tests.dashboard.swarm_page.laid_out import Host, hosted
+from tests.dashboard.swarm_page.made_swarm import ADDRESS, empty, key, made
+
+pytestmark = pytest.mark.browser
+
+SHOWS = {
+    "swarm": "return document.querySelectorAll('.chart canvas').length === 5",
+    "authors": "return document.querySelectorAll('tbody tr').length === 12",
+    f"author/{key(0)}": "return document.querySelectorAll('.chart canvas').length === 2",
+}
+"""What each shows once it has everything."""
+READ = "return document.querySelector('main').innerText"
+BANNER = "return document.querySelector('.banner')?.innerText ?? null"
+LOADED = "return window.loaded ??= Math.random()"
+FIRST = "return document.querySelector('tbody tr').innerText"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """The page of a swarm of twelve, of which the observer told a minute ago."""
+    with hosted(tmp_path / "www", made()) as found:
+        yield found
+
+
+def look(browser: Browser, host: Host, view: str = "swarm") -> None:
+    browser.open(host.url, view)
+    browser.until(SHOWS[view])
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_view_of_a_swarm_can_be_read_on_any_screen(
+    browser: Browser, host: Host, pictures: Path, theme: str
+) -> None:
+    for view in SHOWS:
+        look(browser, host, view)
+        browser.theme(theme)
+        name = view.split("/")[0]
+        for screen, turn in (("desktop", browser.desktop), ("phone", browser.phone)):
+            turn()
+            browser.until("return innerWidth === arguments[0]", 360 if screen == "phone" else 1360)
+            browser.picture(pictures / f"public-{name}-{theme}-{screen}.png")
+            assert browser.wrong("overflow") == [], (view, screen)
+            assert browser.wrong("faint") == [], (view, screen)
+            assert browser.wrong("nameless") == [], (view, screen)
+        browser.desktop()
+    assert browser.errors() == []
+    assert browser.hosts() == {f"127.0.0.1:{host.port}"}
+
+
+def test_the_page_says_how_to_join_and_what_is_whose_word(browser: Browser, host: Host) -> None:
+    look(browser, host)
+    told = browser.run(READ)
+    assert f"swarm-node join --peers {ADDRESS}" in told
+    assert "scored every answer itself" in told
+    assert "nobody checks them" in told
+    assert "other rewards than the verifier gives" in told
+    assert browser.run("return document.title") == "Swarm · sorting together"
+    assert "being loaded" not in browser.text()
+
+
+def test_the_line_is_copied_where_the_browser_gives_no_clipboard(
+    browser: Browser, host: Host
+) -> None:
+    look(browser, host)
+    browser.run("""
+        Object.defineProperty(navigator, 'clipboard', { value: undefined });
+        document.addEventListener('copy', () => { window.copied = String(getSelection()); });
+    """)
+    browser.driver.find_element("css selector", ".line button").click()
+    assert browser.until("return window.copied") == f"swarm-node join --peers {ADDRESS}"
+    browser.until("return document.querySelector('.line [role=status]').innerText === 'Copied.'")
+
+
+def test_the_line_is_selected_where_nothing_may_be_copied(browser: Browser, host: Host) -> None:
+    look(browser, host)
+    browser.run("""
+        navigator.clipboard.writeText = () => Promise.reject(new Error('denied'));
+        document.execCommand = () => false;
+        document.querySelector('.line button').click();
+    """)
+    browser.until(
+        "return /^Selected/.test(document.querySelector('.line [role=status]').innerText)"
+    )
+    assert browser.run("return String(getSelection())") == f"swarm-node join --peers {ADDRESS}"
+
+
+def test_what_nobody_should_paste_into_a_terminal_is_no_line_to_copy(
+    browser: Browser, tmp_path: Path
+) -> None:
+    page = made()
+    page["swarm"]["join"] = [f"{ADDRESS}; rm -rf ~", f"{ADDRESS} $(id)", f"{ADDRESS}\n/x/y", "-h"]
+    with hosted(tmp_path / "www", page) as host:
+        look(browser, host)
+        assert browser.run("return document.querySelector('.join code')") is None
+        assert "whoever runs this swarm can tell you one" in browser.run(READ)
+
+
+def test_authors_are_found_by_name_and_key_and_sorted_by_any_column(
+    browser: Browser, host: Host
+) -> None:
+    look(browser, host, "authors")
+    typed = """
+        const field = document.querySelector('input');
+        field.value = arguments[0];
+        field.dispatchEvent(new Event('input', { bubbles: true }));
+    """
+    for asked in ("NODE 7", key(7)[:10], f"12D3KooW{key(7)[:6]}"):
+        browser.run(typed, asked)
+        browser.until("return document.querySelectorAll('tbody tr').length === 1")
+        assert key(7)[:8] in browser.run(FIRST)
+    browser.run(typed, "nobody at all")
+    browser.until("return document.querySelector('.empty')")
+    browser.run(typed, "")
+    browser.until(SHOWS["authors"])
+    press = """
+        const heads = [...document.querySelectorAll('th button')];
+        heads.find((each) => each.innerText.startsWith(arguments[0])).click();
+    """
+    browser.run(press, "policy step")
+    browser.until(f"{FIRST}.includes('111')")
+    browser.run(press, "author")
+    browser.until("return document.querySelector('th').ariaSort === 'ascending'")
+    assert "3 more" in browser.run(READ)
+
+
+def test_an_author_has_a_page_under_an_address_of_its_own(browser: Browser, host: Host) -> None:
+    look(browser, host, "authors")
+    browser.run("document.querySelector(`tbody a[href$='${arguments[0]}']`).click()", key(1))
+    told = browser.until("return document.querySelector('.person')?.innerText")
+    for expected in ("node 1", "trains at night", key(1), "0.250", "other rewards"):
+        assert expected in told
+    assert browser.run("return document.activeElement.id") == "main"
+    assert browser.run("return document.title") == "node 1 · sorting together"
+    browser.open(host.url, "author/00")
+    browser.until("return document.querySelector('.empty')")
+    assert browser.errors() == []
+
+
+def test_a_swarm_without_anybody_says_what_to_expect(browser: Browser, tmp_path: Path) -> None:
+    with hosted(tmp_path / "www", empty()) as host:
+        browser.open(host.url, "swarm")
+        told = browser.run(READ)
+        for sentence in (
+            "No node is here yet",
+            "Nothing has been measured yet",
+            "Nothing has been verified in the last 24 hours",
+            "Nothing has been refused",
+            "whoever runs this swarm can tell you one",
+        ):
+            assert sentence in told
+        browser.turn("authors")
+        assert "Nobody has offered anything yet" in browser.until(READ)
+        assert browser.errors() == []
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_a_history_that_has_just_begun_is_drawn(
+    browser: Browser, tmp_path: Path, points: int
+) -> None:
+    with hosted(tmp_path / "www", made(points)) as host:
+        look(browser, host)
+        assert browser.errors() == []
+
+
+def test_hours_in_which_nobody_looked_are_a_gap(browser: Browser, host: Host) -> None:
+    page = made(100)
+    times = page["history"]["time"]
+    page["history"]["time"] = [at - 36_000 * (place < 50) for place, at in enumerate(times)]
+    host.tell(page)
+    look(browser, host)
+    canvas = "return document.querySelector('#nodes canvas').toDataURL()"
+    before = browser.run(canvas)
+    page["history"]["seconds"][49] = 36_600
+    host.tell(page)
+    look(browser, host)
+    assert browser.run(canvas) != before
+
+
+def test_old_figures_are_said_to_be_old(browser: Browser, host: Host) -> None:
+    page = made(every=10)
+    page["swarm"]["time"] -= 3 * 3600
+    host.tell(page)
+    look(browser, host)
+    assert "has not said anything for 3 h" in browser.until(BANNER)
+    page["swarm"]["time"] = int(time.time())
+    host.tell(page)
+    browser.until(f"{BANNER} === null".replace("?? null === null", "=== undefined"))
+
+
+def test_what_is_told_anew_arrives_without_a_reload(browser: Browser, host: Host) -> None:
+    host.tell(made(every=1))
+    look(browser, host)
+    loaded = browser.run(LOADED)
+    page = made(authors=13, every=1)
+    page["swarm"]["time"] += 1
+    host.tell(page)
+    browser.until("return document.querySelector('#nodes').innerText === '13'")
+    assert browser.run(LOADED) == loaded
+
+
+def test_a_host_that_is_gone_for_a_while_is_told_and_asked_again(
+    browser: Browser, host: Host
+) -> None:
+    host.tell(made(every=1))
+    look(browser, host)
+    host.close()
+    told = browser.until(BANNER)
+    assert "no answer since" in told and "tries again by itself" in told
+    assert browser.run(SHOWS["swarm"])
+    page = made(authors=14, every=1)
+    page["swarm"]["time"] += 1
+    host.tell(page)
+    host.up()
+    browser.until("return document.querySelector('#nodes').innerText === '14'")
+    browser.until("return document.querySelector('.banner') === null")
+    assert browser.errors(gone=True) == []
+
+
+def test_a_page_that_nobody_sees_asks_for_nothing(browser: Browser, host: Host) -> None:
+    host.tell(made(every=1))
+    look(browser, host)
+    hide = "Object.defineProperty(document, 'hidden', { value: arguments[0], configurable: true });"
+    turn = f"{hide} document.dispatchEvent(new Event('visibilitychange'));"
+    browser.run(turn, True)
+    asked = (
+        "return performance.getEntriesByType('resource').filter((e) => /data/.test(e.name)).length"
+    )
+    time.sleep(1)
+    before = browser.run(asked)
+    time.sleep(4)
+    assert browser.run(asked) == before
+    browser.run(turn, False)
+    browser.until(f"{asked} > arguments[0]", before)
+
+
+def test_two_thousand_points_and_five_hundred_authors_are_drawn_whole(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with hosted(tmp_path / "www", made(2_000, 500)) as host:
+        look(browser, host)
+        browser.run("[...document.querySelectorAll('.choice button')].at(-1).click()")
+        pressed = (
+            "return document.querySelector('.choice button:last-of-type').ariaPressed === 'true'"
+        )
+        browser.until(pressed)
+        assert "Nodes by time" in browser.run(
+            "return document.querySelector('#nodes .plot').ariaLabel"
+        )
+        browser.turn("authors")
+        for shown in (100, 200, 300, 400):
+            browser.until(
+                "return document.querySelectorAll('tbody tr').length === arguments[0]", shown
+            )
+            browser.run("document.querySelector('.more').click()")
+        browser.until("return document.querySelectorAll('tbody tr').length === 500")
+        assert browser.run("return document.querySelector('.more')") is None
+        assert browser.wrong("overflow") == []
+        assert browser.errors() == []
