@@ -7,8 +7,8 @@ VLLM := .venv-vllm
 GENRL := .venv-genrl
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-docs test-browser dist test-dist lint mutants fuzz bench vllm test-vllm genrl \
-	chaos chaos-short split soak docs lock clean
+.PHONY: demo test test-docs test-browser pictures dist test-dist lint mutants fuzz bench vllm test-vllm \
+	genrl chaos chaos-short split soak docs lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo
@@ -29,6 +29,11 @@ test-docs: $(VENV)/installed-test
 SCREENSHOTS ?=
 test-browser: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs tests/dashboard $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
+
+# The pictures of the documents, as the browser's tests draw them.
+pictures: $(VENV)/installed-test
+	mkdir -p docs/pictures
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs tests/dashboard/test_pictures.py --screenshots docs/pictures
 
 # The source distribution, and the wheel that is built from it.
 dist: $(VENV)/installed-dist
