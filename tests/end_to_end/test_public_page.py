@@ -1,0 +1,202 @@
+"""A real swarm shown to everybody: what its page says is true, whoever lies and whoever goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from commands import NOBODY, Command
+
+from node.concurrency.loop_thread import LoopThread
+from node.demo.processes import NodeProcess
+from node.run.new_node import prepare
+from protocol.identity import Identity
+from swarm.transport.transport import TransportError
+from tests.hostile.peer import RIGHT, Peer
+from tests.hostile.siege import found
+from tests.hostile.terms import Terms
+
+pytestmark = pytest.mark.processes
+
+PATIENCE = 180.0
+LOCAL = '--set=network.listen=["/ip4/127.0.0.1/tcp/0"]'
+QUIET = "--set=monitor.dashboard=false"
+
+
+class Author:
+    """A peer that announces one more frame of its own making every second, until it stops."""
+
+    def __init__(self, peer: Peer, at: str, texts: tuple[str, ...], claims: tuple[float, ...]):
+        self.peer, self.rewards = peer, list[float]()
+        self._at, self._texts, self._claims = at, texts, claims
+        self.running: Future[None] | None = None
+
+    def stop(self) -> None:
+        """Announce nothing more."""
+        if self.running:
+            self.running.cancel()
+
+    async def live(self) -> None:
+        index, target = 0, self._at.rpartition("/")[2]
+        while True:
+            group = self.peer.group(index, self._texts, claims=self._claims)
+            self.rewards.append(fmean(group.rewards))
+            self.peer.offer(self.peer.frame(group))
+            index += 1
+            try:
+                await self.peer.announce(target)
+            except TransportError:
+                continue  # a busy machine; the next one is due in a second
+            finally:
+                await asyncio.sleep(1.0)
+
+
+class Public:
+    """A seed that shows its swarm, and what its page says."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._stack, self._folder = stack, folder
+        self.keys = folder / "keys"
+        self.keys.mkdir()
+        self.terms = Terms.of(found(Identity.create(self.keys / "founder.key")))
+        place = folder / "seed"
+        prepare(place)
+        (place / "manifest.swarm").write_bytes(self.terms.signed)
+        self.site = folder / "site"
+        shown = ("--public", "127.0.0.1:0", "--snapshot", str(self.site))
+        self.seed = self.start("seed", "--config", str(place / "node.toml"), *shown, LOCAL, QUIET)
+        self.address = self.seed.wait_for_address(PATIENCE)
+        self.url = address_of(self.seed)
+        self.loop = LoopThread("peers")
+        stack.callback(self.loop.close)
+
+    def start(self, name: str, *options: str) -> NodeProcess:
+        place = self._folder / name
+        place.mkdir(exist_ok=True)
+        process = NodeProcess([name, *options], place)
+        self._stack.callback(process.close)
+        return process
+
+    def author(self, name: str, texts: tuple[str, ...], claims: tuple[float, ...] = ()) -> Author:
+        peer = Peer(name, self.keys, self.terms, [])
+        self._stack.callback(lambda: self.loop.call(peer.transport.close()))
+        self.loop.call(peer.start([self.address], answers={}, raw={}))
+        author = Author(peer, self.address, texts, claims)
+        author.running = self.loop.start(author.live())
+        self._stack.callback(author.stop)
+        return author
+
+
+def address_of(process: NodeProcess) -> str:
+    """Where the page of a process is served."""
+
+    def told() -> str | None:
+        text = (process.folder / "output.log").read_text()
+        return (match := re.search(r"^the swarm's page: (http\S+)$", text, re.M)) and match[1]
+
+    return until(told, process)
+
+
+def until(condition: Callable[[], Any], process: NodeProcess) -> Any:
+    """What a condition gives once it holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not (result := condition()):
+        assert process.exit_code is None, process.last_words()
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.5)
+    return result
+
+
+def read(url: str, name: str) -> bytes:
+    with urllib.request.urlopen(f"{url}data/{name}.json", timeout=30) as answer:
+        return bytes(answer.read())
+
+
+def told(url: str, name: str = "swarm") -> Any:
+    return json.loads(read(url, name))
+
+
+def author_on(url: str, author: Author) -> dict[str, Any]:
+    """An author's own figures; none of one that is not on the page."""
+    listed = told(url, "authors")["authors"]
+    key = author.peer.author.hex()
+    return next((each for each in listed if each["author"] == key), {})
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Iterator[Public]:
+    with ExitStack() as stack:
+        yield Public(tmp_path, stack)
+
+
+def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> None:
+    url, seed = public.url, public.seed
+    ben = public.author("ben", (RIGHT, "no idea", RIGHT, "none"))
+    larry = public.author("larry", ("no idea", "none"), claims=(1.0, 0.0))
+    first = swarm.node("first", public.address)
+    watch = public.start("watch", "--peers", public.address, LOCAL)
+    other = address_of(watch)
+
+    for page in (url, other):
+        until(lambda page=page: author_on(page, ben).get("verified", 0) >= 2, seed)
+        until(lambda page=page: author_on(page, larry).get("refused"), seed)
+        assert author_on(page, larry)["verified"] == 0
+        assert set(author_on(page, larry)["refused"]) <= {"reward_mismatch", "banned"}
+        (reward,) = author_on(page, ben)["rewards"].values()
+        assert reward == pytest.approx(fmean(ben.rewards), abs=1e-3)
+        assert set(ben.rewards) == {ben.rewards[0]}, "or the mean would depend on the draw"
+
+    until(lambda: told(url)["now"]["nodes"] == 3, seed)
+    until(lambda: told(other)["now"]["nodes"] == 4, watch)
+    assert told(url)["total"]["authors"] == 3, "the watch was counted"
+    assert told(other)["now"]["seeds"] >= 1 and told(other)["observer"]["kind"] == "watch"
+    until(lambda: told(url)["total"]["verified"] > author_on(url, ben)["verified"], seed)
+    assert first.exit_code is None
+
+    def same() -> bool:
+        served = [read(url, name) for name in ("swarm", "history", "authors")]
+        written = [(public.site / "data" / f"{n}.json").read_bytes() for n in ("swarm", "history")]
+        return written == served[:2]
+
+    until(same, seed)
+    ben.stop()
+    until(lambda: told(url)["now"]["nodes"] == 2, seed)
+    assert sum(left or 0 for left in told(url, "history")["left"]) >= 1
+    watch.close()
+    assert watch.exit_code == 0
+    seed.close()
+    kept = json.loads((public.seed.folder / "census.json").read_bytes())
+    assert kept["total"]["authors"] == 3
+
+
+def failing(folder: Path, *arguments: str) -> str:
+    """The one line that a command says that cannot be done."""
+    command = Command(folder, *arguments)
+    try:
+        assert command.wait() in (1, 2)
+        (line,) = [each for each in command.err if each.startswith("error: ")]
+        return line
+    finally:
+        command.close()
+
+
+def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    taken = failing(tmp_path, "watch", "--peers", NOBODY, "--public", "127.0.0.1:1x")
+    assert "monitor.public" in taken and "host:port" in taken
+    blocked = failing(tmp_path, "watch", "--peers", NOBODY, "--snapshot", "file")
+    assert "monitor.snapshot" in blocked and "file" in blocked
+    alone = failing(tmp_path, "watch")
+    assert "network.peers" in alone and "swarm-node watch --peers ADDRESS" in alone
+    silent = failing(tmp_path, "watch", "--peers", NOBODY, "--set=network.start_timeout=15")
+    assert "no peer answered within 15 seconds" in silent
