@@ -161,6 +161,21 @@ def test_an_update_leads_to_the_groups_of_its_round(browser: Browser, site: Site
     assert browser.run("return document.querySelector('.update a[href*=round]')") is None
 
 
+def test_peers_of_one_name_stay_apart_by_the_patterns_and_ids_before_it(
+    browser: Browser, site: Site
+) -> None:
+    look(browser, site, "swarm")
+    rows = "[...document.querySelector('table').querySelectorAll('tbody tr')]"
+    ids = browser.run(f"return {rows}.map((row) => row.querySelector('.pattern + code').innerText)")
+    names = browser.run(f"return {rows}.map((row) => row.querySelector('.told').innerText)")
+    titles = browser.run(f"return {rows}.map((row) => row.querySelector('.told span').title)")
+    assert names == ["sorting together"] * 4 and len(set(ids)) == 4
+    assert all(title.startswith("says of itself: sorting together") for title in titles)
+    before = "a.compareDocumentPosition(b) & Node.DOCUMENT_POSITION_FOLLOWING"
+    order = f"return {rows}.every((row) => {{ const a = row.querySelector('code');"
+    assert browser.run(f"{order} const b = row.querySelector('.told'); return {before}; }})")
+
+
 def test_a_folder_without_rounds_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
     with served(tmp_path / "empty") as site:
         for view in VIEWS:
