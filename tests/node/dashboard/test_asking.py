@@ -122,6 +122,15 @@ def test_flo_asks_beside_a_question_and_is_told_to_wait(site: Site) -> None:
         assert later.until("stage"), "then it is another's turn"
 
 
+def held(asked: Asked) -> list[psutil.Process]:
+    """All that is at work on an answer, which is kept from ending by itself."""
+    asked.until("question")
+    found = psutil.Process().children(recursive=True)
+    for each in psutil.Process().children():
+        each.suspend()
+    return found
+
+
 def gone(processes: list[psutil.Process]) -> bool:
     assert processes
     return not psutil.wait_procs(processes, timeout=30)[1]
@@ -135,8 +144,7 @@ def until_taken(site: Site) -> Asked:
 
 def test_an_answer_ends_with_the_page_that_waits_for_it(site: Site) -> None:
     with closing(Asked(site)) as asked:
-        asked.until("question")
-        at_work = psutil.Process().children(recursive=True)
+        at_work = held(asked)
     assert gone(at_work), "its verifier as well"
     until_taken(site).close()
     assert not site.counters.snapshot(), "leaving is no failure"
@@ -146,8 +154,7 @@ def test_an_answer_ends_with_the_node(tmp_path: Path) -> None:
     trained(tmp_path)
     with served(tmp_path) as site:
         asked = Asked(site)
-        asked.until("question")
-        at_work = psutil.Process().children(recursive=True)
+        at_work = held(asked)
     assert gone(at_work)
     asked.close()
 
