@@ -33,6 +33,13 @@ def host(tmp_path: Path) -> Iterator[Host]:
         yield found
 
 
+DRAWN = """
+const canvas = document.querySelector('#nodes canvas'), told = canvas.toDataURL();
+const blank = document.createElement('canvas');
+[blank.width, blank.height] = [canvas.width, canvas.height];
+"""
+
+
 def look(browser: Browser, host: Host, view: str = "swarm") -> None:
     browser.open(host.url, view)
     browser.until(SHOWS[view])
@@ -174,17 +181,17 @@ def test_a_history_that_has_just_begun_is_drawn(
 
 
 def test_hours_in_which_nobody_looked_are_a_gap(browser: Browser, host: Host) -> None:
-    page = made(100)
+    page = made(100, every=1)
     times = page["history"]["time"]
     page["history"]["time"] = [at - 36_000 * (place < 50) for place, at in enumerate(times)]
     host.tell(page)
     look(browser, host)
-    canvas = "return document.querySelector('#nodes canvas').toDataURL()"
-    before = browser.run(canvas)
+    browser.until(f"{DRAWN} return told !== blank.toDataURL()")
+    before = browser.run(f"{DRAWN} return told")
     page["history"]["seconds"][49] = 36_600
+    page["swarm"]["time"] += 1
     host.tell(page)
-    look(browser, host)
-    assert browser.run(canvas) != before
+    browser.until(f"{DRAWN} return told !== '{before}'")
 
 
 def test_old_figures_are_said_to_be_old(browser: Browser, host: Host) -> None:
