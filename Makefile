@@ -28,12 +28,14 @@ test-docs: $(VENV)/installed-test
 # said, and skipped. SCREENSHOTS=DIR keeps pictures of every view.
 SCREENSHOTS ?=
 test-browser: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs tests/dashboard $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs --numprocesses 2 --dist worksteal \
+		tests/dashboard $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 
 # The pictures of the documents, as the browser's tests draw them.
 pictures: $(VENV)/installed-test
 	mkdir -p docs/pictures
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs tests/dashboard/test_pictures.py --screenshots docs/pictures
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs tests/dashboard/test_pictures.py \
+		--screenshots docs/pictures
 
 # The source distribution, and the wheel that is built from it.
 dist: $(VENV)/installed-dist
