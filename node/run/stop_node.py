@@ -7,6 +7,8 @@ import signal
 import time
 from collections.abc import Callable
 
+import psutil
+
 from node.errors import NodeError
 from node.monitor.present_status import STOPPING, present_status
 from node.storage.run_folder import RunFolder
@@ -33,6 +35,7 @@ def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
         raise NodeError(
             "cannot tell which process works in", folder.root, "It has just begun: ask again."
         )
+    process = _process(pid)
     if not _is_stopping(folder):
         _tell(pid)
         if now:
@@ -41,7 +44,23 @@ def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
     if now and folder.holder() == pid:
         _tell(pid)
     _wait(lambda: folder.holder() != pid)
+    # It lets go of the folder before it has ended, and whoever waits may go on to remove it.
+    _wait(lambda: process is None or _has_ended(process))
     return pid
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _is_stopping(folder: RunFolder) -> bool:
