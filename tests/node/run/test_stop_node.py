@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[3]
 PATIENCE = 30.0
 NODE = """
 import sys
+import time
 from pathlib import Path
 from node.run.foreground import stopping
 from node.run.status_file import StatusFile
@@ -35,7 +36,9 @@ with stopping(status.stop_after(print)) as stop, folder.locked():
         while not (stop.is_set() and round_ends.exists()):
             sum(range(5_000_000))  # in which no signal is handled, as in a step of the learner
     status.end()
-print("in order")
+print("in order", flush=True)
+if (folder.root / "lingers").exists():
+    time.sleep(1.0)
 """
 
 
@@ -78,6 +81,13 @@ def test_a_node_is_told_once_and_waited_for(folder, node):
         "stopping in order; once more stops at once (SIGTERM)",
         "in order",
     ]
+
+
+def test_a_process_that_has_let_go_of_its_folder_is_waited_for_until_it_is_gone(folder, node):
+    (folder.root / "lingers").touch()
+    (folder.root / "round-ends").touch()
+    assert stop_node(folder) == node.pid
+    assert node.poll() == 0
 
 
 def test_several_who_stop_a_node_do_not_cut_its_round_short(folder, node):
