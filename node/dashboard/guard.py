@@ -32,6 +32,19 @@ HEADERS = {
 """Of every answer."""
 
 
+def out_of_bounds(scope: Scope, rate: Rate) -> Response | None:
+    """The refusal of what nobody may ask of a page: too often, too long, or to change something."""
+    client = scope["client"][0] if scope["client"] else ""
+    if not rate.allows(client):
+        return failure("too many requests: ask again in a second", 429, {"retry-after": "1"})
+    if scope["method"] not in ("GET", "HEAD"):
+        allowed = {"allow": "GET, HEAD"}
+        return failure("there is nothing to be changed here: only GET and HEAD", 405, allowed)
+    if len(scope["query_string"]) > MOST_QUERY or len(scope["raw_path"]) > MOST_PATH:
+        return failure("that address is too long", 414)
+    return None
+
+
 class Guard:
     """Lets through what a page of this very server asks for, to be read.
 
@@ -59,15 +72,9 @@ class Guard:
         await (refused or self._app)(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
+        if refused := out_of_bounds(scope, self._rate):
+            return refused
         headers = Headers(scope=scope)
-        client = scope["client"][0] if scope["client"] else ""
-        if not self._rate.allows(client):
-            return failure("too many requests: ask again in a second", 429, {"retry-after": "1"})
-        if scope["method"] not in ("GET", "HEAD"):
-            allowed = {"allow": "GET, HEAD"}
-            return failure("there is nothing to be changed here: only GET and HEAD", 405, allowed)
-        if len(scope["query_string"]) > MOST_QUERY or len(scope["raw_path"]) > MOST_PATH:
-            return failure("that address is too long", 414)
         host = headers.getlist("host")
         if len(host) != 1 or not self._hosts.known(host[0]):
             return failure("this node is not known under that name: use its address", 403)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from node.dashboard.connections import Connection
-from node.dashboard.guard import MOST_PATH, MOST_QUERY, Sending
+from node.dashboard.guard import Sending, out_of_bounds
 from node.dashboard.place import Place
 from node.dashboard.rate import A_SECOND, Rate
 from node.dashboard.replies import failure
@@ -58,14 +58,8 @@ class Files:
             await self._answer(scope)(scope, receive, Sending(send))
 
     def _answer(self, scope: Scope) -> Response:
-        client = scope["client"][0] if scope["client"] else ""
-        if not self._rate.allows(client):
-            return failure("too many requests: ask again in a second", 429, {"retry-after": "1"})
-        if scope["method"] not in ("GET", "HEAD"):
-            allowed = {"allow": "GET, HEAD"}
-            return failure("there is nothing to be changed here: only GET and HEAD", 405, allowed)
-        if len(scope["query_string"]) > MOST_QUERY or len(scope["raw_path"]) > MOST_PATH:
-            return failure("that address is too long", 414)
+        if refused := out_of_bounds(scope, self._rate):
+            return refused
         found = self._answers.get(scope["path"])
         if found is None:
             return failure("there is nothing under that address", 404)
