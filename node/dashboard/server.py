@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ from node.dashboard.run_view import RunView
 from node.dashboard.serving import Serving
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
+from swarm.common.version import version
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +77,3 @@ class Dashboard:
     def _failed(self, error: BaseException) -> None:
         self._counters.add("dashboard_failures")
         log.warning("the dashboard failed, the node goes on without: %s", error, exc_info=error)
-
-
-def version() -> str:
-    """Of this program; empty in a source tree that is not installed."""
-    try:
-        return importlib.metadata.version("swarm-node")
-    except importlib.metadata.PackageNotFoundError:
-        return ""

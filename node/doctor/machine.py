@@ -21,9 +21,9 @@ from node.errors import ConfigError, NodeError
 from node.network.transport_kind import TransportKind
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, KeyFileError
+from swarm.common.version import DISTRIBUTION
 from swarm.common.words import counted
 
-DISTRIBUTION = "swarm-node"
 LITTLE_DISK = 2 << 30
 NO_DISK = 200 << 20
 CLOCK_WATCH_SECONDS = 0.5

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 from node.config.sections import ProfileSection
 from protocol.profile import MAX_VERSION, Profile
-
-DISTRIBUTION = "swarm-node"
+from swarm.common.version import version
 
 
 def own_profile(told: ProfileSection, model: str, now: float) -> Profile | None:
@@ -19,12 +16,4 @@ def own_profile(told: ProfileSection, model: str, now: float) -> Profile | None:
     """
     if not (told.name or told.line):
         return None
-    return Profile(told.name, told.line, model, _version(), now)
-
-
-def _version() -> str:
-    """Of this program; empty in a source tree that is not installed."""
-    try:
-        return importlib.metadata.version(DISTRIBUTION)[:MAX_VERSION]
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return Profile(told.name, told.line, model, version()[:MAX_VERSION], now)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from node.config.config import Config
 from node.dashboard.place import Place, listen
-from node.dashboard.server import version
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
 from node.swarm_page.census_file import read_census, write_census
@@ -23,6 +22,7 @@ from swarm.census.census import Census
 from swarm.census.tally import Tally
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.common.version import version
 from swarm.experience import Experience
 from swarm.journal import Journal
 from swarm.pool import Pool
