@@ -10,7 +10,7 @@ import pytest
 
 from tests.dashboard.chromium import Browser
 from tests.dashboard.hostile_texts import TEXTS
-from tests.node.dashboard.asked import trained
+from tests.node.dashboard.asked import answering, trained
 from tests.node.dashboard.browser import Site, served, write_rounds
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
@@ -112,14 +112,6 @@ def test_an_answer_is_stopped_and_ends_when_the_page_is_left(
         assert not psutil.wait_procs(at_work, timeout=30)[1]
         browser.until("return [...document.querySelectorAll('.asking > button, h3')].length > 0")
     assert browser.errors() == []
-
-
-def answering() -> list[psutil.Process]:
-    return [
-        each
-        for each in psutil.Process().children()
-        if "node.evaluation.ask_process" in each.cmdline()
-    ]
 
 
 def test_before_the_first_checkpoint_the_page_says_so(browser: Browser, asking: Site) -> None:

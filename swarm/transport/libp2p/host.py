@@ -18,6 +18,7 @@ from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import Place
 from swarm.transport.libp2p.bridge import Carried, Pipe
 from swarm.transport.libp2p.circuit import STOP
+from swarm.transport.libp2p.connections import Connection, Connections
 from swarm.transport.libp2p.endings import end
 from swarm.transport.libp2p.multistream import accept, proposal
 from swarm.transport.libp2p.proposed import NEGOTIATION_SECONDS, Proposed, Source
@@ -45,15 +46,6 @@ Incoming = Callable[[str, str, Pipe], None]
 """Takes (peer id, protocol, pipe) of a stream that somebody opened; called on asyncio's loop."""
 
 
-class Connection:
-    """One connection, where it came from or goes to, and whether it was taken or dialled."""
-
-    def __init__(self, muxed: Muxed, place: Place, *, dialled: bool) -> None:
-        self.muxed = muxed
-        self.place = place
-        self.dialled = dialled
-
-
 class Host:
     """Listens, dials, and carries streams. All methods but the constructor are trio's."""
 
@@ -64,7 +56,7 @@ class Host:
         self._thread = thread
         self._incoming = incoming
         self._counters = counters
-        self._connections: dict[str, list[Connection]] = {}
+        self._connections = Connections()
         self._half_open: Counter[str] = Counter()
         self._spoken: set[str] = set()
         self._relays: dict[str, Muxed] = {}
@@ -89,10 +81,7 @@ class Host:
 
     async def connected(self) -> dict[str, tuple[Place, ...]]:
         """Where each connection comes from or goes to, by peer id."""
-        return {
-            peer: tuple(connection.place for connection in held)
-            for peer, held in self._connections.items()
-        }
+        return self._connections.places()
 
     async def spoken(self) -> tuple[str, ...]:
         """The protocols of which streams are taken."""
@@ -106,7 +95,7 @@ class Host:
         """
         import trio
 
-        if peer in self._connections:
+        if self._connections.of(peer):
             return
         try:
             with trio.fail_after(UPGRADE_SECONDS):
@@ -123,12 +112,22 @@ class Host:
 
         Raises:
             LookupError: it is not connected.
-            OSError: the connection is gone.
         """
-        stream = await self._best(peer).open()
-        await stream.write(proposal(protocol))
         assert self._thread.nursery is not None
-        self._thread.nursery.start_soon(self._carry, Proposed(stream, protocol), pipe, b"")
+        while True:
+            connection = self._best(peer)
+            try:
+                stream = await connection.muxed.open()
+                await stream.write(proposal(protocol))
+            except OSError as error:
+                # Nothing of the request has gone: another connection may carry it.
+                logger.debug("the connection of %s carries no streams: %s", peer, error)
+                self._connections.remove(connection)
+                self._thread.nursery.start_soon(end, connection.muxed.close)
+            else:
+                carried = Proposed(stream, protocol)
+                self._thread.nursery.start_soon(self._carry, carried, pipe, b"")
+                return
 
     async def reserve(self, relay: str, place: Place) -> float:
         """Have a peer relay for this node, dialled first where need be; for how many seconds.
@@ -138,7 +137,7 @@ class Host:
         """
         await self.dial(relay, place)
         # It may bring somebody before its answer is read.
-        self._relays[relay] = muxed = self._best(relay)
+        self._relays[relay] = muxed = self._best(relay).muxed
         return await reserved(muxed)
 
     async def relayed_by(self) -> tuple[str, ...]:
@@ -146,26 +145,24 @@ class Host:
         return tuple(
             relay
             for relay, muxed in self._relays.items()
-            if any(each.muxed is muxed for each in self._connections.get(relay, ()))
+            if any(each.muxed is muxed for each in self._connections.of(relay))
         )
 
     async def disconnect(self, peer: str) -> None:
         """End all connections with a peer."""
-        for connection in list(self._connections.get(peer, ())):
+        for connection in self._connections.of(peer):
             await connection.muxed.close()
 
-    def _best(self, peer: str) -> Muxed:
-        """The latest connection with a peer, a direct one where there is any."""
-        held = self._connections.get(peer)
-        if not held:
+    def _best(self, peer: str) -> Connection:
+        connection = self._connections.best(peer)
+        if connection is None:
             raise LookupError(peer)
-        direct = [connection for connection in held if not connection.place.relay]
-        return (direct or held)[-1].muxed
+        return connection
 
     async def _wire(self, peer: str, place: Place) -> Wire | Circuit:
         if place.relay:
             await self.dial(place.relay, place.of_relay())
-            return await connected(self._best(place.relay), peer)
+            return await connected(self._best(place.relay).muxed, peer)
         tcp = await reach(place)
         keep_alive(tcp)
         return Wire(tcp)
@@ -183,7 +180,7 @@ class Host:
         """Take the connection that a relay of this node's brings."""
         import trio
 
-        held = self._connections.get(relay)
+        held = self._connections.of(relay)
         wanted = relay in self._relays and bool(held)
         with trio.fail_after(NEGOTIATION_SECONDS):
             wire = await brought(stream, source, wanted=wanted)
@@ -219,11 +216,6 @@ class Host:
             await end(wire.close)
             raise
 
-    def _most_common(self) -> Connection:
-        taken = [c for held in self._connections.values() for c in held if not c.dialled]
-        sources = Counter(connection.place.source for connection in taken)
-        return max(taken, key=lambda connection: sources[connection.place.source])
-
     async def _hold(self, connection: Connection, task_status: Any = None) -> None:
         """Carry a connection and take its streams, until it ends; trio's ``start`` has a status."""
         import trio
@@ -238,33 +230,28 @@ class Host:
                     task_status.started()
                 while (stream := await muxed.take()) is not None:
                     nursery.start_soon(self._take, muxed.peer, stream)
+                # Those who serve its streams may still be at it, and nobody is to open another.
+                self._connections.remove(connection)
         except* Exception as errors:  # noqa: BLE001 - whatever a stranger sent
             logger.debug("the connection of %s: %r", muxed.peer, errors.exceptions)
         finally:
-            self._release(connection)
+            if muxed.refused:
+                self._refuse("over_bounds")
+            self._connections.remove(connection)
             await end(muxed.close)
 
     async def _admit(self, connection: Connection) -> None:
         """List a connection; of a peer with too many, and of all, the oldest of whom has most."""
         peer = connection.muxed.peer
-        held = self._connections.setdefault(peer, [])
-        held.append(connection)
+        self._connections.add(connection)
         self._thread.tell(self.on_connection, peer)
+        held = self._connections.of(peer)
         if len(held) > MAX_OF_PEER:
             self._refuse("of_peer")
             await held[0].muxed.close()
-        elif sum(map(len, self._connections.values())) > MAX_CONNECTIONS:
+        elif len(self._connections) > MAX_CONNECTIONS:
             self._refuse("of_all")
-            await self._most_common().muxed.close()
-
-    def _release(self, connection: Connection) -> None:
-        if connection.muxed.refused:
-            self._refuse("over_bounds")
-        held = self._connections.get(connection.muxed.peer, [])
-        if connection in held:
-            held.remove(connection)
-        if not held:
-            self._connections.pop(connection.muxed.peer, None)
+            await self._connections.most_common().muxed.close()
 
     async def _take(self, peer: str, stream: Stream) -> None:
         import trio

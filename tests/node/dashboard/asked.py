@@ -5,10 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+
+import psutil
 
 from node.dashboard.asking import ASKED_BY
 from node.network.founding import found_swarm
@@ -58,3 +60,13 @@ def answered(site: Site, **query: str) -> list[dict[str, Any]]:
     with closing(Asked(site, **query)) as asked:
         assert asked.status == 200
         return list(asked)
+
+
+def answering() -> list[psutil.Process]:
+    """The processes at work on answers of this one; whatever else it started is no concern here."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if "node.evaluation.ask_process" in process.cmdline():
+                found.append(process)
+    return found

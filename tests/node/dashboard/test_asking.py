@@ -18,7 +18,7 @@ from node.dashboard import asking
 from node.dashboard.entry import COOKIE
 from node.storage.run_folder import RunFolder
 from swarm.common.processes import import_path
-from tests.node.dashboard.asked import LONG, OWN_PAGE, Asked, answered, trained
+from tests.node.dashboard.asked import LONG, OWN_PAGE, Asked, answered, answering, trained
 from tests.node.dashboard.browser import Site, served
 
 ASK = "/api/v1/ask"
@@ -81,7 +81,7 @@ def test_what_the_model_cannot_be_asked_is_told_in_words(site: Site) -> None:
 def test_mallorys_link_has_the_node_compute_nothing(site: Site, headers: dict[str, str]) -> None:
     answer = site.get(f"{ASK}?question=hi", headers)
     assert answer.status == 403 and "own page" in answer.json["error"]
-    assert psutil.Process().children() == []
+    assert answering() == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_question_has_a_length(site: Site, query: str, said: str) -> None:
 
 def test_head_starts_nothing(site: Site) -> None:
     assert site.get(ASK, OWN_PAGE, "HEAD").status == 200
-    assert psutil.Process().children() == []
+    assert answering() == []
 
 
 @pytest.mark.parametrize("lacking", ["manifest", "checkpoint", "folder"])
@@ -125,9 +125,9 @@ def test_flo_asks_beside_a_question_and_is_told_to_wait(site: Site) -> None:
 def held(asked: Asked) -> list[psutil.Process]:
     """All that is at work on an answer, which is kept from ending by itself."""
     asked.until("question")
-    found = psutil.Process().children(recursive=True)
-    for each in psutil.Process().children():
-        each.suspend()
+    (process,) = answering()
+    found = [process, *process.children(recursive=True)]
+    process.suspend()
     return found
 
 
@@ -162,7 +162,7 @@ def test_an_answer_ends_with_the_node(tmp_path: Path) -> None:
 def test_an_answer_has_so_many_seconds(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "SECONDS", 0.5)
     asked = Asked(site)
-    at_work = psutil.Process().children(recursive=True)
+    at_work = answering()
     assert "not done after 0.5 seconds" in asked.until("error")["error"]
     assert gone(at_work)
     asked.close()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -19,109 +17,25 @@ from protocol.dial_back import (
     encode_dial_back_request,
 )
 from protocol.identity import Identity
-from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.host import MAX_CONNECTIONS, MAX_HALF_OPEN, MAX_OF_PEER
-from swarm.transport.libp2p.multistream import HEADER, propose
-from swarm.transport.libp2p.stack import MAX_FRAME, MAX_STREAMS, MAX_UNREAD, MUXER, SECURITY
+from swarm.transport.libp2p.multistream import HEADER
+from swarm.transport.libp2p.stack import MAX_FRAME, MAX_STREAMS, MAX_UNREAD
 from swarm.transport.libp2p.transport import Libp2pTransport
-from swarm.transport.libp2p.trio_thread import TrioThread
-from swarm.transport.transport import Limits
+from tests.swarm.transport.mallory import (
+    DATA,
+    DEAF,
+    LOOPBACK,
+    SYN,
+    WINDOW,
+    Mallory,
+    against_anna,
+    frame,
+    line,
+    until,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone("libp2p")]
-
-LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-ECHO = "swarm-node/test/echo"
-DEAF = "swarm-node/test/deaf"
-DATA, WINDOW, SYN = 0, 1, 1
-
-
-async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.05)
-
-
-class Mallory:
-    """A peer that speaks Noise, and yamux as she likes."""
-
-    def __init__(self, address: str) -> None:
-        self.place = place_of(address)
-        self.peer = address.rpartition("/p2p/")[2]
-        self.identity = Identity.generate()
-
-    async def dial(self):
-        import trio
-        from libp2p.crypto.ed25519 import create_new_key_pair
-        from libp2p.crypto.x25519 import create_new_key_pair as create_noise_keys
-        from libp2p.io.trio import TrioTCPStream
-        from libp2p.network.connection.raw_connection import RawConnection
-        from libp2p.peer.id import ID
-        from libp2p.security.noise.transport import Transport
-
-        tcp = await trio.open_tcp_stream(self.place.host, self.place.port)
-        raw = RawConnection(TrioTCPStream(tcp), initiator=True)
-        await propose(raw.read, raw.write, SECURITY)
-        keys = create_new_key_pair(self.identity.export()[4:36])
-        noise = Transport(keys, create_noise_keys().private_key)
-        secure = await noise.secure_outbound(raw, ID.from_string(self.peer))
-        await propose(secure.read, secure.write, MUXER)
-        return secure
-
-    async def write_until_it_ends(self, frames: list[bytes]) -> None:
-        """Send frames and then wait until the other side hangs up."""
-        import trio
-        from libp2p.io.exceptions import IOException
-
-        secure = await self.dial()
-        with trio.fail_after(20.0):
-            try:
-                for frame in frames:
-                    await secure.write(frame)
-                while await secure.read(12):
-                    pass
-            except IOException:
-                return
-
-
-def frame(kind: int, flags: int, stream: int, length: int, data: bytes = b"") -> bytes:
-    return struct.pack("!BBHII", 0, kind, flags, stream, length) + data
-
-
-def line(text: str) -> bytes:
-    return bytes([len(text) + 1]) + text.encode() + b"\n"
-
-
-def against_anna(tmp_path: Path, scenario) -> Counters:
-    """Run ``scenario(anna, ben, thread)``; what anna counted. Ben is still served at the end."""
-    counters = Counters()
-
-    async def echo(peer: str, request: bytes) -> bytes:
-        return request
-
-    async def whole() -> None:
-        transports = []
-        for name in ("anna", "ben"):
-            Identity.create(tmp_path / name)
-            counted = counters if name == "anna" else Counters()
-            transports.append(Libp2pTransport(tmp_path / name, listen=LOOPBACK, counters=counted))
-            transports[-1].use_validator(lambda record: True)
-            transports[-1].handle(ECHO, echo, Limits(64, 8, 4))
-            await transports[-1].start()
-        anna, ben = transports
-        thread = TrioThread("mallory")
-        await thread.start()
-        try:
-            await scenario(anna, ben, thread)
-            answer = await ben.request(anna.peer_id, ECHO, b"still", limit=9, deadline=10)
-            assert answer == b"still"
-        finally:
-            await thread.stop()
-            await asyncio.gather(anna.close(), ben.close())
-
-    asyncio.run(whole())
-    return counters
-
 
 OVER = "connections_over_bound{bound=over_bounds}"
 

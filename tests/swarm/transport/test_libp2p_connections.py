@@ -1,0 +1,97 @@
+"""Streams go over the connections that carry some, whatever became of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from protocol.identity import Identity
+from swarm.transport.libp2p.addresses import place_of
+from swarm.transport.libp2p.connections import Connection, Connections
+from tests.swarm.transport.mallory import DEAF, ECHO, Mallory, against_anna
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(
+    tmp_path: Path,
+) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        served = asyncio.Event()
+
+        async def deaf(peer: str, reader: asyncio.StreamReader, writer: object) -> None:
+            await reader.read()
+            served.set()
+            await asyncio.sleep(1e6)
+
+        await anna.node.add_handler(DEAF, deaf)
+        await ben.connect(anna.addresses()[0])
+        _, writer = await ben.node.open_stream(anna.peer_id, DEAF)
+        writer.close()
+        await asyncio.wait_for(served.wait(), 30)
+        (ended,) = await anna.node.seen_at(ben.peer_id)
+        await ben.node.disconnect(anna.peer_id)
+        async with asyncio.timeout(30):
+            while ended in await anna.node.seen_at(ben.peer_id):
+                await asyncio.sleep(0.05)
+        answer = await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=10)
+        assert answer == b"again"
+
+    against_anna(tmp_path, scenario)
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+        for _ in range(8):
+            twin = Mallory(ben.addresses()[0])
+            twin.identity = Identity.load(tmp_path / "anna")
+            await thread.call(twin.dial)
+            async with asyncio.timeout(30):
+                while len(await ben.node.seen_at(anna.peer_id)) < 2:
+                    await asyncio.sleep(0.02)
+            ben.node.stand_still(0.2)
+            await thread.call(twin.break_off)
+            assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
+
+    against_anna(tmp_path, scenario)
+
+
+class Muxed:
+    """Who is at the other end of a connection."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+
+
+def connection(peer: str, address: str, *, dialled: bool = False) -> Connection:
+    return Connection(Muxed(peer), place_of(address), dialled=dialled)
+
+
+def test_the_best_connection_is_the_latest_direct_one() -> None:
+    connections = Connections()
+    assert connections.best("anna") is None
+    relay = f"/p2p/{Identity.generate().peer_id}/p2p-circuit"
+    first, second = (connection("anna", f"/ip4/10.0.0.{n}/tcp/1") for n in (1, 2))
+    relayed = connection("anna", f"/ip4/10.0.0.3/tcp/1{relay}")
+    for each in (first, second, relayed):
+        connections.add(each)
+    assert connections.best("anna") is second and len(connections) == 3
+    for each in (second, second, first):
+        connections.remove(each)
+    assert connections.best("anna") is relayed
+    connections.remove(relayed)
+    assert connections.best("anna") is None and not connections.places() and not len(connections)
+
+
+def test_one_of_those_who_have_most_connections_goes_first_and_none_that_was_dialled() -> None:
+    connections = Connections()
+    dialled = [connection("carl", "/ip4/10.0.0.9/tcp/1", dialled=True) for _ in range(5)]
+    taken = [connection(str(n), f"/ip4/10.0.0.{1 + n // 3}/tcp/{n + 1}") for n in range(4)]
+    for each in dialled + taken:
+        connections.add(each)
+    assert connections.most_common() is taken[0]
