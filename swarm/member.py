@@ -31,6 +31,7 @@ from swarm.journal_errors import JournalError
 from swarm.profiles import Profiles
 from swarm.publisher import Publisher
 from swarm.transport.reach import Reach, Way
+from swarm.transport.timing import Timing
 from swarm.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class PeerInfo:
         connected: there is a connection now.
         swarm: id of the swarm that it is in; None while that is not known.
         link: how it is connected, "direct" or "relayed"; None where it is not.
+        timing: how far away it is and how its clock goes; None where that was not measured.
         profile: what it says of itself, which nobody checked; None where it says nothing.
         policy_step: as last announced; None if nothing of this peer is known.
         groups: groups in the frames it offers.
@@ -66,6 +68,7 @@ class PeerInfo:
     heard: float
     swarm: bytes | None = None
     link: Way | None = None
+    timing: Timing | None = None
     profile: Profile | None = None
     offers: tuple[Offer, ...] = ()
 
@@ -248,7 +251,7 @@ class Member:
 
     def _peers(self) -> tuple[PeerInfo, ...]:
         connected = set(self._transport.peers())
-        links = self._transport.reach().links
+        reach = self._transport.reach()
         known = {
             peer_id_of(entry.author): entry
             for entry in self._directory.known()
@@ -267,7 +270,8 @@ class Member:
                     groups=sum(o.groups for o in entry.announcement.offers) if entry else 0,
                     heard=entry.heard if entry and peer not in connected else now,
                     swarm=self._directory.swarm_id if entry else self._acquaintance.swarm_of(peer),
-                    link=links.get(peer) if peer in connected else None,
+                    link=reach.links.get(peer) if peer in connected else None,
+                    timing=reach.timings.get(peer) if peer in connected else None,
                     profile=self._profiles.of(peer),
                     offers=entry.announcement.offers if entry else (),
                 )

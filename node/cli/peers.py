@@ -117,6 +117,8 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
         *told,
         ("kind", _kind(peer, ours) or "node"),
         ("connected", _link(peer)),
+        ("round trip", _round_trip(peer)),
+        ("clock", _clock(peer)),
         ("heard", _ago(peer.get("heard"))),
         (
             "admitted",
@@ -157,6 +159,24 @@ def _link(peer: dict[str, Any]) -> str:
         return "no"
     ways = {"direct": "yes, directly", "relayed": "yes, through a relay"}
     return ways.get(peer.get("link") or "", "yes")
+
+
+def _round_trip(peer: dict[str, Any]) -> str:
+    from node.monitor.words import NONE
+
+    seconds = peer.get("round_trip_s")
+    return NONE if seconds is None else f"{1000 * seconds:.3g} ms"
+
+
+def _clock(peer: dict[str, Any]) -> str:
+    """Its clock against this machine's, and by how much that may be wrong."""
+    from node.monitor.words import NONE
+
+    ahead, around = peer.get("clock_ahead_s"), peer.get("round_trip_s")
+    if ahead is None or around is None:
+        return NONE
+    side = "ahead" if ahead > 0 else "behind"
+    return f"{abs(ahead):.3g} s {side}, give or take {around / 2:.1g} s"
 
 
 def _when(peer: dict[str, Any]) -> str:

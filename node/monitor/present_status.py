@@ -16,6 +16,9 @@ CRASHED = "crashed"
 TOLD = ("name", "line", "model", "version")
 """What a peer may say of itself, signed and checked by nobody; null where it does not."""
 
+OF_A_CONNECTION = ("link", "round_trip_s", "clock_ahead_s")
+"""What is told of a peer as long as it is connected; null where it is not."""
+
 
 def present_status(folder: RunFolder) -> dict[str, Any]:
     """What is true of a node now, by its status file and by who holds its folder.
@@ -53,7 +56,8 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
 def _now(peer: Mapping[str, Any], works: bool) -> dict[str, Any]:
     """What was told of a peer, as far as it holds for a node that works or does not."""
     present = {**peer, "connected": works and peer.get("connected", False)}
-    return present if works or "link" not in peer else {**present, "link": None}
+    gone = () if works else (key for key in OF_A_CONNECTION if key in peer)
+    return {**present, **dict.fromkeys(gone)}
 
 
 def _state(told: Mapping[str, Any], holder: int | None) -> str:

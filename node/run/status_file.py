@@ -126,6 +126,8 @@ class StatusFile:
             "author": peer.author.hex() if peer.author else None,
             "connected": peer.connected,
             "link": peer.link,
+            "round_trip_s": peer.timing.round_trip if peer.timing else None,
+            "clock_ahead_s": peer.timing.ahead if peer.timing else None,
             "swarm_id": peer.swarm.hex() if peer.swarm else None,
             **_profile(peer.profile),
             "policy_step": peer.policy_step,

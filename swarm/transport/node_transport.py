@@ -164,7 +164,11 @@ class NodeTransport:
         return state
 
     def reach(self) -> Reach:
-        return replace(self._reachability.reach, links=links_of(self._supervisor.connected))
+        return replace(
+            self._reachability.reach,
+            links=links_of(self._supervisor.connected),
+            timings=self._supervisor.timings.latest,
+        )
 
     def use_validator(self, check: RecordCheck) -> None:
         self._check = check

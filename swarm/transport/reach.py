@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Literal
+from typing import Any, Literal
 
 from protocol.dial_back import DialledBack
+from swarm.transport.timing import Timing
 
 Way = Literal["direct", "relayed", "unreachable", "unknown"]
 """Dialled at its own address; through another peer; not at all; nobody has tried yet."""
@@ -24,12 +25,20 @@ class Reach:
         cause: why it is so, in one line; empty while unknown.
         remedy: what would make it direct; empty where it is.
         links: how each connected peer is reached, by peer id.
+        timings: how far away each is and how its clock goes, where that was measured.
     """
 
     way: Way = "unknown"
     cause: str = ""
     remedy: str = ""
     links: Mapping[str, Way] = field(default_factory=dict)
+    timings: Mapping[str, Timing] = field(default_factory=dict)
+
+
+def reach_of(state: Mapping[str, Any]) -> Reach:
+    """What :func:`dataclasses.asdict` made of one, by way of another process."""
+    timings = {peer: Timing(*timing) for peer, timing in state.get("timings", {}).items()}
+    return Reach(**{**state, "timings": timings})
 
 
 def is_relayed(address: str) -> bool:

@@ -18,6 +18,7 @@ from swarm.transport.peer_cache import PeerCache
 from swarm.transport.redial import Redial
 from swarm.transport.settings import NodeSettings, Role
 from swarm.transport.shortcuts import Shortcuts
+from swarm.transport.timings import Timings
 from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Supervisor:
 
     Attributes:
         connected: full addresses of the peers connected, by peer id.
+        timings: how far away they are, and how their clocks go.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Supervisor:
         self._cache = cache
         self._redial = Redial(peers, cache.load(), clock)
         self._shortcuts = Shortcuts(clock)
+        self.timings = Timings(clock, counters)
         self._prepare = prepare
         self._clock = clock
         self._counters = counters
@@ -202,6 +205,8 @@ class Supervisor:
                     dialling = self.spawn(self._dial_beside(self._redial.due(self.connected)))
                 if relayed := self._shortcuts.due(self.node.peer_id, self.connected):
                     self.spawn(self._begin_anew(relayed))
+                if peer := self.timings.due(self.connected):
+                    self.spawn(self.timings.measure(self.node, peer))
             except (TransportError, OSError, EOFError) as error:
                 self._counters.add("watch_failed")
                 logger.info("the node does not tell its peers: %s", error)

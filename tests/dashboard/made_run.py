@@ -64,6 +64,8 @@ def _status(texts: Sequence[str]) -> dict[str, Any]:
             "version": texts[(at + 3) % len(texts)] if at else None,
             "connected": False,
             "link": None,
+            "round_trip_s": 0.0123,
+            "clock_ahead_s": -0.25,
             "swarm_id": "ab" * 32,
             "policy_step": 10,
             "bytes_in": 10_000,

@@ -1,12 +1,14 @@
 // Who else is there, and who this node takes from.
 
 import { html } from './vendor/htm-preact.js';
-import { ago, bytes, count, moment, number, plain, shortId } from './format.js';
+import { ago, brief, bytes, count, known, moment, number, plain, shortId, signed } from './format.js';
 import { Authors } from './lineage.js';
 import { Empty, Help, Pattern, Problem, Refused, Stranger, Table, Told } from './parts.js';
 import { useAnswer } from './store.js';
 
 const LINKS = { direct: 'direct', relayed: 'relayed' };
+
+const unit = (value, name, written) => (known(value) ? `${written(value)} ${name}` : '');
 
 function kind(peer, ours) {
   const kinds = {
@@ -23,6 +25,8 @@ function columns(ours, told) {
       <code title=${plain(row.peer_id)}>${shortId(row.peer_id)}</code></span><${Told} of=${row} />` },
     { key: 'kind', name: 'kind', show: (row) => kind(row, ours) },
     { key: 'link', name: 'connection', word: 'link', show: (row) => (row.connected ? LINKS[row.link] ?? 'yes' : 'no') },
+    { key: 'away', name: 'round trip', word: 'away', kind: 'figure', show: (row) => unit(1000 * (row.round_trip_s ?? NaN), 'ms', brief) },
+    { key: 'clock', name: 'clock', word: 'clock', kind: 'figure', show: (row) => unit(row.clock_ahead_s, 's', signed) },
     ...(told ? [{ key: 'model', name: 'model', word: 'told', show: (row) => html`<span class="told"><${Stranger} text=${row.model ?? ''} /></span>` }] : []),
     { key: 'step', name: 'policy step', word: 'step', kind: 'figure', show: (row) => number(row.policy_step) },
     { key: 'admitted', name: 'admitted', word: 'admitted', kind: 'figure', show: (row) => number(row.admitted) },

@@ -30,6 +30,8 @@ Object.assign(WORDS, {
   strikes: 'What refusals weigh that an honest node cannot cause. It halves every hour; at 5 the author is banned until it has fallen to 1.',
   seen: 'The last sign of life from this author.',
   link: 'Whether the peer is connected directly or through another peer that relays.',
+  away: 'From a call to its answer, measured once a minute.',
+  clock: 'How far the peer’s clock is ahead of this machine’s, give or take half of the round trip.',
   step: 'Optimizer steps the peer says its policy has taken.',
   map: 'A line is the thicker the more groups were admitted from that peer, solid where the connection is direct, dashed where it is relayed or gone. What peers take from each other is not known here.',
   ask: 'The latest checkpoint answers, in a process of its own that steps back behind the node; loading it takes some seconds. The reward is the verifier’s, where the question is one of this swarm’s.',

@@ -17,7 +17,7 @@ from swarm.transport.apart.state import State
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.machine import DaemonFailed, with_port_of
 from swarm.transport.node_transport import LOOKUP_SECONDS, NodeTransport
-from swarm.transport.reach import Reach
+from swarm.transport.reach import Reach, reach_of
 from swarm.transport.record_rule import RecordRule
 from swarm.transport.transport import (
     MINIMUM_RATE,
@@ -109,7 +109,7 @@ class ApartTransport:
         return tuple(self._state.get("peers", ())) if self._process else ()
 
     def reach(self) -> Reach:
-        return Reach(**self._state.get("reach", {})) if self._process else Reach()
+        return reach_of(self._state.get("reach", {})) if self._process else Reach()
 
     async def start(self) -> None:
         """Start the process, whose daemon comes up and dials.

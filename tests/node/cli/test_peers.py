@@ -26,6 +26,8 @@ def peer(whose: str, /, **changes: Any) -> dict[str, Any]:
         "peer_id": identity(whose).peer_id,
         "connected": True,
         "link": "direct",
+        "round_trip_s": 0.0123,
+        "clock_ahead_s": -0.25,
         "swarm_id": OURS,
         "policy_step": 4,
         "bytes_in": 2048,
@@ -110,7 +112,8 @@ def test_a_beginning_that_only_one_has_shows_it_in_full(
     for expected in (anna.peer_id, anna.author.hex(), "2.0 kB", "reward_mismatch 2", "10 min"):
         assert expected in terminal.out
     told = terminal.json("peers", given, "--config", "node")
-    assert told == {**met[0], "connected": False, "link": None}
+    gone = dict.fromkeys(("link", "round_trip_s", "clock_ahead_s"))
+    assert told == {**met[0], "connected": False, **gone}
 
 
 @pytest.mark.parametrize(("given", "said"), [("12D3", "several peers"), ("12D3KooWx0", "no peer")])
@@ -168,6 +171,8 @@ def test_a_peer_is_shown_as_it_is_connected_while_the_node_runs(
         assert "yes, through a relay" in terminal.out
         assert terminal("peers", peers[0]["peer_id"], "--config", "node") == 0
         assert "yes, directly" in terminal.out
+        assert "12.3 ms" in terminal.out
+        assert "0.25 s behind, give or take 0.006 s" in terminal.out
     assert terminal("peers", "--config", "node") == 0
     assert "relayed" not in terminal.out, "a node that does not run is connected to nobody"
 
