@@ -21,8 +21,13 @@ DetachOption = Annotated[
 ]
 
 
-def detach(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> None:
+def detach(
+    given: Path | None, overrides: Mapping[str, Any], *, json: bool = False, member: bool = True
+) -> None:
     """Start this very command line in the background, and say how to follow it once it runs.
+
+    Args:
+        member: whether others can join its swarm through it.
 
     Raises:
         UsageError: torchrun has started this process.
@@ -46,9 +51,11 @@ def detach(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fal
             words += f". All it said is in {node.folder.log}."
         say(words, err=True)
         raise typer.Exit(started.exit_code)
-    addresses = started.status["addresses"] if started.status else []
+    told = started.status or {}
+    addresses = told.get("addresses", []) if member else []
     if json:
         facts = {"pid": started.pid, "running": started.exit_code is None, "addresses": addresses}
+        facts["public"] = told.get("public")
         print_json({**facts, "log": str(node.folder.log)})
         return
     if started.status is None:
@@ -57,5 +64,7 @@ def detach(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fal
     say(f"the node runs in the background, as process {started.pid}")
     for address in addresses:
         say(f"others join with: swarm-node join --peers {address}")
+    if told.get("public"):
+        say(f"the swarm's page: {told['public']}")
     say(f"follow it with: swarm-node logs -f --config {node.path}")
     say(f"stop it with: swarm-node stop --config {node.path}")

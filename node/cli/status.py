@@ -7,6 +7,9 @@ from typing import Any
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.monitor.printable import say
 
+PAGES = {"dashboard": "page", "public": "public"}
+"""What a line with the address of each page begins with."""
+
 
 def command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
@@ -37,6 +40,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
         *(("address", address) for address in status["addresses"]),
         *(("reach", line) for line in _reach(status)),
         ("peers", _peers(status)),
+        *((name, status[page]) for page, name in PAGES.items() if status[page]),
     ]
     if status["record"] is None:
         return [*lines, ("round", "none done yet")]

@@ -17,8 +17,10 @@ from node.cli.common import (
     StopOption,
     overrides_of,
 )
+from node.cli.detaching import OPTION, DetachOption, detach
 from node.cli.page_options import PublicOption, SnapshotOption, page_overrides
 from node.cli.starting import start
+from node.errors import UsageError
 
 PATIENCE_SECONDS = 30.0
 """In which one of the peers named has to answer, where no config says otherwise."""
@@ -45,6 +47,7 @@ def command(
     assignments: SetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
+    detached: DetachOption = False,
     stop_on_eof: StopOption = False,
 ) -> None:
     """Show the page of a swarm without training, or being a member. Ctrl-C ends it cleanly.
@@ -53,6 +56,11 @@ def command(
     is given.
     """
     overrides = overrides_of(assignments, peers) | page_overrides(public, snapshot)
+    if detached:
+        if config is None:
+            raise UsageError(OPTION, "without a folder", "Name one for its page: --config DIR.")
+        detach(config, overrides, json=json, member=False)
+        return
     with ExitStack() as stack:
         if config is None:
             from node.run.new_node import prepare

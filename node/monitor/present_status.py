@@ -46,6 +46,7 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
         "pid": holder,
         **told,
         "dashboard": told.get("dashboard") if works else None,
+        "public": told.get("public") if works else None,
         "peers": peers,
         "running": holder is not None,
         "state": state,

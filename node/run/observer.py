@@ -103,6 +103,11 @@ class Observer:
             self.look()
             yield
 
+    @property
+    def url(self) -> str | None:
+        """Where the page is served; None: nowhere."""
+        return self._place.url if self._place else None
+
     def close(self) -> None:
         """Let go of the place that the page was to be served at, if it never was."""
         if self._place and not self._server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import ExitStack
@@ -61,11 +62,13 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
         for note in (*notes, *membership.notes):
             tell(note)
         announce(membership, tell)
-        status.run(membership)
         if observer:
             stack.enter_context(observer.at_work(membership, tell))
+            if observer.url:
+                status.serve_swarm(observer.url)
+        status.run(membership)
         stack.enter_context(dashboard(config, folder, counters, status, tell))
-        _work(stop, membership, status, observer)
+        work(stop, membership, status, "seed", observer)
 
 
 def _observer(
@@ -85,30 +88,35 @@ def _experience(config: Config, journal: Journal, counters: Counters) -> Experie
     return Experience.around(pool, journal, clock, counters)
 
 
-def _work(
-    stop: threading.Event, membership: Membership, status: StatusFile, observer: Observer | None
+def work(
+    stop: threading.Event,
+    membership: Membership,
+    status: StatusFile,
+    what: str,
+    observer: Observer | None,
+    seconds: float = math.inf,
 ) -> None:
-    due = 0.0
-    while True:
+    """Keep the status true, and look on, until told to stop or for so many seconds.
+
+    Args:
+        what: depends on the membership, in a word.
+
+    Raises:
+        NodeError: its network side keeps failing.
+    """
+    due, end = 0.0, time.monotonic() + seconds
+    while time.monotonic() < end:
         if time.monotonic() >= due:
             due = time.monotonic() + REPORT_SECONDS
             status.write(None)
         if observer:
             observer.look()
-        check_network(membership, "seed")
+        _check_network(membership, what)
         if stop.wait(LOOK_SECONDS if observer else REPORT_SECONDS):
             return
 
 
-def check_network(membership: Membership, what: str) -> None:
-    """Look whether a membership works.
-
-    Args:
-        what: depends on it, in a word.
-
-    Raises:
-        NodeError: its network side keeps failing.
-    """
+def _check_network(membership: Membership, what: str) -> None:
     if membership.failure:
         raise NodeError(
             f"the network side of this {what} keeps failing",

@@ -33,7 +33,7 @@ class StatusFile:
         self._membership: Membership | None = None
         self._lock = threading.Lock()
         self._told: dict[str, Any] = {}
-        self._dashboard: str | None = None
+        self._pages: dict[str, str | None] = {"dashboard": None, "public": None}
         self._ended = False
 
     def start(self) -> None:
@@ -74,14 +74,11 @@ class StatusFile:
 
     def serve(self, url: str) -> None:
         """Say where the node's dashboard is found, from now on."""
-        try:
-            with self._lock:
-                self._dashboard = url
-                if self._told and not self._ended:
-                    self._told |= {"dashboard": url}
-                    self._folder.write_status(self._told)
-        except NodeError as error:
-            log.warning("saying where the dashboard is failed: %s", error)
+        self._serve("dashboard", url)
+
+    def serve_swarm(self, url: str) -> None:
+        """Say where the page of the whole swarm is found, from now on."""
+        self._serve("public", url)
 
     def stop(self) -> None:
         """Say that the node was told to stop; nothing while the folder is not its own."""
@@ -109,13 +106,23 @@ class StatusFile:
         except NodeError as error:
             log.warning("saying that this node has stopped failed: %s", error)
 
+    def _serve(self, page: str, url: str) -> None:
+        try:
+            with self._lock:
+                self._pages[page] = url
+                if self._told and not self._ended:
+                    self._told |= {page: url}
+                    self._folder.write_status(self._told)
+        except NodeError as error:
+            log.warning("saying where the page is failed: %s", error)
+
     def _tell(self, state: str, **news: Any) -> None:
         with self._lock:
             if self._ended:
                 return  # a signal is told on a thread of its own, which may come last
             self._ended = state == STOPPED
-            url = None if self._ended else self._dashboard
-            self._told |= {**news, "state": state, "time": time.time(), "dashboard": url}
+            pages = dict.fromkeys(self._pages) if self._ended else self._pages
+            self._told |= {**news, "state": state, "time": time.time(), **pages}
             self._folder.write_status(self._told)
 
     def _peer(self, peer: PeerInfo) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import math
 from contextlib import ExitStack
 
 from node.config.config import Config
@@ -13,9 +13,10 @@ from node.monitor.stages import Stages
 from node.monitor.telling import teller
 from node.network.membership import Membership
 from node.run.foreground import stopping
-from node.run.observer import LOOK_SECONDS, Observer
+from node.run.observer import Observer
 from node.run.run_options import RunOptions
-from node.run.seed_node import check_network
+from node.run.seed_node import work
+from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -47,13 +48,14 @@ def run(
     Raises:
         NodeError: it cannot start, or cannot go on.
     """
-    counters, tell = Counters(), teller(folder.log, err=options.json)
-    with ExitStack() as stack:
-        stop = stack.enter_context(stopping(tell))
-        stack.enter_context(folder.locked())
+    counters = Counters()
+    tell, status = teller(folder.log, err=options.json), StatusFile(folder)
+    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
         public, snapshot = config.monitor.public, config.monitor.snapshot
         observer = Observer(config, folder, "watch", public or not snapshot, counters)
         stack.callback(observer.close)
+        status.start()
+        stack.callback(status.end)
         journal, notes = open_or_restore(folder.journal, SystemClock())
         stack.callback(journal.close)
         stages.begin("dialling the peers that are named")
@@ -74,9 +76,9 @@ def run(
         name, swarm = membership.manifest.name, membership.swarm_id.hex()[:16]
         tell(f"watching swarm {name!r} {swarm}, as {membership.status().peer_id}")
         with observer.at_work(membership, tell):
-            end = time.monotonic() + seconds if seconds else float("inf")
-            while time.monotonic() < end and not stop.wait(LOOK_SECONDS):
-                observer.look()
-                check_network(membership, "watch")
+            if observer.url:
+                status.serve_swarm(observer.url)
+            status.run(membership)
+            work(stop, membership, status, "watch", observer, seconds or math.inf)
     if options.json:
         say(json.dumps(observer.shown))

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +28,7 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self.node = RunFolder(folder / "swarm-run")
         self._folder = folder
+        self._nodes = [self.node]
         self._commands = ExitStack()
 
     def start(self, *arguments: str) -> Command:
@@ -46,9 +48,14 @@ class Shell:
         assert told["running"] and told["addresses"] and told["log"] == str(self.node.log)
         return psutil.Process(told["pid"])
 
+    def elsewhere(self, folder: str) -> None:
+        """Whatever runs in another folder is to be ended as well."""
+        self._nodes.append(RunFolder(self._folder / folder))
+
     def close(self) -> None:
-        if (pid := self.node.holder()) is not None:
-            os.kill(pid, signal.SIGKILL)
+        for node in self._nodes:
+            if (pid := node.holder()) is not None:
+                os.kill(pid, signal.SIGKILL)
         self._commands.close()
 
 
@@ -84,6 +91,28 @@ def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
     status, out, _ = shell("stop")
     assert status == 0 and out[0] == f"no node runs in {shell.node.root}"
     assert f"round is {newest}" in out[1]
+
+
+def test_who_looks_on_does_so_in_the_background_and_status_tells_where(shell: Shell) -> None:
+    shell.detached()
+    (address, *_) = present_status(shell.node)["addresses"]
+    on = ("--config", "watch")
+    assert shell("init", "watch")[0] == 0
+    shell.elsewhere("watch")
+    status, out, err = shell("watch", "--detach", "--json", "--peers", address, *on)
+    assert status == 0, err
+    told = json.loads(out[-1])
+    assert told["running"] and told["addresses"] == [], "nobody joins through it"
+    with urllib.request.urlopen(f"{told['public']}data/swarm.json", timeout=30) as answer:
+        assert json.load(answer)["swarm"]["id"] == present_status(shell.node)["swarm_id"]
+    status, out, _ = shell("status", *on)
+    assert any(line.split() == ["public", told["public"]] for line in out)
+    assert shell("stop", *on)[0] == 0
+    status, out, _ = shell("status", *on)
+    assert out[0].startswith("state     stopped") and not any("http" in line for line in out)
+
+    status, _, (said,) = shell("watch", "--detach", "--peers", address)
+    assert status == 2 and "--config" in said
 
 
 def test_a_second_node_in_the_folder_fails_as_in_the_foreground(shell: Shell) -> None:

@@ -92,7 +92,7 @@ def test_status_tells_a_running_node_from_one_that_was(terminal: Terminal, node:
         node.write_status(mine)
         told = terminal.json("status", "--config", "node")
         assert 60.0 <= told.pop("age_s") < 120.0
-        assert told == {**mine, "running": True, "dashboard": None}
+        assert told == {**mine, "running": True, "dashboard": None, "public": None}
         node.write_status(STATUS)
         told = terminal.json("status", "--config", "node")
         assert (told["state"], told["peers"]) == ("starting", gone), "the file is another process's"
