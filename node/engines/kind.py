@@ -37,6 +37,14 @@ class EngineKind(Kind, ABC):
             ConfigError: a library is missing, or another version of it is here.
         """
 
+    def check_policy(self, policy: Policy) -> None:
+        """Look whether it writes what the learner reads, before anything is trained on.
+
+        Raises:
+            PolicyError: it does not.
+        """
+        del policy
+
     def embedded(self, policy: Policy, seed: int) -> RolloutEngine | None:
         """An engine in this process; None where it always has one of its own."""
         del policy, seed

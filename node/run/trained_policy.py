@@ -11,7 +11,7 @@ from node.config.config import Config
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import open_learner
 from node.engines.engine import RolloutEngine, StreamingEngine
-from node.engines.registry import open_engine, open_streaming_engine
+from node.engines.registry import kind_of, open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
@@ -31,6 +31,9 @@ class TrainedPolicy:
         engine: what completions come from; left out, what the configuration asks for.
         ranks: processes that the learner is divided over; left out, it works alone.
 
+    Raises:
+        PolicyError: that engine and the learner do not read the model alike.
+
     Attributes:
         streaming: the engine, where it goes on writing while the policy learns.
         sleep_mode: the engine rests while the policy learns, as on a device that both share; in
@@ -49,6 +52,8 @@ class TrainedPolicy:
         self.sleep_mode = config.engine.sleep_mode or config.schedule.over_provision > 0
         self._counters = counters
         self.streaming: StreamingEngine | None = None
+        if engine is None:
+            kind_of(config).check_policy(policy)
         if config.overlaps and engine is None:
             threads = torch.get_num_threads()
             self.streaming = open_streaming_engine(config, policy, counters, threads)

@@ -18,6 +18,12 @@ class Transformers(EngineKind):
 
     as_checkpoint = False
 
+    def check_policy(self, policy: Policy) -> None:
+        """See :func:`node.engines.transformers.agreement.check_agreement`."""
+        from node.engines.transformers.agreement import check_agreement
+
+        check_agreement(policy)
+
     def embedded(self, policy: Policy, seed: int) -> RolloutEngine:
         """On the policy's own weights."""
         from node.engines.transformers.engine import TransformersEngine

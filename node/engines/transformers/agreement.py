@@ -1,0 +1,139 @@
+"""Whether the embedded engine writes what the learner reads, tried on a few tokens of a model.
+
+Every family of models has a cache of its own kind, and not every one of them can be read padded,
+repeated for the completions of a group, or joined by others while it is written to. What is wrong
+there raises no error: what is sampled is then not what is trained on.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from node.engines.backend import Written
+from node.engines.engine import Sampling
+from node.engines.transformers.decoding import Decoding
+from node.learner import prompt_sharing
+from node.learner.batches import Row, TrainingCompletion, micro_batches
+from node.learner.logprobs import distributions, token_logprobs
+from node.policy.encoding import plain_ids
+from node.policy.model_source import PolicyError
+from node.policy.policy import Policy
+
+TEXT = "Six times seven is 42, since 6 * 7 = 42. Then 42 / 7 is 6 again."
+FIRST, SPACES = 5, ((1, 4), (2, 9))
+"""How many tokens of the text are the first prompt, and which of them are those that join."""
+CAPS = (5, 1, 4, 2)
+"""Tokens to write: of the first prompt, of the second one twice, and of the third."""
+MOST_FLOAT32, MOST_HALF = 1e-3, 0.05
+"""Nat: of one token in float32, at the mean of all of them in 16 bits, where rounding alone moves
+single tokens further. Small models of families that are read alike come to 2e-5 and 0.009."""
+
+REMEDY = (
+    'Set engine.kind = "vllm", or choose another model: docs/models.md names those that are known '
+    "to work."
+)
+
+
+def check_agreement(policy: Policy) -> None:
+    """Refuse a model whose completions the learner would give other log-probs than the engine.
+
+    It costs six decoding steps of at most four rows, two short prompts, and one forward pass of the
+    learner over the same tokens. Nobody else's random numbers are used.
+
+    Raises:
+        PolicyError: they differ by more than rounding explains, or the model cannot be read so.
+    """
+    if _bounds_scans_alone(policy.model):
+        raise _refused(policy, "bounds the time step of a scan, and not that of a single token")
+    try:
+        gaps = agreement(policy)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # whatever a library raises of a model that it is strange to
+        words = " ".join(str(error).split()) or "no reason given"
+        raise _refused(policy, f"fails: {type(error).__name__}: {words[:160]}") from error
+    exact = policy.model.dtype == torch.float32
+    gap, most = float(gaps.max() if exact else gaps.mean()), MOST_FLOAT32 if exact else MOST_HALF
+    if not gap <= most:
+        at = "a token" if exact else "at the mean"
+        raise _refused(policy, f"is {gap:.2g} nat {at} off what the learner reads, over {most:g}")
+
+
+@torch.inference_mode()
+def agreement(policy: Policy) -> Tensor:
+    """``|engine - learner|`` of the log-probs of a few sampled tokens, nats, float32 ``[tokens]``.
+
+    One prompt is written alone, then by four rows of three lengths, which join and leave.
+    """
+    ids = plain_ids(policy.tokenizer, TEXT)
+    while len(ids) < SPACES[-1][1]:
+        ids += ids or [policy.pad_id]
+    prompts = [ids[:FIRST], *(ids[begin:end] for begin, end in SPACES)]
+    trial = copy.copy(policy.merged())
+    trial.stop_ids = ()
+    with torch.random.fork_rng(devices=[]):
+        written = _written(trial, prompts)
+        return _gaps(policy, prompts, written)
+
+
+def _written(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[TrainingCompletion]:
+    """A completion of the first prompt, two of the second, one of the third."""
+    random = torch.Generator(policy.device).manual_seed(0)
+    decoding = Decoding(policy, Sampling(), random)
+    told = decoding.join(prompts[:1], [1], CAPS[:1])
+    told += [each for _ in range(2) for each in decoding.step()]
+    while not decoding.open:
+        told += decoding.step()
+    told += decoding.join(prompts[1:], [2, 1], CAPS[1:])
+    while decoding.left:
+        told += decoding.step()
+    rows = defaultdict[int, list[Written]](list)
+    for each in told:
+        rows[each.number].append(each)
+    return [_completion(rows[number]) for number in range(len(CAPS))]
+
+
+def _completion(told: Sequence[Written]) -> TrainingCompletion:
+    ids = tuple(token for each in told for token in each.ids)
+    logprobs = tuple(value for each in told for value in each.logprobs)
+    return TrainingCompletion(ids, (True,) * len(ids), logprobs)
+
+
+def _gaps(
+    policy: Policy, prompts: Sequence[Sequence[int]], written: Sequence[TrainingCompletion]
+) -> Tensor:
+    first, *twice, last = written
+    rows = [
+        Row(tuple(prompt), tuple(each), (0.0,) * len(each), True)
+        for prompt, each in zip(prompts, ([first], twice, [last]), strict=True)
+    ]
+    if not prompt_sharing.fits(policy.model):
+        rows = [part for row in rows for part in row.parts()]
+    gaps = []
+    for batch in micro_batches(rows, 1 << 16, policy.pad_id, policy.device):
+        read = token_logprobs(distributions(policy.model, batch, 1.0), batch)
+        gaps.append((read - batch.behaviour).abs()[batch.mask])
+    return torch.cat(gaps)
+
+
+def _bounds_scans_alone(model: nn.Module) -> bool:
+    """Whether reading a text at once makes other states than reading it token by token.
+
+    Mamba 2 layers of ``transformers`` bound time steps in the scan alone. What that changes grows
+    with the text, from next to nothing after a few tokens.
+    """
+    limits = (getattr(module, "time_step_limit", None) for module in model.modules())
+    return any(limit is not None and tuple(limit) != (0.0, math.inf) for limit in limits)
+
+
+def _refused(policy: Policy, why: str) -> PolicyError:
+    family = policy.model.config.model_type
+    return PolicyError(
+        "policy.model", f"{policy.name!r} (the transformers engine on {family!r} {why})", REMEDY
+    )

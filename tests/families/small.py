@@ -1,0 +1,63 @@
+"""Small random models of every causal architecture that ``transformers`` knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
+
+from node.policy.policy import Policy
+from tests.families.sizes import OWN, SIZES
+from tests.support import character_tokenizer
+
+MOST_WEIGHTS = 6_000_000
+
+
+class TooLargeError(Exception):
+    """A family whose configuration does not become small."""
+
+
+def small_config(family: str) -> PreTrainedConfig:
+    """A configuration with tiny widths and two layers of each kind that the family mixes.
+
+    Args:
+        family: its ``model_type``.
+    """
+    kind = CONFIG_MAPPING[family]
+    known = {field.name for field in dataclasses.fields(kind)}
+    sizes: dict[str, Any] = {
+        name: value
+        for name, value in SIZES.items()
+        if name in known and name not in kind.attribute_map
+    }
+    own = OWN.get(family, {})
+    if "is_decoder" in known:
+        sizes["is_decoder"] = True
+    if "layer_types" in known and "num_hidden_layers" not in own:
+        kinds = list(dict.fromkeys(kind().layer_types or ()))
+        if len(kinds) > 1:
+            sizes |= {"layer_types": kinds * 2, "num_hidden_layers": 2 * len(kinds)}
+    return kind(**{**sizes, **own})
+
+
+def small_policy(family: str, seed: int = 1) -> Policy:
+    """A random policy of a family, in float32, that never stops by itself.
+
+    Raises:
+        TooLargeError: it has more than :data:`MOST_WEIGHTS`.
+    """
+    config = small_config(family)
+    with torch.device("meta"):
+        weights = AutoModelForCausalLM.from_config(config).num_parameters()
+    if weights > MOST_WEIGHTS:
+        raise TooLargeError(f"{family}: {weights} weights")
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    tokenizer = character_tokenizer()
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    policy = Policy(model, tokenizer, family)
+    policy.stop_ids = ()
+    return policy
