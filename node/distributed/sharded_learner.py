@@ -116,6 +116,7 @@ class ShardedLearner(Learner):
             )
             self._spread()
             super().__init__(self._replica, config, RankShare(ranks), **choices)
+            self._reshard()
 
     def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> UpdateStats:
         """As with one rank; the figures are those of the whole update, on every rank.
@@ -147,9 +148,12 @@ class ShardedLearner(Learner):
 
     def _gap_beside(self, rows: Sequence[Row], newest: Newest) -> float | None:
         gap = super()._gap_beside(rows, newest)
-        # A forward pass leaves the outermost weights gathered for a backward one.
-        cast(FSDPModule, self._replica.model).reshard()
+        self._reshard()
         return gap
+
+    def _reshard(self) -> None:
+        """A forward pass leaves the outermost weights gathered for a backward one."""
+        cast(FSDPModule, self._replica.model).reshard()
 
     @torch.no_grad()
     def _spread(self) -> None:

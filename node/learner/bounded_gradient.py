@@ -45,7 +45,7 @@ class BoundedGradient:
         add: reads rows.
         summed: sums a scalar over all that hold a part of the weights.
         by_use: external groups count as far as they are useful (:mod:`node.learner.plausibility`).
-        small: whether the groups' gradients may be held at once where they fit.
+        at_once: whether the gradients of these rows' groups may be held at once where they fit.
     """
 
     def __init__(
@@ -56,14 +56,15 @@ class BoundedGradient:
         summed: Callable[[Tensor], Tensor],
         *,
         by_use: bool,
-        small: bool,
+        at_once: Callable[[Sequence[Row]], bool],
     ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._add = add
         self._summed = summed
         self._by_use = by_use
-        self._small = small
+        self._at_once = at_once
+        self._small = True
         self._checked = False
 
     def add(
@@ -81,7 +82,7 @@ class BoundedGradient:
         if all(row.own for row in rows):
             return self._add(rows, frozen, tally), Influence()
         together = None
-        if self._small and fits([*self._model.parameters()], len(rows)):
+        if self._small and self._at_once(rows) and fits([*self._model.parameters()], len(rows)):
             together = self._together(rows, frozen, tally, groups)
         return together or self._one_by_one(rows, frozen, tally, groups)
 

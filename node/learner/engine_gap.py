@@ -18,7 +18,7 @@ from itertools import islice
 import torch
 
 from node.learner.batches import Row, TrainingGroup, micro_batches
-from node.learner.logprobs import distributions, token_logprobs
+from node.learner.logprobs import TokenScores
 from node.learner.trained import Trained
 
 Newest = Callable[[], Sequence[TrainingGroup]]
@@ -48,18 +48,18 @@ def newest_rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int)
 
 @torch.no_grad()
 def engine_gap(
-    trained: Trained, rows: Sequence[Row], temperature: float, token_budget: int
+    trained: Trained, rows: Sequence[Row], scores: TokenScores, token_budget: int
 ) -> float | None:
     """Mean ``|cur - mu|`` over the rows' tokens of the present version, nats; None of none.
 
     Args:
         rows: with a completion each.
-        temperature: of the distribution that the engine samples from.
+        scores: of the policy's model, at the temperature that the engine samples at.
         token_budget: most tokens of a forward pass.
     """
     gaps = []
     for batch in micro_batches(rows, token_budget, trained.pad_id, trained.device):
-        cur = token_logprobs(distributions(trained.model, batch, temperature), batch)
+        cur = scores(batch, entropies=False).logprobs
         told = batch.mask & batch.known & (batch.versions == trained.version)
         gaps.append((cur - batch.behaviour).abs()[told])
     together = torch.cat(gaps) if gaps else torch.empty(0)

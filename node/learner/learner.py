@@ -28,7 +28,7 @@ from node.learner.bounded_gradient import BoundedGradient
 from node.learner.engine_gap import Newest, engine_gap, newest_rows, tells
 from node.learner.gradient_checkpointing import GradientCheckpointing
 from node.learner.group_gradients import GroupGradients
-from node.learner.logprobs import distributions, token_entropies, token_logprobs
+from node.learner.logprobs import TokenScores
 from node.learner.loss import Clip, Loss, Terms
 from node.learner.optimizer import Optimizer
 from node.learner.plausibility import plausibility, usefulness
@@ -91,7 +91,6 @@ class Learner:
     ) -> None:
         self._policy = policy
         self._config = config
-        self._temperature = temperature
         corrected = CORRECTIONS.open(correction, correction_options)
         self._reads = corrected.reads
         self._weighting = Weighting(config, corrected, decoupled=decoupled, floor=floor)
@@ -113,8 +112,10 @@ class Learner:
             self.add,
             self._share.sum,
             by_use=corrected.by_use,
-            small=not checkpointing and not config.offload,
+            at_once=self._at_once,
         )
+        # Last, as it may go through a model that shows other weights from then on (FSDP).
+        self._scores = TokenScores(policy.model, temperature, config.micro_batch_tokens)
 
     def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> UpdateStats:
         """Train on all of the groups together, in one step or several
@@ -195,7 +196,7 @@ class Learner:
             return None
         groups = self._share.agreed(newest())
         beside = newest_rows(groups, policy, self._config.max_completion_tokens)
-        return engine_gap(policy, beside, self._temperature, self._budget.tokens)
+        return engine_gap(policy, beside, self._scores, self._budget.tokens)
 
     def rows(self, groups: Sequence[TrainingGroup]) -> list[Row]:
         """What an update of ``groups`` reads: a row for each that has anything to learn from."""
@@ -260,6 +261,14 @@ class Learner:
                 apart.clear()
             self._share.cut(self._budget, batch)
 
+    def _at_once(self, rows: Sequence[Row]) -> bool:
+        """Whether all groups' gradients may be taken from one pass, logits and all."""
+        config = self._config
+        tokens = sum(row.length for row in rows)
+        return not (
+            config.gradient_checkpointing or config.offload or self._scores.in_parts(tokens)
+        )
+
     def _idle(self) -> None:
         """One token's pass that adds nothing to the gradient."""
         ids = torch.full((1, 1), self._policy.pad_id, device=self._policy.device)
@@ -272,13 +281,16 @@ class Learner:
         if done.apart:
             done.apart.reads(batch.groups, batch.input_ids.device)
         with self._forward():
-            distribution = distributions(self._policy.model, batch, self._temperature)
-        cur = token_logprobs(distribution, batch)
-        if batch.numbers[0] in done.frozen:
+            cur, told = self._scores(
+                batch,
+                entropies=batch.numbers[0] not in done.frozen,
+                whole=done.apart is not None,
+            )
+        if told is None:
             lines = [done.frozen[number][: cur.shape[1]] for number in batch.numbers]
             prox, entropies = pad_sequence(lines, batch_first=True).unbind(-1)
         else:
-            entropies = token_entropies(distribution, batch)
+            entropies = told
             done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
             prox = self._weighting.prox(cur.detach(), batch, self._span)
             done.tally.add_unlikely(self._weighting.unlikely(prox, batch))

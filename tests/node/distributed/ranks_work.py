@@ -22,13 +22,17 @@ from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import follow, open_learner
 from node.distributed.torchrun import Launch
 from node.errors import NodeError
+from node.learner import chunked_logprobs, logprobs
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
+from node.learner.vocabulary_head import VocabularyHead
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, spoil, weights
 from tests.support import changed, random_policy
 
 FULL = "memory is full"
+WHOLE, PART = 4 * 98 * 60, 4 * 98 * 7
+"""Bytes of logits: a rank's micro-batches have them whole or in parts, some of one update both."""
 
 
 def sharing_prompts() -> list[TrainingGroup]:
@@ -184,11 +188,20 @@ def end_of_memory(ranks: Ranks, folder: Path) -> str:
 
 
 def lead(ranks: Ranks, folder: Path) -> None:
+    parts: list[int] = []
+    logits = VocabularyHead.logits
+
+    def counted(self, hidden):
+        parts.append(len(hidden))
+        return logits(self, hidden)
+
+    VocabularyHead.logits = counted
     found: dict[Any, Any] = {name: both_ways(case, ranks) for name, case in CASES.items()}
     for name in ("one pass", "half precision"):
         for before, after in ((None, None), (None, ranks), (ranks, None), (ranks, ranks)):
             ways = name, 1 if before is None else 2, 1 if after is None else 2
             found[ways] = through_a_checkpoint(CASES[name], before, after, folder)
+    found["parts"] = parts
     found["tokens to come"] = tokens_to_come(ranks)
     # torchrun stops all ranks as soon as one has ended.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -210,6 +223,7 @@ def cramp(folder: Path) -> None:
 
 def main(folder: Path) -> None:
     logging.basicConfig()
+    logprobs.WHOLE_BYTES, chunked_logprobs.CHUNK_BYTES = WHOLE, PART
     launch = Launch.read()
     assert launch is not None
     with Ranks(launch) as ranks:

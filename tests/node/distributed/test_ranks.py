@@ -64,6 +64,7 @@ def test_the_cases_do_what_they_are_there_for(found: dict[Any, Any]) -> None:
     assert stats["stale, recomputed"]["staleness"]
     gaps = [each["engine_gap"] for each in found["an engine compared beside"]["ranks"]["stats"]]
     assert gaps == [pytest.approx(0.2, abs=1e-4), None], "the second begins with another version"
+    assert found["parts"].count(7) > 20, "logits in parts"
     assert stats["refused"]["refused"] == 1
     assert stats["no signal"]["skipped"]
 

@@ -1,0 +1,215 @@
+"""Logits in parts: the same log-probs, entropies and gradients as all of them at once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GPT2Config,
+    GraniteConfig,
+    OlmoeConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
+
+from node.config.learning import LearnerSection
+from node.learner import chunked_logprobs, logprobs
+from node.learner.batches import Row, TrainingCompletion, micro_batches
+from node.learner.learner import Learner
+from node.learner.logprobs import TokenScores
+from node.learner.vocabulary_head import VocabularyHead
+from node.policy.lora import Adapter
+from node.policy.policy import Policy
+from tests.node.learner.test_learner import CONFIG, MIXED
+from tests.node.learner.test_prompt_sharing import ALWAYS, groups, trains, update
+from tests.support import changed, random_policy
+
+WORDS = 98
+SHAPE = {
+    "vocab_size": WORDS,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
+CONFIGS = {
+    "tied": Qwen2Config(**SHAPE, tie_word_embeddings=True),
+    "untied": Qwen2Config(**SHAPE, tie_word_embeddings=False),
+    "soft caps": Gemma2Config(**SHAPE, final_logit_softcapping=3.0),
+    "scaled up": CohereConfig(**SHAPE, logit_scale=0.25),
+    "scaled down": GraniteConfig(**SHAPE, logits_scaling=4.0),
+    "another name for its decoder": GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=2, n_head=2),
+    "experts": OlmoeConfig(**{**SHAPE, "num_key_value_heads": 2}, **EXPERTS),
+}
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of three positions at a time, whatever they take."""
+    monkeypatch.setattr(logprobs, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(chunked_logprobs, "CHUNK_BYTES", 3 * 4 * WORDS)
+
+
+def built(config, **settings) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, **settings).eval()
+
+
+def row(*completions: tuple[int, ...], first: int = 0) -> Row:
+    done = tuple(
+        TrainingCompletion(ids, tuple(n % 4 != 3 for n in range(len(ids)))) for ids in completions
+    )
+    return Row((5, 6, 7), done, (1.0,) * len(done), own=True, first=first)
+
+
+ROWS = (
+    row((9, 9, 9, 4)),
+    row((1, 2, 3, 4, 5, 6, 7), first=1),
+    row((8, 8), (8, 3), (20, 21, 22), first=2),
+)
+
+
+def scored(model: PreTrainedModel, temperature: float, rows=ROWS, budget: int = 1000):
+    """Log-probs and entropies of every micro-batch, and the gradient of their weighted sum."""
+    scores = TokenScores(model, temperature, budget)
+    found = []
+    for batch in micro_batches(rows, budget, 0, model.device):
+        told = scores(batch)
+        weights = torch.linspace(-1.0, 2.0, batch.mask.sum())
+        (told.logprobs[batch.mask] * weights).sum().backward()
+        found += [told.logprobs[batch.mask].detach(), told.entropies[batch.mask]]
+    gradient = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return torch.cat(found), gradient
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logits_in_parts_give_scores_and_gradients_of_all_at_once(
+    name, temperature, request: pytest.FixtureRequest
+):
+    whole, expected = scored(built(CONFIGS[name]), temperature)
+    request.getfixturevalue("in_parts")
+    model = built(CONFIGS[name])
+    assert VocabularyHead.of(model) is not None
+    parts, found = scored(model, temperature)
+    torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
+    assert found.keys() == expected.keys()
+    for key, gradient in expected.items():
+        scale = float(gradient.abs().max())
+        torch.testing.assert_close(found[key] / scale, gradient / scale, atol=1e-5, rtol=0)
+
+
+def test_micro_batches_add_up_in_parts_too(in_parts):
+    once, many = built(CONFIGS["tied"]), built(CONFIGS["tied"])
+    gradients = []
+    for model, batches in ((once, [ROWS]), (many, [[part] for part in ROWS])):
+        scores = TokenScores(model, 1.0, 1000)
+        for rows in batches:
+            (batch,) = micro_batches(rows, 1000, 0, model.device)
+            scores(batch).logprobs[batch.mask].sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+
+
+def test_no_more_logits_than_those_of_a_part_are_ever_there(in_parts):
+    model, sizes = built(CONFIGS["untied"]), []
+    model.lm_head.register_forward_hook(lambda *given: sizes.append(given[2].shape[:-1].numel()))
+    scored(model, 1.0)
+    assert max(sizes) <= 4  # of the check at the start
+    assert sizes.count(3) > 6
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    drawn=st.lists(groups(), min_size=1, max_size=4).filter(trains),
+    loss=st.sampled_from(["grpo", "dr_grpo", "gspo", "cispo"]),
+    how=st.sampled_from(["none", "tis", "tapered"]),
+    budget=st.sampled_from([1, 30, 8192]),
+    positions=st.integers(1, 40),
+)
+def test_an_update_is_the_same_with_logits_in_parts(drawn, loss, how, budget, positions):
+    config = changed(CONFIG, loss=loss, micro_batch_tokens=budget)
+    apart, expected = update(random_policy(), ALWAYS, drawn, config, how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logprobs, "WHOLE_BYTES", 0)
+        patch.setattr(chunked_logprobs, "CHUNK_BYTES", 4 * WORDS * positions)
+        gradient, stats = update(random_policy(), ALWAYS, drawn, config, how)
+    scale = max(1.0, float(apart.abs().max()))
+    torch.testing.assert_close(gradient / scale, apart / scale, atol=1e-5, rtol=0)
+    for name in ("loss", "grad_norm", "entropy", "ratio_mean"):
+        before = getattr(expected, name)
+        near = None if before is None else pytest.approx(before, rel=1e-3, abs=1e-4)
+        assert getattr(stats, name) == near, name
+
+
+def test_adapters_and_layers_computed_again_learn_from_logits_in_parts():
+    config, found = changed(CONFIG, gradient_checkpointing=True), []
+    for whole in (1 << 40, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(logprobs, "WHOLE_BYTES", whole)
+            patch.setattr(chunked_logprobs, "CHUNK_BYTES", 3 * 4 * WORDS)
+            base = random_policy()
+            adapter = Adapter(base.model, rank=2, alpha=4)
+            policy = Policy(base.model, base.tokenizer, "adapted", adapter)
+            optimizer = (learner := Learner(policy, config)).optimizer
+            optimizer.step = lambda o=optimizer: found.append(
+                torch.cat([w.grad.flatten() for w in o.masters])
+            )
+            learner.update(MIXED)
+    expected, gradient = found
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_get_the_gradient_of_all_logits_at_once(dtype):
+    caught = []
+    for whole in (0, 1 << 40):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(logprobs, "WHOLE_BYTES", whole)
+            patch.setattr(chunked_logprobs, "CHUNK_BYTES", 3 * 4 * WORDS)
+            policy = random_policy(dtype=dtype, spread=0.1)
+            learner = Learner(policy, CONFIG)
+            masters = learner.optimizer.masters
+            learner.optimizer.step = lambda m=masters: caught.append([w.grad.clone() for w in m])
+            learner.update(MIXED)
+    for found, expected in zip(*caught, strict=True):
+        scale = float(expected.abs().max())
+        assert float((found - expected).abs().max()) < 0.03 * scale
+
+
+def test_a_model_whose_logits_come_another_way_keeps_them_whole_and_says_so(in_parts, caplog):
+    policy = random_policy()
+    base = policy.model.model
+
+    class Afterwards(type(policy.model)):
+        """Norms what its decoder says once more, behind the place where parts begin."""
+
+        def forward(self, *args, **kwargs):
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits + base.embed_tokens.weight[kwargs["input_ids"]].sum()
+            return output
+
+    policy.model.__class__ = Afterwards
+    with caplog.at_level(logging.WARNING):
+        learner = Learner(policy, LearnerSection())
+    assert "Afterwards: its logits cannot be computed in parts" in caplog.text
+    assert not learner.update(MIXED).skipped
+
+
+def test_small_vocabularies_are_read_at_once_and_nothing_is_asked_of_the_model():
+    model = built(CONFIGS["untied"])
+    model.register_forward_hook(lambda *_: pytest.fail("the model was asked"))
+    assert not TokenScores(model, 1.0, 8192).in_parts(8192)
