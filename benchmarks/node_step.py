@@ -19,6 +19,7 @@ from node.config.sections import MixtureSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import MicroBatch, TrainingGroup
+from node.learner.engine_gap import Newest
 from node.learner.learner import Learner
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
@@ -128,9 +129,9 @@ class NodeStep:
         sampler = TaskSampler(served_levels(catalogue, verifier.start()), {}, rng=random.Random(0))
         update = self._learner.update
 
-        def recorded(groups: Sequence[TrainingGroup]) -> Any:
+        def recorded(groups: Sequence[TrainingGroup], newest: Newest = tuple) -> Any:
             self._groups = groups
-            return update(groups)
+            return update(groups, newest)
 
         self._learner.update = recorded  # type: ignore[method-assign]
 
