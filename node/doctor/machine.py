@@ -87,6 +87,9 @@ def check_device(device: str) -> Finding:
 
     count = torch.cuda.device_count()
     names = ", ".join(torch.cuda.get_device_name(n) for n in range(count))
+    if device == "mps" and not torch.backends.mps.is_available():
+        remedy = 'Set policy.device = "auto": only Macs have it, from macOS 14 on.'
+        return fail("device", "mps, which torch does not see", remedy)
     if not device.startswith("cuda"):
         return ok("device", f"{device}; " + (f"GPU: {names}" if count else "no GPU, the CPU works"))
     index = int(device.partition(":")[2] or 0)

@@ -18,6 +18,7 @@ MESSAGES = (
     "not enough memory",
     "MPS backend out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",
 )
 """Of errors that torch has no exception for."""
 

@@ -17,6 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from node.config.learning import PolicySection
 from node.errors import ConfigError
 from node.policy.context import context_length
+from node.policy.device import device_named
 from node.policy.encoding import encoding_digest, plain_ids, turn_ids
 from node.policy.model_source import PolicyError, located, no_folder, no_model
 
@@ -96,7 +97,7 @@ class Policy:
                 not answer.
             ConfigError: the model cannot have the adapter, or peft is not installed.
         """
-        device = _device(config.device)
+        device = device_named(config.device)
         try:
             source = located(config.model, tell)
             AutoConfig.from_pretrained(source)
@@ -178,19 +179,6 @@ class Policy:
         assert self.adapter is not None
         self.adapter.save(folder)
         self.tokenizer.save_pretrained(folder)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise PolicyError(
-            "policy.device",
-            f"{name!r} ({str(error).splitlines()[0]})",
-            "Set it to 'auto' or 'cpu'.",
-        ) from error
 
 
 def _adapter(model: PreTrainedModel, config: PolicySection, folder: Path | None) -> Adapter:

@@ -27,6 +27,7 @@ from swarm.common.words import counted
 from swarm.transport.machine import check_ports
 
 CUDA_DRIVER = "libcuda.so.1"
+CUDA_DRIVER_ON_WINDOWS = "nvcuda.dll"
 
 
 def check_start(config: Config, folder: RunFolder) -> None:
@@ -134,8 +135,9 @@ def torch_build() -> dict[str, object]:
 def cuda_devices() -> int:
     """GPUs that the driver shows to this process."""
     count = ctypes.c_int(0)
+    name = CUDA_DRIVER_ON_WINDOWS if sys.platform == "win32" else CUDA_DRIVER
     try:
-        driver = ctypes.CDLL(CUDA_DRIVER)
+        driver = ctypes.CDLL(name)
     except OSError:
         return 0
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):

@@ -14,6 +14,7 @@ from node.engines.engine import RolloutEngine, StreamingEngine
 from node.engines.registry import kind_of, open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
 from node.learner.update_stats import UpdateStats
+from node.policy.device import give_back
 from node.policy.policy import Policy
 from node.rollout.source import GroupSource
 from swarm.common.counters import Counters
@@ -92,7 +93,7 @@ class TrainedPolicy:
         That is so also after an update that failed in a later step than its first.
         """
         if self.sleep_mode:
-            torch.cuda.empty_cache()  # the engine is in another process, and needs the room
+            give_back(self.policy.device)  # the engine is in another process, and needs the room
         if self.policy.version != before:
             self.engine.update(self.policy)
 

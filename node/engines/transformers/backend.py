@@ -15,6 +15,7 @@ from node.engines.backend import BackendSettings, Job, Written
 from node.engines.engine import Sampling
 from node.engines.transformers.decoding import Decoding
 from node.engines.weight_snapshot import load_into
+from node.policy.device import draws_on, give_back
 from node.policy.policy import Policy
 
 JOIN_SHARE = 0.25
@@ -53,7 +54,7 @@ class ContinuousDecoding:
         self.policy = policy
         self._folder = Path(settings.folder)
         self._max_rows = settings.max_rows
-        self._random = torch.Generator(policy.device)
+        self._random = torch.Generator(draws_on(policy.device))
         self._random.manual_seed(settings.seed)
         self._waiting: deque[Job] = deque()
         self._rows: dict[int, _Row] = {}
@@ -119,8 +120,7 @@ class ContinuousDecoding:
 
     def rest(self) -> None:
         """See :class:`node.engines.backend.Backend`."""
-        if self.policy.device.type == "cuda":
-            torch.cuda.empty_cache()  # the learner is in another process, and needs the room
+        give_back(self.policy.device)  # the learner is in another process, and needs the room
 
     def _delay(self) -> int:
         """Steps that reading the batch again would cost."""

@@ -10,6 +10,7 @@ import torch
 from node.engines.backend import Written
 from node.engines.engine import Sample, Sampling
 from node.engines.transformers.decoding import Decoding
+from node.policy.device import draws_on
 from node.policy.policy import Policy
 from protocol.rollout import Tokens
 
@@ -32,7 +33,7 @@ class TransformersEngine:
     def __init__(self, policy: Policy, *, seed: int, max_rows: int = MAX_ROWS) -> None:
         self._policy = policy
         self._max_rows = max_rows
-        self._random = torch.Generator(policy.device)
+        self._random = torch.Generator(draws_on(policy.device))
         self._random.manual_seed(seed)
 
     def generate(
@@ -44,7 +45,7 @@ class TransformersEngine:
         at_once = max(1, self._max_rows // n)
         random = self._random
         if sampling.seed is not None:
-            random = torch.Generator(self._policy.device).manual_seed(sampling.seed)
+            random = torch.Generator(draws_on(self._policy.device)).manual_seed(sampling.seed)
         samples: list[list[Sample]] = []
         for start in range(0, len(prompts), at_once):
             samples += self._generate(prompts[start : start + at_once], n, sampling, random)

@@ -18,6 +18,7 @@ def sample_tokens(
 
     Args:
         logits: ``[B, V]``.
+        random: of a device that has numbers of 64 bits; tokens are drawn there.
 
     Returns:
         int64 ``[B, 1]`` and float32 ``[B, 1]``.
@@ -29,10 +30,11 @@ def sample_tokens(
     if sampling.greedy:
         tokens = distribution.argmax(-1, keepdim=True)
     else:
-        cumulative = distribution.exp().cumsum(-1, dtype=torch.float64)
+        drawn = distribution.exp().to(random.device)
+        cumulative = drawn.cumsum(-1, dtype=torch.float64)
         point = torch.rand(
-            (len(logits), 1), generator=random, dtype=torch.float64, device=logits.device
+            (len(logits), 1), generator=random, dtype=torch.float64, device=random.device
         )
         tokens = torch.searchsorted(cumulative, point.mul_(cumulative[:, -1:]), right=True)
-        tokens.clamp_(max=logits.shape[-1] - 1)
+        tokens = tokens.clamp_(max=logits.shape[-1] - 1).to(logits.device)
     return tokens, distribution.gather(-1, tokens)

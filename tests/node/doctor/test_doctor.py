@@ -82,6 +82,13 @@ def test_a_gpu_that_is_not_there_is_a_failure_and_no_gpu_is_none() -> None:
     assert check_device("cuda:99").level == "fail"
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="Macs may have it")
+def test_a_macs_gpu_is_a_failure_elsewhere() -> None:
+    finding = check_device("mps")
+    assert finding.level == "fail"
+    assert "policy.device" in finding.remedy
+
+
 def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_engine("transformers").level == "ok"
     monkeypatch.setattr("node.engines.vllm.version.PACKAGES", ("a-package-that-is-nowhere",))

@@ -53,8 +53,12 @@ def updated(policy: Policy, config: LearnerSection, **settings):
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize(
     "error",
-    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(ON_CPU)],
-    ids=["gpu", "cpu"],
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError(ON_CPU),
+    ],
+    ids=["gpu", "driver", "cpu"],
 )
 @pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
 def test_an_update_that_runs_out_of_memory_ends_like_one_that_was_cut_small(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,6 +117,31 @@ def test_a_gpu_that_is_not_there_is_told_with_the_cause(
 def test_a_build_for_other_gpus_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     built(monkeypatch, cuda=None, hip="7.0")
     check_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("system", "library"), [("linux", "libcuda.so.1"), ("win32", "nvcuda.dll")]
+)
+def test_the_driver_is_looked_for_by_the_name_that_it_has_there(
+    monkeypatch: pytest.MonkeyPatch, system: str, library: str
+) -> None:
+    asked: list[str] = []
+
+    class Driver:
+        def __init__(self, name: str) -> None:
+            asked.append(name)
+
+        def cuInit(self, flags: int) -> int:  # noqa: N802 - the driver's own name
+            return 0
+
+        def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
+            ctypes.cast(count, ctypes.POINTER(ctypes.c_int)).contents.value = 2
+            return 0
+
+    monkeypatch.setattr(beforehand.sys, "platform", system)
+    monkeypatch.setattr(beforehand.ctypes, "CDLL", Driver)
+    assert beforehand.cuda_devices() == 2
+    assert asked == [library]
 
 
 def test_the_torch_that_is_installed_is_read_and_not_imported() -> None:
