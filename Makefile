@@ -7,7 +7,7 @@ VLLM := .venv-vllm
 GENRL := .venv-genrl
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-docs test-browser pictures dist test-dist lint mutants fuzz bench vllm test-vllm \
+.PHONY: demo test test-docs test-browser pictures dist test-dist lint mutants fuzz bench bench-gpu vllm test-vllm \
 	genrl chaos chaos-short split soak docs lock clean
 
 demo: $(VENV)/installed
@@ -76,6 +76,10 @@ fuzz: $(VENV)/installed-fuzz
 
 bench: $(VENV)/installed-test
 	$(BIN)/python benchmarks/run.py
+
+# On a machine with a GPU, with whatever of the dependencies PYTHON has there; at most 20 minutes.
+bench-gpu:
+	$(PYTHON) benchmarks/gpu.py $(GPU_OPTIONS)
 
 # Real nodes, killed, stopped, cut off and filled up for MINUTES, and what they wrote checked.
 chaos: MINUTES ?= 20

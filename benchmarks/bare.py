@@ -16,10 +16,17 @@ from node.learner.logprobs import distributions, token_logprobs
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Wall-clock time of one call."""
+    """Wall-clock time of one call, what it leaves to a GPU included."""
+    _wait()
     begin = time.perf_counter()
     work()
+    _wait()
     return time.perf_counter() - begin
+
+
+def _wait() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 class BareTrainer:
@@ -46,9 +53,11 @@ def bare_generate(
 ) -> Tensor:
     """``transformers.generate`` for ``n`` completions of each prompt, without log-probs."""
     width = max(map(len, prompts))
-    pads = torch.tensor([[width - len(prompt)] for prompt in prompts])
-    ids = torch.tensor([[pad_id] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = (torch.arange(width) >= pads).long()
+    device = model.device
+    pads = torch.tensor([[width - len(prompt)] for prompt in prompts], device=device)
+    padded = [[pad_id] * (width - len(prompt)) + prompt for prompt in prompts]
+    ids = torch.tensor(padded, device=device)
+    mask = (torch.arange(width, device=device) >= pads).long()
     return model.generate(
         ids.repeat_interleave(n, 0),
         attention_mask=mask.repeat_interleave(n, 0),

@@ -70,7 +70,9 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]
     return turns[WARM_UP:]
 
 
-def trl_trainer(options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path) -> Any:
+def trl_trainer(
+    options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path, *, on_gpu: bool = False
+) -> Any:
     """TRL's trainer on the same work, never stopping by itself either."""
     from datasets import Dataset
     from node_step import PROMPTS
@@ -85,8 +87,8 @@ def trl_trainer(options: argparse.Namespace, model: Any, tokenizer: Any, folder:
         train_dataset=Dataset.from_dict({"prompt": PROMPTS}),
         args=GRPOConfig(
             output_dir=str(folder / "trl"),
-            use_cpu=True,
-            bf16=False,
+            use_cpu=not on_gpu,
+            bf16=on_gpu,
             beta=0.0,
             loss_type="dapo",
             gradient_checkpointing=False,

@@ -28,7 +28,9 @@ from node.engines.kinds.vllm import ENVIRONMENT
 
 UPDATE_AFTER = 32
 """Steps of the requests on their way when the update comes, and after it."""
-OPTIONS = {"tensor_parallel": 1, "gpu_memory": 0.4, "sleeps": False}
+GPU_SHARE = 0.35
+"""Of a GPU's memory, where there is one, for each of two vLLMs beside the policy."""
+OPTIONS = {"tensor_parallel": 1, "gpu_memory": GPU_SHARE, "sleeps": False}
 
 
 def bare_vllm(policy: Any, prompts: list[list[int]], options: argparse.Namespace) -> Any:
@@ -37,15 +39,17 @@ def bare_vllm(policy: Any, prompts: list[list[int]], options: argparse.Namespace
 
     folder = tempfile.mkdtemp()
     policy.save(Path(folder))
+    on_cpu = policy.device.type == "cpu"
+    room = {"kv_cache_memory_bytes": 1 << 28} if on_cpu else {"gpu_memory_utilization": GPU_SHARE}
     llm = LLM(
         folder,
         skip_tokenizer_init=True,
         generation_config="vllm",
-        dtype="float32",
+        dtype=dtype_of(policy),
         max_model_len=policy.context_length,
         logprobs_mode="processed_logprobs",
-        kv_cache_memory_bytes=1 << 28,
         disable_log_stats=True,
+        **room,
     )
     sampling = SamplingParams(
         n=options.completions,
@@ -59,7 +63,11 @@ def bare_vllm(policy: Any, prompts: list[list[int]], options: argparse.Namespace
     return lambda: llm.generate(requests, sampling, use_tqdm=False)
 
 
-def process(policy: Any, kind: str, threads: int) -> Any:
+def dtype_of(policy: Any) -> str:
+    return str(policy.model.dtype).removeprefix("torch.")
+
+
+def process(policy: Any, kind: str, threads: int, **options: Any) -> Any:
     from node.config.config import Config
     from node.config.kinds import ENGINES
     from node.engines.process.engine import EngineProcess
@@ -71,7 +79,7 @@ def process(policy: Any, kind: str, threads: int) -> Any:
         seed=0,
         threads=threads,
         patience=Config().engine.patience,
-        options=OPTIONS,
+        options={**OPTIONS, **options},
         as_checkpoint=ENGINES.load(kind).as_checkpoint,
     )
     return EngineProcess(policy, starter, Counters())
@@ -105,8 +113,8 @@ def largest_gaps(policy: Any, kind: str, prompts: list[list[int]], turns: int) -
         BackendSettings(
             kind=kind,
             folder=str(snapshot.folder),
-            dtype="float32",
-            device="cpu",
+            dtype=dtype_of(policy),
+            device=str(policy.device),
             stop_ids=(),
             context_length=policy.context_length,
             seed=0,

@@ -20,7 +20,11 @@ LEFT_OUT = {
         "swarm-node join --config gpu-node/node.toml": GPU,
     },
     "CONTRIBUTING.md": {"make ": ITSELF},
-    "docs/engines.md": {"make vllm": VLLM, ".venv-vllm/bin/swarm-node ": VLLM},
+    "docs/engines.md": {
+        "make vllm": VLLM,
+        ".venv-vllm/bin/swarm-node ": VLLM,
+        "make bench-gpu": "measures a GPU",
+    },
     "docs/experience.md": {"swarm-node experiment ": HOURS},
     "examples/public_swarm/README.md": {
         "useradd ": ROOT,

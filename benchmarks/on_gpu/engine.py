@@ -1,0 +1,130 @@
+"""The embedded engine: how fast it writes, what it launches, and whether it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from on_gpu.machine import copied_bytes, forget_peak, launches, peak_gb, typical
+from on_gpu.models import SHAPES, check_room, let_go, prompts, random_policy
+from on_gpu.section import Row, Settings, SkippedError
+
+GREEDY_TOKENS = 32
+
+
+def speed(settings: Settings) -> Iterator[Row]:
+    """Tokens a second, against ``transformers.generate`` and against reading the weights."""
+    rows = (2,) if settings.smoke else (8, 64)
+    for size in settings.sizes:
+        try:
+            check_room(settings, SHAPES[size], 4)
+        except SkippedError as reason:
+            yield {"what": f"{size} billion", "skipped": str(reason)}
+            continue
+        policy = random_policy(settings, size)
+        for count in rows:
+            yield _speed(settings, size, policy, count)
+        del policy
+        let_go()
+
+
+def correctness(settings: Settings) -> Iterator[Row]:
+    """Greedy text against ``transformers.generate``; log-probs against the learner's.
+
+    Text is compared in float32, where kernels that add up in other orders differ least; it may
+    part where two tokens are as likely as each other to the last bit but some.
+    """
+    size = settings.sizes[0]
+    for dtype in dict.fromkeys(("float32", settings.dtype)):
+        policy = random_policy(settings, size, dtype=dtype)
+        asked = prompts(3, 16) + prompts(3, 40)[1:]
+        row: Row = {"what": f"{size} billion, {dtype}", "log_prob_gap_nat": _gap(policy, asked)}
+        if dtype == "float32":
+            row["greedy_tokens_equal"] = _equal(policy, asked)
+        yield row
+        del policy
+        let_go()
+
+
+def _speed(settings: Settings, size: str, policy: Any, count: int) -> Row:
+    from bare import bare_generate
+
+    from node.engines.engine import Sampling
+    from node.engines.transformers.engine import TransformersEngine
+
+    device, turns = settings.device, 1 if settings.smoke else 3
+    length, tokens = (16, 16) if settings.smoke else (128, 128)
+    asked, each = prompts(max(1, count // 8), length), min(count, 8)
+    engine, sampling = TransformersEngine(policy, seed=0), Sampling(max_new_tokens=tokens)
+
+    def ours(most: int = tokens) -> Any:
+        return engine.generate(asked, each, Sampling(max_new_tokens=most))
+
+    def theirs(most: int = tokens) -> Any:
+        return bare_generate(policy.model, asked, each, most, policy.pad_id)
+
+    forget_peak(device)
+    once = typical(lambda: engine.generate(asked, each, sampling), device, turns)
+    peak = peak_gb(device)
+    reference = typical(theirs, device, turns)
+    weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
+    reading = 2 * weights / copied_bytes(device, smoke=settings.smoke)
+    return {
+        "what": f"{size} billion, {count} rows",
+        "tokens_per_s": round(count * tokens / once),
+        "over_generate": round(reference / once, 2),
+        "share_of_reading_weights": round(reading * tokens / once, 2),
+        "ms_a_step": round(1e3 * once / tokens, 2),
+        "launches_a_step": _a_step(ours),
+        "launches_a_step_generate": _a_step(theirs),
+        "peak_gb": peak,
+    }
+
+
+def _a_step(work: Any) -> float | None:
+    """Launches of one more token, from what 4 and 12 of them take."""
+    few, many = (launches(lambda most=most: work(most)) for most in (4, 12))
+    return None if few is None or many is None else round((many - few) / 8, 1)
+
+
+def _gap(policy: Any, asked: list[list[int]]) -> float:
+    """Mean distance, nats a token, of the engine's log-probs from the learner's."""
+    from node.engines.engine import Sampling
+    from node.engines.transformers.engine import TransformersEngine
+    from node.learner.batches import Row as Line
+    from node.learner.batches import TrainingCompletion
+    from node.learner.engine_gap import engine_gap
+
+    samples = TransformersEngine(policy, seed=0).generate(
+        asked, 4, Sampling(max_new_tokens=GREEDY_TOKENS)
+    )
+    lines = [
+        Line(tuple(ids), (TrainingCompletion.own(sample.tokens),), (0.0,), own=True)
+        for ids, written in zip(asked, samples, strict=True)
+        for sample in written
+    ]
+    gap = engine_gap(policy, lines, 1.0, 1 << 14)
+    assert gap is not None
+    return round(gap, 6)
+
+
+def _equal(policy: Any, asked: list[list[int]]) -> float:
+    """Share of greedy completions that are those of ``transformers.generate``, token for token."""
+    import torch
+
+    from node.engines.engine import Sampling
+    from node.engines.transformers.engine import TransformersEngine
+
+    greedy = Sampling(max_new_tokens=GREEDY_TOKENS, greedy=True)
+    written = TransformersEngine(policy, seed=0).generate(asked, 1, greedy)
+    same = 0
+    for ids, (sample,) in zip(asked, written, strict=True):
+        with torch.inference_mode():
+            told = policy.model.generate(
+                torch.tensor([ids], device=policy.device),
+                do_sample=False,
+                max_new_tokens=GREEDY_TOKENS,
+                pad_token_id=policy.pad_id,
+            )
+        same += told[0, len(ids) :].tolist() == list(sample.tokens.ids)
+    return round(same / len(asked), 2)

@@ -1,0 +1,55 @@
+"""All sections, in the order in which they run: what matters most comes first."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+
+from on_gpu.section import Row, Section, Settings
+
+OURS = ("pydantic", "cryptography", "msgpack", "safetensors", "psutil")
+"""What any part of a node needs beside torch and transformers."""
+
+
+def _late(module: str, name: str) -> Callable[[Settings], Iterator[Row]]:
+    """A section's function, from a module that imports torch when it is asked for."""
+
+    def run(settings: Settings) -> Iterator[Row]:
+        yield from getattr(importlib.import_module(f"on_gpu.{module}"), name)(settings)
+
+    return run
+
+
+def _section(
+    name: str,
+    title: str,
+    budget: float,
+    module: str,
+    function: str,
+    packages: tuple[str, ...] = OURS,
+    gpus: int = 0,
+) -> Section:
+    return Section(name, title, budget, _late(module, function), gpus, packages)
+
+
+SECTIONS = {
+    each.name: each
+    for each in (
+        _section("machine", "This machine", 60, "whole", "machine", ()),
+        _section("devices", "Devices", 60, "whole", "devices"),
+        _section("correctness", "Engine against generate and learner", 60, "engine", "correctness"),
+        _section("engine", "The engine `transformers`", 150, "engine", "speed"),
+        _section("learner", "Updates of all weights", 120, "learner", "full"),
+        _section("lora", "Updates of adapters", 90, "learner", "lora", (*OURS, "peft")),
+        _section("variants", "What makes an update smaller", 90, "learner", "variants"),
+        _section("halving", "Too little memory", 45, "learner", "halving", gpus=1),
+        _section("long", "Long answers", 90, "learner", "long_answers"),
+        _section("step", "A node's step", 60, "step", "node"),
+        _section("trl", "TRL's step", 60, "step", "trl", (*OURS, "trl", "datasets")),
+        _section("process", "An engine in a process of its own", 60, "beside", "transformers"),
+        _section("decode", "The decoding step", 90, "decode", "run"),
+        _section("vllm", "The engine `vllm`", 180, "beside", "vllm", (*OURS, "vllm")),
+        _section("ranks", "Two ranks", 60, "whole", "ranks", gpus=2),
+        _section("two-gpus", "vLLM on two GPUs", 120, "beside", "several", (*OURS, "vllm"), gpus=2),
+    )
+}

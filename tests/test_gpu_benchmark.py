@@ -1,0 +1,145 @@
+"""``make bench-gpu`` without a GPU, and the list of what runs on one alone."""
+
+from __future__ import annotations
+
+import ast
+import json
+import multiprocessing
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "benchmarks" / "gpu.py"
+PAGE = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
+CALLS = {
+    "cuda",
+    "mps",
+    "is_cuda",
+    "is_mps",
+    "empty_cache",
+    "pin_memory",
+    "non_blocking",
+    "synchronize",
+    "device_count",
+}
+DEVICES = re.compile(r"(\^\(auto\|.*)?(cuda|mps|nccl)\b|cpu:gloo,")
+
+
+def ran(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), *options], capture_output=True, text=True, timeout=280
+    )
+
+
+def is_branch(node: ast.AST) -> bool:
+    """Whether a piece of code does what only some devices do, or asks which one there is."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in CALLS
+    if isinstance(node, ast.keyword):
+        return node.arg in CALLS
+    if isinstance(node, ast.Compare):
+        return any(isinstance(x, ast.Constant) and x.value == "cpu" for x in node.comparators)
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and bool(DEVICES.match(node.value))
+    )
+
+
+def branches(path: Path) -> set[tuple[str, str]]:
+    """File and name of every function or class that branches by the device."""
+    found = set()
+
+    def walk(node: ast.AST, names: tuple[str, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            if is_branch(child):
+                found.add((path.relative_to(ROOT).as_posix(), ".".join(names)))
+            named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            walk(child, (*names, child.name) if named else names)
+
+    walk(ast.parse(path.read_text(encoding="utf-8")), ())
+    return found
+
+
+def listed() -> list[tuple[str, str, str]]:
+    """File, name and section of every row of the table."""
+    table = PAGE.partition("<!-- devices -->")[2].partition("<!-- end of devices -->")[0]
+    return re.findall(r"^\| `(node/\S+)` `(\S+)` \|[^|]*\| (`\S+`|none: [^|]+) \|", table, re.M)
+
+
+def test_every_place_that_does_something_else_on_a_gpu_is_listed_with_its_section() -> None:
+    there = {place for path in (ROOT / "node").rglob("*.py") for place in branches(path)}
+    assert {(path, name) for path, name, _ in listed()} == there
+
+
+def test_the_sections_that_are_listed_are_those_of_the_benchmark() -> None:
+    names = set(ran("--list").stdout.split())
+    told = {section.strip("`") for _, _, section in listed() if section.startswith("`")}
+    assert len(names) > 10
+    assert told <= names
+    for name in re.findall(r"The section `(\S+)`", PAGE):
+        assert name in names
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_one_line_says_so() -> None:
+    done = ran()
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "sees no GPU" in line and "--device cpu --smoke" in line
+
+
+def figures(sections: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    (section,) = (each for each in sections if each["name"] == name)
+    return section["rows"]
+
+
+def test_all_that_a_cpu_can_do_is_done_with_small_models(tmp_path: Path) -> None:
+    done = ran("--device", "cpu", "--smoke", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.iterdir()
+    sections = json.loads(path.read_text(encoding="utf-8"))["sections"]
+    states = {each["name"]: each["state"] for each in sections}
+    assert states.pop("vllm") in ("skipped", "done")
+    assert set(states.values()) == {"done"}, done.stdout
+    rows = [row for each in sections for row in each["rows"]]
+    assert not [row for row in rows if "failed" in row]
+    assert f"| {rows[0]['what']} |" in done.stdout
+    (right,) = figures(sections, "correctness")
+    assert right["greedy_tokens_equal"] == 1.0
+    assert right["log_prob_gap_nat"] < 1e-4
+    for name in ("engine", "learner", "lora", "long", "process"):
+        assert figures(sections, name)[0]["tokens_per_s"] > 0, name
+    assert figures(sections, "step")[0]["efficiency"] > 0
+    assert figures(sections, "trl")[0]["step_s"] > 0
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from on_gpu import running
+
+    return running
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_a_section_that_fails_or_takes_too_long_is_told_and_ends_nothing(running: Any) -> None:
+    from on_gpu.section import Section, Settings
+    from on_gpu.sections import SECTIONS
+
+    context = multiprocessing.get_context("fork")
+    wrong = running.run_section(context, SECTIONS["machine"], Settings("nowhere", True), 60.0)
+    assert wrong.state == "failed"
+    assert "nowhere" in wrong.why
+    late = running.run_section(context, SECTIONS["machine"], Settings("cpu", True), 0.0)
+    assert late.state == "out of time"
+    needs = Section("any", "Any", 1.0, lambda settings: iter(()), packages=("a_package_nowhere",))
+    lacking = running.run_section(context, needs, Settings("cpu", True), 60.0)
+    assert (lacking.state, lacking.why) == ("skipped", "not installed: a_package_nowhere")
