@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from node.config.base import Section
+from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
 
 S = TypeVar("S", bound=Section)
@@ -74,3 +76,9 @@ def lone_logprobs(
     logits = policy.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0]
     scored = (logits[len(prompt) - 1 : -1].float() / temperature).log_softmax(-1)
     return scored.gather(-1, torch.tensor([[token] for token in completion])).squeeze(-1)
+
+
+def figures(update: UpdateStats) -> dict[str, Any]:
+    """What an update reports, with the entropies of all tokens one behind the other."""
+    told = [value for group in update.entropies for done in group for value in done]
+    return {**asdict(update), "entropies": tuple(told)}

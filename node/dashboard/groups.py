@@ -121,6 +121,6 @@ def _told(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokens(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    names = ("text", "logprob", "version")
+    names = ("text", "logprob", "version", "entropy")  # the last not told by an earlier release
     for row in zip_longest(*(columns.get(name, ()) for name in names)):
-        yield {**dict(zip(names, row, strict=True)), "entropy": None}
+        yield dict(zip(names, row, strict=True))

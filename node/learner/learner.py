@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -38,28 +38,13 @@ from node.learner.stale_tokens import Span, check_versions
 from node.learner.steps import StepFigures, steps_of, together
 from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
 from node.learner.trained import Trained
-from node.learner.update_rows import rows_of
+from node.learner.update_pass import Pass
+from node.learner.update_rows import by_own_group, rows_of
 from node.learner.update_stats import Tally, UpdateStats
 from node.learner.weighting import Weighting
 from swarm.pooled_group import informative
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Pass:
-    """What one pass over an update's groups has gathered.
-
-    ``frozen`` holds by number each completion's proximal log-probs and the entropies beside them,
-    ``[T, 2]``, from the first pass on; nothing where there is no second. Gradients are taken
-    ``factor`` times, and listened to by ``apart``.
-    """
-
-    frozen: dict[int, Tensor]
-    factor: float = 1.0
-    apart: GroupGradients | None = None
-    losses: list[Tensor] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
 
 
 class Learner:
@@ -175,6 +160,7 @@ class Learner:
             **together(first),
             groups_informative=useful,
             useful=tuple(used.get(n, 0.0) for n, g in enumerate(groups) if not g.own),
+            entropies=by_own_group(tally.entropies(), groups, rows),
             lr=lr,
             skipped=made == 0,
             refused=refused,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from node.learner.advantage import Advantage
 from node.learner.batches import Row, TrainingGroup
@@ -49,3 +49,18 @@ def rows_of(
             rows.append(Row(group.prompt_ids, kept, gains, group.own, share, number, first))
             first += len(read)
     return rows
+
+
+def by_own_group(
+    told: Mapping[int, tuple[float, ...]], groups: Sequence[TrainingGroup], rows: Sequence[Row]
+) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """What is told of completions by their numbers, for each own group and each completion of it;
+    empty where nothing is."""
+    first = {row.group: row.first for row in rows if row.own}
+    return tuple(
+        tuple(told.get(first[number] + place, ()) for place in range(len(group.completions)))
+        if number in first
+        else ((),) * len(group.completions)
+        for number, group in enumerate(groups)
+        if group.own
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ class UpdateStats:
             :func:`node.learner.external_filters.unlikely`.
         useful: of each external group given, in order,
             :func:`node.learner.plausibility.usefulness`; 0 of one without advantage.
+        entropies: of each own group given, in order, and each of its completions: the policy's
+            entropy before the first step at every token read, nats; empty where none was.
         lr: of the last step.
         skipped: no optimizer step was made.
         refused: steps refused because loss or gradient was not finite.
@@ -72,6 +74,7 @@ class UpdateStats:
     groups_bounded: int = 0
     unlikely: int = 0
     useful: tuple[float, ...] = ()
+    entropies: tuple[tuple[tuple[float, ...], ...], ...] = field(default=(), repr=False)
     lr: float = 0.0
     skipped: bool = True
     refused: int = 0
@@ -88,6 +91,7 @@ class Tally:
         self._ages: list[Tensor] = []
         self._unlikely: list[Tensor] = []
         self._plausible: list[Tensor] = []
+        self._entropies: list[Tensor] = []
 
     def add(self, other: Tally) -> None:
         """Take what another has summed."""
@@ -97,6 +101,7 @@ class Tally:
         self._ages += other._ages
         self._unlikely += other._unlikely
         self._plausible += other._plausible
+        self._entropies += other._entropies
 
     def on(self, device: str) -> Tally:
         """The same sums on another device."""
@@ -112,6 +117,9 @@ class Tally:
         age = torch.where(own & (batch.versions >= 0), version - batch.versions, UNKNOWN)
         own = own & ((age == 0) | (batch.versions < 0))
         gap = torch.where(known, cur - batch.behaviour, 0.0)
+        told = batch.mask & batch.own
+        numbers = entropy.new_tensor(batch.numbers)[:, None].expand_as(entropy)
+        self._entropies.append(torch.stack([numbers[told], entropy[told]], -1))
         self._ratios.append(gap.exp().where(known, UNKNOWN).flatten())
         self._ages.append(age.flatten())
         self._sums.append(
@@ -148,6 +156,13 @@ class Tally:
         """By completion, over tokens to be imitated: sum of plausibilities, and number."""
         rows = torch.cat(self._plausible).tolist() if self._plausible else []
         return {int(number): (total, count) for number, total, count in rows}
+
+    def entropies(self) -> dict[int, tuple[float, ...]]:
+        """By own completion, of every trained token in order, nats."""
+        found: dict[int, list[float]] = {}
+        for number, entropy in torch.cat(self._entropies).tolist() if self._entropies else []:
+            found.setdefault(int(number), []).append(entropy)
+        return {number: tuple(values) for number, values in found.items()}
 
     def stats(self, gap_beside: float | None = None) -> UpdateStats:
         """Read the sums; the other figures are the learner's.

@@ -99,6 +99,8 @@ class VocabularyHead:
         try:
             hidden, expected = self._read(ids, {}, PROBE)
             found = self.logits(hidden[0])
+        except torch.OutOfMemoryError:
+            raise  # says nothing of the model, and other ranks would wait for this one
         except (AttributeError, TypeError, ValueError, IndexError, RuntimeError) as error:
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         expected = expected[0]

@@ -22,17 +22,20 @@ SHORT = 400
 
 @dataclass(frozen=True, slots=True)
 class ShownTokens:
-    """An answer token by token; the three have one length.
+    """An answer token by token; what is told of them has one length.
 
     Attributes:
         text: what each spells.
         logprob: natural log of its probability when it was sampled, as its author tells it.
         version: its author's policy step then.
+        entropy: of this policy where the token stands, before the update, nats; empty where that
+            was not read.
     """
 
     text: Sequence[str] = ()
     logprob: Sequence[float] = ()
     version: Sequence[int] = ()
+    entropy: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class ShownCompletion:
                 "text": list(self.tokens.text) if shown else [],
                 "logprob": [_figure(each) for each in self.tokens.logprob] if shown else [],
                 "version": list(self.tokens.version) if shown else [],
+                "entropy": [_figure(each) for each in self.tokens.entropy] if shown else [],
             },
         }
 

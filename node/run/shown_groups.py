@@ -58,7 +58,11 @@ class ShownGroups:
         if outcome is None:
             return []
         number, now = outcome.round, time.time()
-        own = sorted(outcome.own, key=lambda group: not group.informative)[:AT_ONCE]
+        told = outcome.update.entropies
+        entropies = told if len(told) == len(outcome.own) else [()] * len(outcome.own)
+        own = sorted(
+            zip(outcome.own, entropies, strict=True), key=lambda each: not each[0].informative
+        )[:AT_ONCE]
         useful = outcome.update.useful
         external = [
             self._external(pooled, outcome, now, useful[place] if place < len(useful) else None)
@@ -69,9 +73,11 @@ class ShownGroups:
             for pooled in outcome.emptied[:AT_ONCE]
         ]
         refused = [self._refused_group(each, number) for each in self._refused()]
-        return [*(self._own(group, outcome, now) for group in own), *external, *emptied, *refused]
+        return [*(self._own(*each, outcome, now) for each in own), *external, *emptied, *refused]
 
-    def _own(self, own: OwnGroup, outcome: Outcome, now: float) -> ShownGroup:
+    def _own(
+        self, own: OwnGroup, entropies: Sequence[Sequence[float]], outcome: Outcome, now: float
+    ) -> ShownGroup:
         rewards = own.training.rewards
         reason = _nothing(rewards, outcome)
         return ShownGroup(
@@ -84,7 +90,7 @@ class ShownGroups:
             prompt=own.prompt,
             in_update=True,
             reason=reason,
-            completions=self._completions(own.group.completions, rewards, own=True),
+            completions=self._completions(own.group.completions, rewards, entropies, own=True),
         )
 
     def _external(
@@ -110,7 +116,7 @@ class ShownGroups:
             prompt=pooled.prompt,
             in_update=in_update,
             reason=reason,
-            completions=self._completions(group.completions, group.rewards, own=same),
+            completions=self._completions(group.completions, group.rewards, (), own=same),
         )
 
     def _refused_group(self, refused: RefusedGroup, number: int) -> ShownGroup:
@@ -137,30 +143,37 @@ class ShownGroups:
         )
 
     def _completions(
-        self, completions: Sequence[Completion], rewards: Sequence[float], *, own: bool
+        self,
+        completions: Sequence[Completion],
+        rewards: Sequence[float],
+        entropies: Sequence[Sequence[float]],
+        *,
+        own: bool,
     ) -> list[ShownCompletion]:
         """Args:
+        entropies: of each, of every token of it; none where that is not known.
         own: their tokens are of this policy's vocabulary.
         """
-        columns = zip(completions, rewards, self._advantage(rewards), strict=True)
+        told = entropies or ((),) * len(completions)
+        columns = zip(completions, rewards, self._advantage(rewards), told, strict=True)
         return [
             ShownCompletion(
                 text=done.text,
                 reward=reward,
                 advantage=advantage,
                 cut=done.finish is Finish.LENGTH,
-                tokens=self._tokens(done) if own else ShownTokens(),
+                tokens=self._tokens(done, entropy) if own else ShownTokens(),
             )
-            for done, reward, advantage in list(columns)[:MOST_ANSWERS]
+            for done, reward, advantage, entropy in list(columns)[:MOST_ANSWERS]
         ]
 
-    def _tokens(self, done: Completion) -> ShownTokens:
+    def _tokens(self, done: Completion, entropy: Sequence[float]) -> ShownTokens:
         """What an answer is made of, where it is one piece and its ids spell it."""
         tokens = done.segments[0].tokens if len(done.segments) == 1 else None
         stopped = done.finish is Finish.STOP
         if tokens is None or not self._policy.spells(tokens.ids, done.text, stopped):
             return ShownTokens()
-        return ShownTokens(self._spelled(tokens), tokens.logprobs, tokens.versions)
+        return ShownTokens(self._spelled(tokens), tokens.logprobs, tokens.versions, entropy)
 
     def _spelled(self, tokens: Tokens) -> list[str]:
         for each in set(tokens.ids) - self._pieces.keys():

@@ -104,7 +104,12 @@ def _groups(texts: Sequence[str]) -> list[bytes]:
 
 
 def _group(text: str, origin: Any, at: int) -> ShownGroup:
-    spelled = ShownTokens((text, *WORDS), (-0.01, -0.5, -1.0, -2.0, -4.0, -9.0), (1, 1, 2, 2, 3, 3))
+    spelled = ShownTokens(
+        (text, *WORDS),
+        (-0.01, -0.5, -1.0, -2.0, -4.0, -9.0),
+        (1, 1, 2, 2, 3, 3),
+        (0.05, 0.3, 0.7, 1.2, 2.0, 3.0),
+    )
     done = [ShownCompletion(text, float(n % 2), float(n) - 0.5, n == 1, spelled) for n in range(2)]
     return ShownGroup(
         round=at + 1,

@@ -28,7 +28,7 @@ from node.learner.learner import Learner
 from node.learner.vocabulary_head import VocabularyHead
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, spoil, weights
-from tests.support import changed, random_policy
+from tests.support import changed, figures, random_policy
 
 FULL = "memory is full"
 WHOLE, PART = 4 * 98 * 60, 4 * 98 * 7
@@ -134,7 +134,7 @@ def both_ways(case: Case, ranks: Ranks) -> dict[str, Any]:
         policy = case.policy()
         learner = learner_of(case, policy, helpers)
         updates = [learner.update(case.groups, lambda: case.newest) for _ in range(case.updates)]
-        stats = [dataclasses.asdict(update) for update in updates]
+        stats = [figures(update) for update in updates]
         found[name] = {"stats": stats, "version": policy.version, "weights": weights(policy)}
     return found
 
@@ -179,6 +179,7 @@ def tokens_to_come(ranks: Ranks) -> tuple[str, int]:
 def end_of_memory(ranks: Ranks, folder: Path) -> str:
     """What rank 0 says where rank 1 runs out of memory in the middle of its layers."""
     learner = learner_of(CASES["one pass"], random_policy(), ranks)
+    learner.update(MIXED)  # rank 1 may not be so far yet
     (folder / FULL).touch()
     try:
         learner.update(MIXED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 
 import pytest
@@ -111,11 +112,37 @@ def test_an_update_without_a_group_to_learn_from_has_measured_nothing() -> None:
     counted = {"tokens_trained", "groups_informative", "groups_bounded", "unlikely"}
     counted |= {"refused", "halved"}
     told = {"lr": CONFIG.lr, "skipped": True, "useful": (0.0,), "staleness": ()}
+    told["entropies"] = ()
     expected = {
         each.name: told.get(each.name, 0 if each.name in counted else None)
         for each in fields(UpdateStats)
     }
     assert asdict(stats) == expected
+
+
+def test_entropies_are_told_of_own_groups_as_they_were_before_the_first_step() -> None:
+    policy = random_policy()
+    asked = [EXTERNAL[0], group(9, (1.0, 1.0)), *MIXED]
+    expected = [
+        [read(policy, each.prompt_ids, done.ids) for done in each.completions]
+        if len(set(each.rewards)) > 1
+        else [()] * len(each.completions)
+        for each in asked
+        if each.own
+    ]
+    stats = Learner(policy, changed(CONFIG, epochs=2)).update(asked)
+    assert [len(each) for each in stats.entropies] == [len(each) for each in expected]
+    for told, found in zip(stats.entropies, expected, strict=True):
+        for some, others in zip(told, found, strict=True):
+            assert some == pytest.approx(others, abs=1e-4)
+
+
+@torch.no_grad()
+def read(policy: Policy, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+    """Entropy where each token stands, from one forward pass of the plain model."""
+    text = torch.tensor([[*prompt, *ids]])
+    logits = policy.model(input_ids=text).logits[0, len(prompt) - 1 : -1]
+    return [float(each) for each in torch.distributions.Categorical(logits=logits).entropy()]
 
 
 def test_use_is_told_of_external_groups_in_their_order_and_of_no_other() -> None:

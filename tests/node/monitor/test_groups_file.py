@@ -62,6 +62,7 @@ def test_groups_are_numbered_on_over_restarts(tmp_path: Path) -> None:
         "text": ["2", "."],
         "logprob": [-0.5, -1.0],
         "version": [3, 3],
+        "entropy": [],
     }
     assert [each["finish"] for each in first["completions"]] == ["stop", "length"]
     assert path.stat().st_mode & 0o077 == 0

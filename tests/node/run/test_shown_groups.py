@@ -47,6 +47,17 @@ def test_an_own_group_is_shown_token_by_token() -> None:
     assert set(right.tokens.logprob) == {-0.25} and set(right.tokens.version) == {7}
 
 
+def test_tokens_have_the_entropies_that_the_update_found() -> None:
+    same, right = own((1.0, 1.0)), own()
+    count = len(right.training.completions[0].ids)
+    told = (((), ()), (tuple(0.5 + n for n in range(count)), ()))
+    first, second = shown(own=(same, right), update=replace(UPDATE, entropies=told))
+    assert [list(each.tokens.entropy) for each in first.completions] == [[*told[1][0]], []]
+    assert all(not each.tokens.entropy for each in second.completions)
+    (alone,) = shown(own=(right,), update=replace(UPDATE, entropies=told))
+    assert not any(each.tokens.entropy for each in alone.completions), "of other groups"
+
+
 def test_a_group_of_equal_rewards_says_why_it_taught_nothing() -> None:
     (group,) = shown(own=(own((0.0, 0.0, 0.0)),))
     assert group.reason is not None and group.reason.startswith("All 3 answers have the reward 0:")
