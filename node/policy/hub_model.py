@@ -30,6 +30,10 @@ class NotAtHubError(Exception):
     """The hub has no such model, or refuses to say so; the message says which."""
 
 
+class GatedError(Exception):
+    """The hub gives the model only to those who have accepted its terms."""
+
+
 class HubSilentError(Exception):
     """The hub could not be reached or did not answer in time; the message says which."""
 
@@ -68,6 +72,7 @@ def ask(model: str) -> tuple[str, ...]:
 
     Raises:
         NotAtHubError: it has none of this name.
+        GatedError: it has, and does not give it to this user.
         HubSilentError: it cannot be reached, or takes longer than :func:`patience`.
         ConfigError: see :func:`patience`.
     """
@@ -78,7 +83,10 @@ def ask(model: str) -> tuple[str, ...]:
 
     def look() -> None:
         try:
-            answers.append(HfApi().model_info(model, timeout=seconds))
+            found = HfApi().model_info(model, timeout=seconds)
+            if found.gated:
+                HfApi().auth_check(model)
+            answers.append(found)
         except Exception as error:  # noqa: BLE001 - raised below, on the thread that asks
             answers.append(error)
 
@@ -87,7 +95,9 @@ def ask(model: str) -> tuple[str, ...]:
     asking.start()
     asking.join(seconds)
     answer = answers[0] if answers else TimeoutError()
-    if isinstance(answer, RepositoryNotFoundError) and not isinstance(answer, GatedRepoError):
+    if isinstance(answer, GatedRepoError):
+        raise GatedError(_first_line(answer)) from answer
+    if isinstance(answer, RepositoryNotFoundError):
         raise NotAtHubError("no such model at the hub") from answer
     if isinstance(answer, HfHubHTTPError):
         raise NotAtHubError(f"the hub refuses it: {_first_line(answer)}") from answer

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from node.errors import NodeError
 from node.policy.hub_model import (
     PATIENCE_VARIABLE,
+    GatedError,
     HubSilentError,
     NotAtHubError,
     ask,
@@ -17,6 +17,7 @@ from node.policy.hub_model import (
     fetch,
     offline,
 )
+from node.policy.model_files import PolicyError, check_kind, check_weights, gguf, is_gguf
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,6 @@ SHIPPED = ("tiny", "tiny-wide", "tiny-working")
 REMEDY = "Name a folder made by save_pretrained, a hub id of a causal language model, or 'tiny'."
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-
-
-class PolicyError(NodeError):
-    """The policy cannot be loaded."""
-
-    exit_code = 2
 
 
 def shipped_folder(model: str) -> Path:
@@ -71,18 +66,37 @@ def unreachable(model: str, why: str) -> PolicyError:
     )
 
 
+def gated(model: str) -> PolicyError:
+    """What to say of a model whose owner has to let this user in first."""
+    return PolicyError(
+        "policy.model",
+        f"{model!r} (it is gated: the hub gives it only to those who accepted its terms)",
+        "Accept them on the model's page, log in with: hf auth login, and start again.",
+    )
+
+
 def check_model(model: str) -> None:
     """Look whether there is such a model: shipped, a folder, in the hub's cache, or at the hub.
 
+    What is here is looked at too, without torch: its configuration, and the sizes of its files.
+
     Raises:
-        PolicyError: there is none, or the hub does not answer.
+        PolicyError: there is none, the hub does not answer, or it cannot be trained.
         ConfigError: see :func:`node.policy.hub_model.patience`.
     """
     if model in SHIPPED:
         shipped_folder(model)
+    elif (folder := Path(model).expanduser()).is_dir():
+        _of_user(folder, model)
+    elif is_gguf(folder):
+        raise gguf(model)
     elif why := no_folder(model):
         raise no_model(model, why)
-    elif not Path(model).expanduser().is_dir() and cached(model) is None:
+    elif here := cached(model):
+        check_kind(here, model)
+        if offline():
+            check_weights(here, model)
+    else:
         _at_hub(model)
 
 
@@ -96,20 +110,43 @@ def located(model: str, tell: Callable[[str], None]) -> Path:
         tell: told how a download goes on.
 
     Raises:
-        PolicyError: there is none, or the hub does not answer.
+        PolicyError: there is none, the hub does not answer, or it cannot be trained.
         ConfigError: see :func:`node.policy.hub_model.patience`.
     """
     if model in SHIPPED:
         return shipped_folder(model)
     if (folder := Path(model).expanduser()).is_dir():
+        _of_user(folder, model)
         return folder
+    if is_gguf(folder):
+        raise gguf(model)
     if why := no_folder(model):
         raise no_model(model, why)
+    found = _from_hub(model, tell)
+    check_kind(found, model)
+    check_weights(found, model)
+    return found
+
+
+def _of_user(folder: Path, model: str) -> None:
+    """Look at a folder that is to hold a model."""
+    if why := no_folder(model):
+        if any(folder.glob("*.gguf")):
+            raise gguf(model)
+        raise no_model(model, why)
+    check_kind(folder, model)
+    check_weights(folder, model)
+
+
+def _from_hub(model: str, tell: Callable[[str], None]) -> Path:
+    """The folder of the cache, with what it lacked, or as it is where the hub is silent."""
     here = cached(model)
     if here and offline():
         return here
     try:
         return fetch(model, _at_hub(model), tell)
+    except GatedError as error:
+        raise gated(model) from error
     except PolicyError as error:
         if here is None:
             raise
@@ -123,6 +160,8 @@ def _at_hub(model: str) -> tuple[str, ...]:
         raise no_model(model, "it is not in the cache, and HF_HUB_OFFLINE is set")
     try:
         return ask(model)
+    except GatedError as error:
+        raise gated(model) from error
     except NotAtHubError as error:
         raise no_model(model, f"no such folder here, and {error}") from error
     except HubSilentError as error:

@@ -19,7 +19,8 @@ from node.errors import ConfigError
 from node.policy.context import context_length
 from node.policy.device import device_named
 from node.policy.encoding import encoding_digest, plain_ids, turn_ids
-from node.policy.model_source import PolicyError, located, no_folder, no_model
+from node.policy.model_files import PolicyError, check_vocabulary
+from node.policy.model_source import SHIPPED, located, no_folder, no_model
 
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
@@ -90,7 +91,7 @@ class Policy:
 
         Args:
             adapter: folder that :meth:`save_adapter` has written, to go on with.
-            tell: told how a download goes on.
+            tell: told how a download goes on, and where prompts will be plain text.
 
         Raises:
             PolicyError: nothing loadable under ``config.model``, no such device, or the hub does
@@ -108,6 +109,9 @@ class Policy:
         except (OSError, ValueError, KeyError) as error:
             why = no_folder(config.model) or str(error).strip().splitlines()[0].rstrip(".")
             raise no_model(config.model, why) from error
+        check_vocabulary(config.model, model.get_input_embeddings().num_embeddings, len(tokenizer))
+        if tokenizer.chat_template is None and config.model not in SHIPPED:
+            tell(f"{config.model} has no chat template: prompts are given to it as plain text")
         adapted = _adapter(model, config, adapter) if config.lora_rank else None
         return cls(model.to(device), tokenizer, config.model, adapted)
 

@@ -22,7 +22,7 @@ from node.learner import prompt_sharing
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
 from node.policy.encoding import plain_ids
-from node.policy.model_source import PolicyError
+from node.policy.model_files import PolicyError
 from node.policy.policy import Policy
 
 TEXT = "Six times seven is 42, since 6 * 7 = 42. Then 42 / 7 is 6 again."
@@ -43,8 +43,9 @@ REMEDY = (
 def check_agreement(policy: Policy) -> None:
     """Refuse a model whose completions the learner would give other log-probs than the engine.
 
-    It costs six decoding steps of at most four rows, two short prompts, and one forward pass of the
-    learner over the same tokens. Nobody else's random numbers are used.
+    It costs six decoding steps of at most four rows, two short prompts, and a forward pass of the
+    learner over the same tokens, or two where it reads a prompt once for all its completions.
+    Nobody else's random numbers are used.
 
     Raises:
         PolicyError: they differ by more than rounding explains, or the model cannot be read so.
@@ -69,7 +70,9 @@ def check_agreement(policy: Policy) -> None:
 def agreement(policy: Policy) -> Tensor:
     """``|engine - learner|`` of the log-probs of a few sampled tokens, nats, float32 ``[tokens]``.
 
-    One prompt is written alone, then by four rows of three lengths, which join and leave.
+    Each token counts once for every way in which the learner reads it: with its completion alone,
+    and with all that share its prompt. One prompt is written alone, then three more rows of two
+    lengths join and leave.
     """
     ids = plain_ids(policy.tokenizer, TEXT)
     while len(ids) < SPACES[-1][1]:
@@ -113,12 +116,14 @@ def _gaps(
         Row(tuple(prompt), tuple(each), (0.0,) * len(each), True)
         for prompt, each in zip(prompts, ([first], twice, [last]), strict=True)
     ]
-    if not prompt_sharing.fits(policy.model):
-        rows = [part for row in rows for part in row.parts()]
+    ways = [[part for row in rows for part in row.parts()]]
+    if prompt_sharing.fits(policy.model):
+        ways.append(rows)
     gaps = []
-    for batch in micro_batches(rows, 1 << 16, policy.pad_id, policy.device):
-        read = token_logprobs(distributions(policy.model, batch, 1.0), batch)
-        gaps.append((read - batch.behaviour).abs()[batch.mask])
+    for way in ways:
+        for batch in micro_batches(way, 1 << 16, policy.pad_id, policy.device):
+            read = token_logprobs(distributions(policy.model, batch, 1.0), batch)
+            gaps.append((read - batch.behaviour).abs()[batch.mask])
     return torch.cat(gaps)
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 from huggingface_hub import ModelInfo, constants
-from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
 from node.errors import ConfigError
 from node.policy import hub_model
 from node.policy.hub_model import wanted
-from node.policy.model_source import PolicyError, check_model
+from node.policy.model_files import PolicyError
+from node.policy.model_source import check_model
 from tests.support import saved_policy
 
 HUB = "somebody/some-model"
@@ -48,7 +49,8 @@ def test_what_is_here_is_not_asked_for(tmp_path: Path, monkeypatch) -> None:
     saved_policy(tmp_path / "model")
     for model in ("tiny", "tiny-wide", str(tmp_path / "model")):
         check_model(model)
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: "/some/config.json")
+    here = str(tmp_path / "model" / "config.json")
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: here)
     check_model(HUB)
     assert asked == []
 
@@ -128,6 +130,24 @@ def test_a_slow_hub_is_given_the_seconds_that_the_user_names(monkeypatch) -> Non
 def test_of_weights_in_several_formats_one_is_fetched(names: list[str], read: str) -> None:
     texts = ["config.json", "merges.txt", "chat_template.jinja"]
     assert wanted([*names, *texts, "README.md"]) == [*texts, read]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_gated_model_is_for_those_who_were_let_in(monkeypatch, refused: bool) -> None:
+    def info(self: object, model: str, timeout: float) -> ModelInfo:
+        return ModelInfo(id=model, gated="manual")
+
+    def auth_check(self: object, model: str) -> None:
+        if refused:
+            raise GatedRepoError.__new__(GatedRepoError)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
+    monkeypatch.setattr(huggingface_hub.HfApi, "auth_check", auth_check)
+    if not refused:
+        check_model(HUB)
+        return
+    with pytest.raises(PolicyError, match=r"it is gated.*Accept them.*hf auth login"):
+        check_model(HUB)
 
 
 def test_offline_only_the_cache_counts(monkeypatch) -> None:

@@ -1,0 +1,186 @@
+"""What the small files of a model's folder tell before anything of it is loaded.
+
+Nothing heavy is imported: a model that cannot be trained is told from its configuration, and a
+download that was broken off from the sizes that its files name themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from node.errors import NodeError
+
+CONFIG = "config.json"
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+GGUF = ".gguf"
+LENGTH_BYTES = 8
+"""A safetensors file begins with the length of its header, a little-endian number."""
+LEAST_SHARE = 0.9
+"""Of a model's ids those that its tokenizer has to know: models round their number up by a few per
+cent at the most."""
+
+_HEADLESS = re.compile(r"(?<!Head)(?<!Heads)Model$")
+_OTHER_HEAD = re.compile(
+    r"For(MaskedLM|PreTraining|NextSentencePrediction|MultipleChoice|QuestionAnswering"
+    r"|(Sequence|Token|Image|Audio)Classification|RewardModel\w*)$"
+)
+
+NO_OTHER_FORMAT = (
+    "Name the checkpoint that it was made from; where that is too large, set policy.dtype = "
+    '"bfloat16" and policy.lora_rank.'
+)
+FETCH_AGAIN = "Fetch the model again, or copy the whole folder."
+
+
+class PolicyError(NodeError):
+    """The policy cannot be loaded."""
+
+    exit_code = 2
+
+
+def check_kind(folder: Path, model: str) -> None:
+    """Hold a model's configuration and tokenizer against what can be trained here.
+
+    Args:
+        model: its name, as the configuration has it.
+
+    Raises:
+        PolicyError: it is quantised, no causal language model, or not its tokenizer's.
+    """
+    config = _read(folder / CONFIG, model)
+    if (quantised := config.get("quantization_config")) is not None:
+        method = quantised.get("quant_method", "?") if isinstance(quantised, dict) else "?"
+        why = f"it is quantised ({method}): such weights can be read and not trained"
+        raise _refused(model, why, NO_OTHER_FORMAT)
+    classes = [str(each) for each in config.get("architectures") or ()]
+    if config.get("is_encoder_decoder"):
+        what = "an encoder with a decoder"
+    elif classes and all(_OTHER_HEAD.search(each) or _HEADLESS.search(each) for each in classes):
+        what = classes[0]
+    else:
+        what = ""
+    if what:
+        remedy = "Name a causal language model, such as one of a class that ends in ForCausalLM."
+        raise _refused(model, f"it is {what}, which writes no text from left to right", remedy)
+    ids, known = _ids(config), _known(folder, model)
+    if ids and known:
+        check_vocabulary(model, ids, known)
+
+
+def check_vocabulary(model: str, ids: int, known: int) -> None:
+    """Hold the ids that a model reads against those that its tokenizer knows.
+
+    Raises:
+        PolicyError: the tokenizer knows more, or far fewer.
+    """
+    if known > ids or known < LEAST_SHARE * ids:
+        raise _refused(
+            model,
+            f"its tokenizer knows {known} tokens and the model {ids}",
+            "Put the tokenizer that the model was made with into its folder.",
+        )
+
+
+def check_weights(folder: Path, model: str) -> None:
+    """Look whether a model's weights are all there, and whole.
+
+    Raises:
+        PolicyError: files are missing or too short, or there are none but GGUF's.
+    """
+    for index in INDEXES:
+        if (folder / index).is_file():
+            names = sorted(set(_read(folder / index, model).get("weight_map", {}).values()))
+            break
+    else:
+        names = [name for name in WHOLE if (folder / name).is_file()][:1]
+        if not names:
+            raise _no_weights(folder, model)
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        why = f"{len(missing)} of the {len(names)} files of its weights are missing: {missing[0]}"
+        raise _refused(model, why, FETCH_AGAIN)
+    for name in names:
+        if why := "".join(_short(folder / name)):
+            raise _refused(model, why, FETCH_AGAIN)
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether this is a GGUF file."""
+    return path.suffix == GGUF and path.is_file()
+
+
+def gguf(model: str) -> PolicyError:
+    """What to say of a GGUF file, or of a folder with nothing else."""
+    return _refused(model, "GGUF holds weights that are quantised for llama.cpp", NO_OTHER_FORMAT)
+
+
+def _no_weights(folder: Path, model: str) -> PolicyError:
+    if any(folder.glob(f"*{GGUF}")):
+        return gguf(model)
+    return _refused(model, f"there is neither {WHOLE[0]} nor {WHOLE[1]} in it", FETCH_AGAIN)
+
+
+def _short(path: Path) -> Iterator[str]:
+    """Why a file of weights is not whole; nothing where it is, or cannot be told to be."""
+    size = path.stat().st_size
+    if path.suffix != ".safetensors":
+        if size == 0:
+            yield f"{path.name} is empty"
+        return
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        whole = LENGTH_BYTES + header
+        if LENGTH_BYTES < whole <= size:
+            try:
+                tensors = json.loads(file.read(header))
+                ends = [
+                    each["data_offsets"][1] for name, each in tensors.items() if name[:2] != "__"
+                ]
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+                yield f"the header of {path.name} is damaged"
+                return
+            whole += max(ends, default=0)
+    if size < whole or size <= LENGTH_BYTES:
+        yield f"{path.name} ends after {size} of {max(whole, LENGTH_BYTES + 1)} bytes"
+
+
+def _ids(config: dict[str, Any]) -> int:
+    """How many ids the model reads; 0 where its configuration does not say so."""
+    text = config.get("text_config")
+    size = config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    return size if isinstance(size, int) else 0
+
+
+def _known(folder: Path, model: str) -> int:
+    """How many ids a fast tokenizer knows; 0 where there is none."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return 0
+    rules = _read(path, model)
+    words = rules.get("model", {}).get("vocab") or ()
+    ids = list(words.values()) if isinstance(words, dict) else list(range(len(words)))
+    ids += [each["id"] for each in rules.get("added_tokens") or ()]
+    return max(ids, default=-1) + 1
+
+
+def _read(path: Path, model: str) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _refused(
+            model, f"{path.name} cannot be read: {error.strerror}", FETCH_AGAIN
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _refused(model, f"{path.name} is not JSON", FETCH_AGAIN) from error
+    if not isinstance(found, dict):
+        raise _refused(model, f"{path.name} holds no table", FETCH_AGAIN)
+    return found
+
+
+def _refused(model: str, why: str, remedy: str) -> PolicyError:
+    return PolicyError("policy.model", f"{model!r} ({why})", remedy)
