@@ -42,6 +42,11 @@ class PolicySection(Section):
         'Linear layers that get an adapter, by the end of their names: ["q_proj", "v_proj"]. '
         "None: all of the decoder.",
     )
+    chat_options: Options = key(
+        {},
+        "What the chat template is handed beside the question, such as { enable_thinking = false } "
+        "with Qwen3. Nodes whose prompts are to be alike set the same.",
+    )
 
 
 class LearnerSection(Section):

@@ -78,7 +78,12 @@ def checkpoint_policy(
     if "lora_rank" in loaded.state:
         return saved_policy(config, loaded, tell)
     return Policy.load(
-        PolicySection(model=str(loaded.path), dtype=config.dtype, device=config.device)
+        PolicySection(
+            model=str(loaded.path),
+            dtype=config.dtype,
+            device=config.device,
+            chat_options=config.chat_options,
+        )
     )
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+
+from node.errors import ConfigError
 
 PROMPT_FORMAT = "swarm-node/1/prompt"
 
@@ -17,27 +22,50 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return ids
 
 
-def turn_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def turn_ids(
+    tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]
+) -> list[int]:
     """Ids of one user turn of the chat template, up to where the policy begins.
 
     Questions and their templates come from manifests. A text that spells special tokens is put
     into the turn after the template has become ids, so that it cannot end the user's turn and
     write others. That holds for what the tokenizer calls special; a template whose marks are
     ordinary text can be imitated by any text.
+
+    Args:
+        options: handed to the template beside the turn.
     """
     if plain_ids(tokenizer, text) == _own_ids(tokenizer, text):
-        return _own_ids(tokenizer, _turn(tokenizer, text))
+        return _own_ids(tokenizer, _turn(tokenizer, text, options))
     stand_in = sha256(text.encode()).hexdigest()
-    first, *rest = _turn(tokenizer, stand_in).split(stand_in)
+    first, *rest = _turn(tokenizer, stand_in, options).split(stand_in)
     if not rest:  # the template bends what it is given
-        return plain_ids(tokenizer, _turn(tokenizer, text))
+        return plain_ids(tokenizer, _turn(tokenizer, text, options))
     ids = _own_ids(tokenizer, first)
     for part in rest:
         ids += plain_ids(tokenizer, text) + _own_ids(tokenizer, part)
     return ids
 
 
-def encoding_digest(tokenizer: PreTrainedTokenizerBase, eos_id: int) -> bytes:
+def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
+    """Look whether the chat template reads what it is to be handed.
+
+    Raises:
+        ConfigError: there is no template, or it has no such switch.
+    """
+    template = str(tokenizer.chat_template or "")
+    taken = inspect.signature(tokenizer.apply_chat_template).parameters
+    for name, value in options.items():
+        if name in taken or not re.search(rf"\b{re.escape(name)}\b", template):
+            has = "has no such switch" if template else "is missing"
+            raise ConfigError(
+                f"policy.chat_options.{name}", value, f"The chat template {has}: take it out."
+            )
+
+
+def encoding_digest(
+    tokenizer: PreTrainedTokenizerBase, eos_id: int, options: Mapping[str, Any]
+) -> bytes:
     """Digest of whatever decides which ids a text becomes; padding and truncation do not."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -47,12 +75,16 @@ def encoding_digest(tokenizer: PreTrainedTokenizerBase, eos_id: int) -> bytes:
     else:
         rules = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
     described = [PROMPT_FORMAT, rules, tokenizer.chat_template, eos_id]
+    if options:
+        described.append(dict(options))
     return sha256(json.dumps(described, sort_keys=True).encode()).digest()
 
 
-def _turn(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+def _turn(tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]) -> str:
     turn = [{"role": "user", "content": text}]
-    rendered: Any = tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+    rendered: Any = tokenizer.apply_chat_template(
+        turn, add_generation_prompt=True, tokenize=False, **options
+    )
     return str(rendered)
 
 

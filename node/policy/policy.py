@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -18,7 +19,7 @@ from node.config.learning import PolicySection
 from node.errors import ConfigError
 from node.policy.context import context_length
 from node.policy.device import device_named
-from node.policy.encoding import encoding_digest, plain_ids, turn_ids
+from node.policy.encoding import check_options, encoding_digest, plain_ids, turn_ids
 from node.policy.model_files import PolicyError, check_vocabulary
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
 
@@ -43,11 +44,12 @@ class Policy:
     Attributes:
         model: in evaluation mode always (dropout would make log-probs incomparable).
         tokenizer: the model's own.
+        chat_options: what its chat template is handed beside the question.
         adapter: what is trained of the model; None where all of it is.
         name: free-form, for people to read.
         version: optimizer steps so far; the learner increments it.
-        encoding: 32-byte digest of tokenizer, chat template and prompt format. Equal digests
-            mean equal ids for equal text.
+        encoding: 32-byte digest of tokenizer, chat template with its options, and prompt format.
+            Equal digests mean equal ids for equal text.
         eos_id: ends a completion and is trained on.
         stop_ids: every id that ends a completion, ``eos_id`` among them.
         pad_id: fills short rows; never attended to and never trained on.
@@ -62,18 +64,20 @@ class Policy:
         tokenizer: PreTrainedTokenizerBase,
         name: str,
         adapter: Adapter | None = None,
+        chat_options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.model = model
         self.adapter = adapter
         self.model.train(False)
         self.tokenizer = tokenizer
+        self.chat_options = chat_options
         self.name = name
         self.version = 0
         self.device = model.device
         self.eos_id, self.stop_ids = _stop_ids(model, tokenizer, name)
         self.pad_id = self.eos_id if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         self.context_length = context_length(model.config, name)
-        self.encoding = encoding_digest(tokenizer, self.eos_id)
+        self.encoding = encoding_digest(tokenizer, self.eos_id, chat_options)
         self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
         self.special_ids = frozenset(tokenizer.all_special_ids)
         opening: list[int] = tokenizer.encode("", add_special_tokens=True)
@@ -96,7 +100,8 @@ class Policy:
         Raises:
             PolicyError: nothing loadable under ``config.model``, no such device, or the hub does
                 not answer.
-            ConfigError: the model cannot have the adapter, or peft is not installed.
+            ConfigError: the model cannot have the adapter, peft is not installed, or the chat
+                template has no such option.
         """
         device = device_named(config.device)
         try:
@@ -112,15 +117,16 @@ class Policy:
         check_vocabulary(config.model, model.get_input_embeddings().num_embeddings, len(tokenizer))
         if tokenizer.chat_template is None and config.model not in SHIPPED:
             tell(f"{config.model} has no chat template: prompts are given to it as plain text")
+        check_options(tokenizer, config.chat_options)
         adapted = _adapter(model, config, adapter) if config.lora_rank else None
-        return cls(model.to(device), tokenizer, config.model, adapted)
+        return cls(model.to(device), tokenizer, config.model, adapted, config.chat_options)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a prompt: one user turn of the chat template where the tokenizer has one, else
         the plain text behind the BOS token if the tokenizer adds one by itself."""
         if self.tokenizer.chat_template is None:
             return self._prefix + plain_ids(self.tokenizer, text)
-        return turn_ids(self.tokenizer, text)
+        return turn_ids(self.tokenizer, text, self.chat_options)
 
     def check_prompt(self, ids: Sequence[int]) -> None:
         """Refuse a prompt that cannot be completed.
