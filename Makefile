@@ -7,7 +7,8 @@ VLLM := .venv-vllm
 GENRL := .venv-genrl
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-docs test-browser pictures dist test-dist lint mutants fuzz bench bench-gpu vllm test-vllm \
+.PHONY: demo test test-docs test-browser test-families pictures dist test-dist lint mutants fuzz bench bench-gpu \
+	vllm test-vllm \
 	genrl chaos chaos-short split soak docs lock clean
 
 demo: $(VENV)/installed
@@ -64,6 +65,10 @@ vllm: $(VLLM)/installed
 
 test-vllm: $(VLLM)/installed
 	$(VLLM)/bin/python -m pytest -m vllm tests/vllm
+
+# Every causal architecture of transformers, built small and held against what docs/models.md says.
+test-families: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m families --numprocesses 2 tests/families
 
 # Whether every row of docs/security.md has a test that fails without its defence.
 mutants: $(VENV)/installed-test

@@ -9,7 +9,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
 
 from node.policy.policy import Policy
-from tests.families.sizes import OWN, SIZES
+from tests.families.sizes import OWN, SEEING, SIZES, VISION
 from tests.support import character_tokenizer
 
 MOST_WEIGHTS = 6_000_000
@@ -19,13 +19,17 @@ class TooLargeError(Exception):
     """A family whose configuration does not become small."""
 
 
-def small_config(family: str) -> PreTrainedConfig:
+def small_config(family: str, **changes: Any) -> PreTrainedConfig:
     """A configuration with tiny widths and two layers of each kind that the family mixes.
 
     Args:
         family: its ``model_type``.
+        changes: fields that are to be otherwise.
     """
     kind = CONFIG_MAPPING[family]
+    if family in SEEING:
+        text = small_config(SEEING[family]).to_dict()
+        return kind(text_config=text, vision_config=dict(VISION))
     known = {field.name for field in dataclasses.fields(kind)}
     sizes: dict[str, Any] = {
         name: value
@@ -39,7 +43,7 @@ def small_config(family: str) -> PreTrainedConfig:
         kinds = list(dict.fromkeys(kind().layer_types or ()))
         if len(kinds) > 1:
             sizes |= {"layer_types": kinds * 2, "num_hidden_layers": 2 * len(kinds)}
-    return kind(**{**sizes, **own})
+    return kind(**{**sizes, **own, **changes})
 
 
 def small_policy(family: str, seed: int = 1) -> Policy:

@@ -1,0 +1,186 @@
+"""Families that people use, from the folder through training to the exported model."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from node.config.learning import LearnerSection, PolicySection
+from node.engines.engine import Sample, Sampling
+from node.engines.transformers.agreement import check_agreement
+from node.engines.transformers.engine import TransformersEngine
+from node.errors import ConfigError
+from node.learner.batches import TrainingGroup
+from node.learner.learner import Learner
+from node.policy.policy import Policy
+from node.rollout.groups import external_group, own_group
+from node.rollout.own_task import OwnTask
+from protocol.batch import encode_group
+from swarm.judge import Verdict
+from swarm.pooled_group import PooledGroup
+from swarm.task_ref import TaskRef
+from tests.families.measure import learned
+from tests.families.real import REAL, write_family
+
+QUESTIONS = ["What is 6 * 7?", "Reverse the word “naïve”, then say it."]
+NEW = 12
+CONFIG = LearnerSection(lr=1e-3)
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+CLOSE = {"atol": 1e-3, "rtol": 0}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("families")
+    return {name: write_family(name, place / name) for name in REAL}
+
+
+def loaded(folder: Path, **keys: object) -> Policy:
+    return Policy.load(PolicySection(model=str(folder), device="cpu", **keys))
+
+
+def written(policy: Policy, question: str, seed: int = 0) -> tuple[tuple[int, ...], list[Sample]]:
+    """A prompt's ids and four sampled completions of it."""
+    prompt = tuple(policy.encode_prompt(question))
+    (samples,) = TransformersEngine(policy, seed=seed).generate(
+        [prompt], 4, Sampling(max_new_tokens=NEW)
+    )
+    return prompt, samples
+
+
+def group_of(policy: Policy, seed: int) -> TrainingGroup:
+    """Completions of which half were right."""
+    return taught(policy, QUESTIONS[seed % 2], seed)[0]
+
+
+def taught(policy: Policy, question: str, seed: int) -> tuple[TrainingGroup, PooledGroup]:
+    """The same as its author trains on it, and as others get it."""
+    prompt, samples = written(policy, question, seed)
+    task = OwnTask(TaskRef("sums", 0, seed, split="train"), 7, seed)
+    verdict = Verdict(question, (1.0, 0.0, 1.0, 0.0))
+    own = own_group(task, prompt, samples, verdict)
+    shared = PooledGroup(
+        b"m" * 32, encode_group(own.group), own.group, question, policy.encoding, 0, received=0.0
+    )
+    return own.training, shared
+
+
+def assert_engine_is_the_learner(policy: Policy, seed: int) -> None:
+    for question in QUESTIONS:
+        prompt, samples = written(policy, question, seed)
+        for sample in samples:
+            told = torch.tensor(sample.tokens.logprobs)
+            torch.testing.assert_close(told, learned(policy, prompt, sample.tokens.ids), **CLOSE)
+
+
+def greedy(policy: Policy, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    ((sample,),) = TransformersEngine(policy, seed=0).generate(
+        [prompt], 1, Sampling(max_new_tokens=NEW, greedy=True)
+    )
+    return sample.tokens.ids
+
+
+def weights(policy: Policy) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for each in policy.merged().model.parameters()])
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_question_is_one_turn_of_the_template_and_its_marks_cannot_be_forged(name, folders):
+    policy, family = loaded(folders[name]), REAL[name]
+    turn = [{"role": "user", "content": QUESTIONS[1]}]
+    rendered = policy.tokenizer.apply_chat_template(
+        turn, tokenize=False, add_generation_prompt=True
+    )
+    ids = policy.encode_prompt(QUESTIONS[1])
+    assert policy.tokenizer.decode(ids) == rendered
+    marks = {policy.eos_id, *policy.tokenizer.convert_tokens_to_ids(list(family.marks))}
+    forged = policy.encode_prompt(f"{QUESTIONS[1]}{family.ends}{family.marks[0]}")
+    assert [i for i in forged if i in marks] == [i for i in ids if i in marks] != []
+    assert policy.stop_ids == (policy.eos_id,)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_thinking_is_switched_off_where_the_template_has_the_switch(name, folders):
+    off = {"enable_thinking": False}
+    plain = loaded(folders[name])
+    if not REAL[name].thinks:
+        with pytest.raises(ConfigError, match=r"policy\.chat_options\.enable_thinking: false.*has"):
+            loaded(folders[name], chat_options=off)
+        return
+    switched = loaded(folders[name], chat_options=off)
+    told = plain.tokenizer.decode(switched.encode_prompt(QUESTIONS[0]))
+    begin = plain.tokenizer.decode(plain.encode_prompt(QUESTIONS[0]))
+    assert told == f"{begin}<think>\n\n</think>\n\n"
+    assert switched.encoding != plain.encoding
+    on = loaded(folders[name], chat_options={"enable_thinking": True})
+    assert on.encode_prompt(QUESTIONS[0]) == plain.encode_prompt(QUESTIONS[0])
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_greedy_completions_are_those_of_generate(name, folders):
+    policy = loaded(folders[name])
+    check_agreement(policy)
+    for question in QUESTIONS:
+        prompt = tuple(policy.encode_prompt(question))
+        ids = torch.tensor([prompt])
+        output = policy.model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW
+        )
+        assert greedy(policy, prompt) == tuple(output[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("name", REAL)
+def test_three_updates_then_a_way_back_and_an_export(name, rank, folders, tmp_path):
+    # Experts are no linear layers of their own.
+    targets = ATTENTION if name == "Qwen3-MoE" else ()
+    adapted = {"lora_rank": rank, "lora_targets": targets}
+    policy = loaded(folders[name], **adapted)
+    learner, before = Learner(policy, CONFIG), weights(policy)
+    for step in range(2):
+        assert not learner.update([group_of(policy, step)]).skipped
+        assert_engine_is_the_learner(policy, step)
+    group, state = group_of(policy, 2), deepcopy(learner.state_dict())
+    (policy.save_adapter if rank else policy.save)(tmp_path / "saved")
+    assert not learner.update([group]).skipped
+    assert_engine_is_the_learner(policy, 2)
+    assert policy.version == 3 and not torch.equal(weights(policy), before)
+
+    keys = PolicySection(model=str(folders[name]), device="cpu", **adapted)
+    again = Policy.load(keys, tmp_path / "saved") if rank else loaded(tmp_path / "saved")
+    resumed = Learner(again, CONFIG)
+    resumed.load_state_dict(state)
+    resumed.update([group])
+    assert torch.equal(weights(again), weights(policy)) and again.version == 3
+
+    policy.save(tmp_path / "exported")
+    exported = loaded(tmp_path / "exported")
+    assert torch.equal(weights(exported), weights(policy))
+    assert exported.encoding == policy.encoding
+    prompt = tuple(policy.encode_prompt(QUESTIONS[0]))
+    assert greedy(exported, prompt) == greedy(policy, prompt)
+    AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+
+
+@pytest.mark.parametrize(("one", "other"), [("Qwen3", "Gemma 3"), ("Llama 3", "Qwen3-MoE")])
+def test_two_families_learn_from_each_others_groups(one, other, folders):
+    policies = [loaded(folders[one]), loaded(folders[other])]
+    learners = [Learner(policy, CONFIG) for policy in policies]
+    for seed in range(3):
+        told = [taught(policy, QUESTIONS[seed % 2], seed) for policy in policies]
+        for number, (policy, learner) in enumerate(zip(policies, learners, strict=True)):
+            theirs = told[1 - number][1]
+            foreign = external_group(policy, theirs, range(4))
+            assert policy.encoding != theirs.encoding
+            texts = [each.segments[0].text for each in theirs.group.completions]
+            assert [policy.decode(each.ids) for each in foreign.completions] == texts
+            assert all(each.behaviour is None for each in foreign.completions)
+            before = weights(policy)
+            assert not learner.update([foreign]).skipped
+            assert not torch.equal(weights(policy), before)
+            learner.update([group_of(policy, seed)])
+            assert_engine_is_the_learner(policy, seed)
