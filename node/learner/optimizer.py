@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,16 +66,23 @@ class Optimizer:
         return self._config.lr * min(1.0, (self.steps + 1) / warmup)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the loss's gradient to what the next step takes."""
-        torch.autograd.backward(loss if self._scale == 1.0 else loss * self._scale)
+        """Add the loss's gradient to what the next step takes.
+
+        Beside the masters' gradients there is never more of it than one weight's.
+        """
+        loss = loss if self._scale == 1.0 else loss * self._scale
         if not self._copied:
+            torch.autograd.backward(loss)
             return
-        for master, weight in zip(self._masters, self._weights, strict=True):
-            if weight.grad is None:
-                continue
-            gradient = self._moved(weight.grad).div_(self._scale)
-            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-            weight.grad = None
+        pairs = list(zip(self._masters, self._weights, strict=True))
+        with ExitStack() as stack:
+            for master, weight in pairs:
+                hook = partial(self._take, master)
+                handle = weight.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                stack.callback(handle.remove)
+            torch.autograd.backward(loss)
+        for master, weight in pairs:  # what is spread over ranks gets its gradient afterwards
+            self._take(master, weight)
 
     def clip(self) -> Tensor:
         """Scale the gradient down to ``max_grad_norm``; returns its norm before that, a scalar."""
@@ -130,6 +139,14 @@ class Optimizer:
                 for master, each in zip(self._masters, saved, strict=True):
                     master.copy_(each)
         self.steps = int(state["steps"])
+
+    def _take(self, master: Tensor, weight: Tensor) -> None:
+        """Add a weight's gradient to its master's."""
+        if weight.grad is None:
+            return
+        gradient = self._moved(weight.grad).div_(self._scale)
+        weight.grad = None
+        master.grad = gradient if master.grad is None else master.grad.add_(gradient)
 
     def _moved(self, tensor: Tensor, *, copy: bool = False) -> Tensor:
         """In float32, where the step is made."""

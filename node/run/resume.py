@@ -140,4 +140,5 @@ class RunState:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return dict(torch.load(path, map_location="cpu", weights_only=True))
+    # Mapped, as the optimizer's numbers are copied from it and would be there twice.
+    return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))

@@ -50,6 +50,19 @@ def test_moments_of_eight_bits_go_on_from_a_checkpoint(tmp_path):
     assert torch.equal(weights(policy), weights(other))
 
 
+@pytest.mark.parametrize("config", [CONFIG, OFFLOADED], ids=["in place", "offloaded"])
+def test_beside_float32_gradients_no_more_than_one_of_half_precision_is_held(config):
+    policy, held = random_policy(dtype=torch.bfloat16), []
+    learner = Learner(policy, config)
+    for each in policy.model.parameters():
+        each.register_post_accumulate_grad_hook(
+            lambda _: held.append(sum(p.grad is not None for p in policy.model.parameters()))
+        )
+    learner.update(MIXED)
+    assert set(held) == {1}
+    assert len(held) >= len(learner.optimizer.masters)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_steps_made_in_main_memory_are_the_same_steps(dtype):
     steps = []
