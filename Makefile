@@ -7,9 +7,8 @@ VLLM := .venv-vllm
 GENRL := .venv-genrl
 VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-docs test-browser test-families pictures dist test-dist lint mutants fuzz bench bench-gpu \
-	vllm test-vllm \
-	genrl chaos chaos-short split soak docs lock clean
+.PHONY: demo test test-docs test-browser test-families pictures dist test-dist lint mutants fuzz bench \
+	bench-gpu vllm test-vllm genrl chaos chaos-short split soak docs lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo

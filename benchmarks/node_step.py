@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,6 @@ class NodeStep:
         self._sampling = Sampling(max_new_tokens=tokens)
         self._engine = TransformersEngine(policy, seed=0)
         self._learner = Learner(policy, LearnerSection())
-        self._bare = BareTrainer(policy.model)
         self._groups: Sequence[TrainingGroup] = ()
         self._rounds = self._assemble(folder, prompts)
 
@@ -112,6 +112,10 @@ class NodeStep:
     def close(self) -> None:
         """Stop the verifier's process."""
         self._stack.close()
+
+    @cached_property
+    def _bare(self) -> BareTrainer:
+        return BareTrainer(self._policy.model)
 
     def _train(self, batches: Sequence[MicroBatch]) -> float:
         return seconds(lambda: self._bare.step(batches))

@@ -1,0 +1,243 @@
+"""Time and peak memory of a node's whole step with a randomly initialised model of real size.
+
+Three sides, each in a process of its own that loads the model from a folder: a node (generate,
+verify, update, hand over), TRL's GRPOTrainer on the same prompts and lengths, and the embedded
+engine beside ``transformers.generate`` on as many rows. They take turns, and ratios are medians of
+what was measured within a turn. Peak memory is a process's largest resident set, libraries
+included. ``engine_of_bandwidth`` is the time in which this machine copies as many bytes as the
+weights have, over that of a decoding step: 1 where nothing but reading the weights takes time.
+Run it as ``python benchmarks/large_models.py [--size 0.1] [--dtype bfloat16] [--words 150000]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from options import parser
+from output import show
+
+from node.concurrency import cpu_threads
+
+SHAPES = {
+    "0.1": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 2048},
+    "0.4": {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096},
+}
+HEAD = 64
+COPIED = 256 << 20
+WARM_UP = 1
+SIDES = ("node", "trl", "engine")
+
+
+def write_model(folder: Path, size: str, words: int, dtype: str) -> None:
+    """A random Qwen2 with a tokenizer of as many words."""
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    tokenizer = _tokenizer(words)
+    shape = SHAPES[size]
+    heads = shape["hidden_size"] // HEAD
+    config = Qwen2Config(
+        vocab_size=words,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 4,
+        tie_word_embeddings=True,
+        max_position_embeddings=4096,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        **shape,
+    )
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer(words: int) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["<pad>", "<eos>", "<unk>", *map(chr, range(32, 127)), "\n"]
+    names += [f"word{n}" for n in range(words - len(names))]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
+
+
+def turns_of(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """What the sides measured, by turn."""
+    with ExitStack() as stack:
+        sides = {side: stack.enter_context(_child(options, side, folder)) for side in options.sides}
+        turns = []
+        for _ in range(WARM_UP + options.turns):
+            turn: dict[str, Any] = {}
+            for process in sides.values():
+                assert process.stdin and process.stdout
+                process.stdin.write("go\n")
+                process.stdin.flush()
+                turn |= _told(process.stdout)
+            turns.append(turn)
+        return turns[WARM_UP:]
+
+
+def _told(lines: Any) -> dict[str, Any]:
+    """The next line that is a result; libraries print others."""
+    for line in lines:
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    raise SystemExit("a side has ended before its turn: its words are above")
+
+
+def _child(options: argparse.Namespace, side: str, folder: Path) -> subprocess.Popen[str]:
+    arguments = [sys.executable, __file__, "--side", side, "--folder", str(folder)]
+    for name in ("size", "words", "dtype", "prompts", "completions", "tokens", "turns", "threads"):
+        arguments += [f"--{name}", str(getattr(options, name))]
+    return subprocess.Popen(arguments, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _tell(**figures: float) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+def peak() -> float:
+    """The largest resident set of this process so far, MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def _policy(options: argparse.Namespace) -> Any:
+    from node.config.learning import PolicySection
+    from node.policy.policy import Policy
+
+    model = str(options.folder / "model")
+    policy = Policy.load(PolicySection(model=model, dtype=options.dtype, device="cpu"))
+    policy.stop_ids = (-1,)
+    policy.model.generation_config.eos_token_id = None
+    return policy
+
+
+def node_side(options: argparse.Namespace) -> None:
+    """Rounds of a node without the network."""
+    from node_step import NodeStep
+
+    with tempfile.TemporaryDirectory() as folder:
+        step = NodeStep(
+            _policy(options), Path(folder), options.prompts, options.completions, options.tokens
+        )
+        try:
+            for _ in sys.stdin:
+                _tell(node_s=step.whole(), node_mib=peak())
+        finally:
+            step.close()
+
+
+def trl_side(options: argparse.Namespace) -> None:
+    """Steps of TRL's trainer."""
+    import torch
+    from step import trl_trainer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+    source = options.folder / "model"
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, options.dtype))
+    model.generation_config.eos_token_id = None
+
+    class Turn(TrainerCallback):  # type: ignore[misc]
+        begin = 0.0
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            if not sys.stdin.readline():
+                raise SystemExit
+            self.begin = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            _tell(trl_s=time.perf_counter() - self.begin, trl_mib=peak())
+
+    trainer = trl_trainer(options, model, AutoTokenizer.from_pretrained(source), options.folder)
+    trainer.add_callback(Turn())
+    trainer.train()
+
+
+def engine_side(options: argparse.Namespace) -> None:
+    """The engine alone, ``transformers.generate``, and copying as many bytes as they read."""
+    from bare import bare_generate, seconds
+    from node_step import PROMPTS
+
+    from node.engines.engine import Sampling
+    from node.engines.transformers.engine import TransformersEngine
+
+    policy = _policy(options)
+    engine = TransformersEngine(policy, seed=0)
+    prompts = [policy.encode_prompt(text) for text in PROMPTS[: options.prompts]]
+    n, tokens = options.completions, options.tokens
+    size = sum(p.nbytes for p in policy.model.parameters())
+    for _ in sys.stdin:
+        ours = seconds(lambda: engine.generate(prompts, n, Sampling(max_new_tokens=tokens)))
+        theirs = seconds(lambda: bare_generate(policy.model, prompts, n, tokens, policy.pad_id))
+        read = size / _bandwidth()
+        _tell(engine_s=ours, generate_s=theirs, engine_of_bandwidth=tokens * read / ours)
+
+
+def _bandwidth() -> float:
+    """Bytes that are copied in a second, the best of three."""
+    import torch
+    from bare import seconds
+
+    source = torch.ones(COPIED, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return COPIED / min(seconds(lambda: target.copy_(source)) for _ in range(3))
+
+
+def summary(turns: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+    """Medians over the turns; every ratio is taken within its turn."""
+    for name in turns[0]:
+        yield name, round(median(turn[name] for turn in turns), 2)
+    for name, over, under in (
+        ("node_over_trl_step", "node_s", "trl_s"),
+        ("node_over_trl_peak", "node_mib", "trl_mib"),
+        ("generate_over_engine", "generate_s", "engine_s"),
+    ):
+        if over in turns[0] and under in turns[0]:
+            yield name, round(median(turn[over] / turn[under] for turn in turns), 2)
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.set_defaults(prompts=2, completions=4, turns=3)
+    arguments.add_argument("--size", choices=SHAPES, default="0.1", help="billion parameters")
+    arguments.add_argument("--words", type=int, default=32_000, help="in the vocabulary")
+    arguments.add_argument("--dtype", default="float32")
+    arguments.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    arguments.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = arguments.parse_args()
+    cpu_threads.choose(options.threads)
+    work: dict[str, Callable[[argparse.Namespace], None]]
+    work = {"node": node_side, "trl": trl_side, "engine": engine_side}
+    if options.side:
+        work[options.side](options)
+        return
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_model(folder / "model", options.size, options.words, options.dtype)
+        turns = turns_of(options, folder)
+    named = ("size", "words", "dtype", "prompts", "completions", "tokens", "threads")
+    show({n: getattr(options, n) for n in named} | dict(summary(turns)), as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()
