@@ -43,7 +43,7 @@ def write_model(folder: Path, size: str, words: int, dtype: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 
-    tokenizer = _tokenizer(words)
+    tokenizer = tokenizer_of(words)
     shape = SHAPES[size]
     heads = shape["hidden_size"] // HEAD
     config = Qwen2Config(
@@ -63,7 +63,8 @@ def write_model(folder: Path, size: str, words: int, dtype: str) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _tokenizer(words: int) -> Any:
+def tokenizer_of(words: int) -> Any:
+    """One word a character, and as many more as the vocabulary has room for."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -20,6 +20,8 @@ from node.learner.vocabulary_head import VocabularyHead
 
 CHUNK_BYTES = 32 << 20
 """Of the logits that are there at once, in float32; about four times as much is held."""
+LEAST_POSITIONS = 128
+"""In a part, since each adds to the gradient of the whole output matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def _tempered(logits: Tensor, temperature: float) -> Tensor:
 
 
 def _parts(hidden: Tensor, head: VocabularyHead) -> Iterator[tuple[int, Tensor]]:
-    size = max(1, CHUNK_BYTES // (4 * head.words))
+    size = max(LEAST_POSITIONS, CHUNK_BYTES // (4 * head.words))
     begin = 0
     for part in torch.split(hidden, size):
         yield begin, part

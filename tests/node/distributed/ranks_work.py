@@ -31,8 +31,8 @@ from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, grou
 from tests.support import changed, figures, random_policy
 
 FULL = "memory is full"
-WHOLE, PART = 4 * 98 * 60, 4 * 98 * 7
-"""Bytes of logits: a rank's micro-batches have them whole or in parts, some of one update both."""
+WHOLE, PART = 4 * 98 * 60, 7
+"""Bytes of logits, and positions in a part: of one update some micro-batches are read in parts."""
 
 
 def sharing_prompts() -> list[TrainingGroup]:
@@ -224,7 +224,8 @@ def cramp(folder: Path) -> None:
 
 def main(folder: Path) -> None:
     logging.basicConfig()
-    logprobs.WHOLE_BYTES, chunked_logprobs.CHUNK_BYTES = WHOLE, PART
+    logprobs.WHOLE_BYTES, chunked_logprobs.CHUNK_BYTES = WHOLE, 0
+    chunked_logprobs.LEAST_POSITIONS = PART
     launch = Launch.read()
     assert launch is not None
     with Ranks(launch) as ranks:

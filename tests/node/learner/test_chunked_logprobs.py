@@ -59,6 +59,7 @@ CONFIGS = {
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits of three positions at a time, whatever they take."""
     monkeypatch.setattr(logprobs, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(chunked_logprobs, "LEAST_POSITIONS", 1)
     monkeypatch.setattr(chunked_logprobs, "CHUNK_BYTES", 3 * 4 * WORDS)
 
 
@@ -144,6 +145,7 @@ def test_an_update_is_the_same_with_logits_in_parts(drawn, loss, how, budget, po
     apart, expected = update(random_policy(), ALWAYS, drawn, config, how)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logprobs, "WHOLE_BYTES", 0)
+        patch.setattr(chunked_logprobs, "LEAST_POSITIONS", 1)
         patch.setattr(chunked_logprobs, "CHUNK_BYTES", 4 * WORDS * positions)
         gradient, stats = update(random_policy(), ALWAYS, drawn, config, how)
     scale = max(1.0, float(apart.abs().max()))
@@ -159,6 +161,7 @@ def test_adapters_and_layers_computed_again_learn_from_logits_in_parts():
     for whole in (1 << 40, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(logprobs, "WHOLE_BYTES", whole)
+            patch.setattr(chunked_logprobs, "LEAST_POSITIONS", 1)
             patch.setattr(chunked_logprobs, "CHUNK_BYTES", 3 * 4 * WORDS)
             base = random_policy()
             adapter = Adapter(base.model, rank=2, alpha=4)
@@ -179,6 +182,7 @@ def test_half_precision_weights_get_the_gradient_of_all_logits_at_once(dtype):
     for whole in (0, 1 << 40):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(logprobs, "WHOLE_BYTES", whole)
+            patch.setattr(chunked_logprobs, "LEAST_POSITIONS", 1)
             patch.setattr(chunked_logprobs, "CHUNK_BYTES", 3 * 4 * WORDS)
             policy = random_policy(dtype=dtype, spread=0.1)
             learner = Learner(policy, CONFIG)
