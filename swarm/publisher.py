@@ -119,6 +119,14 @@ class Publisher:
         if not packing.oversize:
             return packing
         bare = pack(map(without_tokens, packing.oversize), limit)
+        if count := len(packing.oversize) - len(bare.oversize):
+            logger.warning(
+                "%d groups are shared without token ids and log-probs, with which they fit into "
+                "no frame of %d bytes: their answers are too long, or too many",
+                count,
+                limit,
+            )
+            self._counters.add("groups_without_tokens", count)
         return Packing(packing.frames + bare.frames, bare.oversize)
 
     def _seal(self, origin: Origin, groups: tuple[Group, ...], numbers: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,17 @@ def command(
             help="Everybody, the peer ids in a file, or whoever has done that much work.",
         ),
     ] = "open",
+    answer_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--answer-tokens",
+            help="Longest answers that groups are to fit with; left out, the usual bounds.",
+            show_default=False,
+        ),
+    ] = None,
+    group_size: Annotated[
+        int, typer.Option("--group-size", help="Answers in such a group; see --answer-tokens.")
+    ] = 8,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="New file. Left out: into the run folder.", show_default=False),
@@ -40,6 +52,7 @@ def command(
 ) -> None:
     """Make and sign what the members of a new swarm agree on."""
     from node.cli.admission_option import parse_admission
+    from node.network.answer_bounds import bounds_for
     from node.network.founding import found_swarm
     from node.storage.atomic_files import write_new
     from node.tasks.errors import CatalogueError
@@ -49,12 +62,14 @@ def command(
 
     node = open_node(config)
     try:
+        answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
         manifest = found_swarm(
             Identity.load(node.folder.identity),
             name=name,
             catalogue=catalogue,
             epoch_seconds=epoch_seconds,
             admission=parse_admission(admission),
+            answers=answers,
         )
     except CatalogueError as error:
         remedy = "Correct it, or name tiny, reasoning-gym or another file."
@@ -67,8 +82,14 @@ def command(
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
     if json:
-        print_json({"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)})
+        told = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
+        print_json(told | ({"answers": asdict(answers)} if answers else {}))
         return
     say(f"wrote {path}")
     say(f"the swarm is {identifier}")
+    if answers:
+        say(
+            f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes, "
+            f"and a frame may have {answers.max_frame_bytes}"
+        )
     say(f"next: swarm-node seed --config {node.path}")

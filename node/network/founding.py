@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from node.network.answer_bounds import AnswerBounds
 from node.tasks.catalogue import load_catalogue
 from protocol.admission_rule import AdmissionRule, Open
 from protocol.identity import Identity
@@ -22,6 +23,7 @@ def found_swarm(
     catalogue: str = "tiny",
     epoch_seconds: float = 60.0,
     admission: AdmissionRule | None = None,
+    answers: AnswerBounds | None = None,
 ) -> bytes:
     """A signed manifest, ready to be pinned and handed to joiners.
 
@@ -31,11 +33,13 @@ def found_swarm(
         catalogue: a shipped one's name, or a path ending in ``.toml``.
         epoch_seconds: length of an epoch: about one round of a slow node.
         admission: who may take part; everybody when None.
+        answers: what groups of long answers take; the usual bounds when None.
 
     Raises:
         CatalogueError: the catalogue cannot be read.
         BadSchema: a value is out of its range; the message names it.
     """
+    bounds = {} if answers is None else _of_manifest(answers)
     manifest = Manifest(
         name=name,
         founder=identity.author,
@@ -44,8 +48,17 @@ def found_swarm(
         epoch_seconds=epoch_seconds,
         max_age_epochs=_oldest(epoch_seconds),
         admission=admission or Open(),
+        **bounds,
     )
     return sign_manifest(manifest, identity)
+
+
+def _of_manifest(answers: AnswerBounds) -> dict[str, int]:
+    return {
+        "max_frame_bytes": answers.max_frame_bytes,
+        "max_text_bytes": answers.max_text_bytes,
+        "max_completions": answers.max_completions,
+    }
 
 
 def _oldest(epoch_seconds: float) -> int:

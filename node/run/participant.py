@@ -15,6 +15,7 @@ from node.config.config import Config
 from node.config.kinds import ADVANTAGES
 from node.distributed.ranks import Ranks
 from node.lifecycle import Opened
+from node.network.answer_bounds import caution
 from node.network.membership import Membership
 from node.policy.policy import Policy
 from node.rollout.overlapping_generator import JUDGES
@@ -106,6 +107,16 @@ class Participant(Opened):
         pool.forget(oldest_epoch(self.membership.manifest, self._clock.time()))
         progress.save(number, trainer)
 
+    def _too_large(self, manifest: Manifest) -> tuple[str, ...]:
+        """Whether own groups may be too large for the swarm's frames, counted and told once."""
+        engine = self.config.engine
+        tokens = min(engine.max_new_tokens, self.policy.context_length)
+        note = caution(manifest, tokens, engine.group_size)
+        if not note:
+            return ()
+        self.counters.add("groups_may_not_fit")
+        return (note,)
+
     def _open(self, stack: ExitStack) -> None:
         config, clock, stage = self.config, self._clock, self._stage
         stage("opening the journal")
@@ -132,6 +143,7 @@ class Participant(Opened):
         progress = RunState(self.folder, journal, config.schedule, self.membership.swarm_id.hex())
         self.notes = (*notes, *self.membership.notes, *progress.notes, *cautions(config))
         self.policy = progress.policy(config.policy, stage)
+        self.notes += self._too_large(manifest)
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)
         stage("starting the engine")

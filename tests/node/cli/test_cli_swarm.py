@@ -62,6 +62,23 @@ def test_found_refuses_impossible_values(
     assert len(terminal.err.splitlines()) == 1
 
 
+def test_found_proposes_bounds_that_groups_of_long_answers_fit(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    args = ("found", "--config", "node", "--name", "s", "--answer-tokens", "8192")
+    assert terminal(*args, "--group-size", "16") == 2
+    assert "--answer-tokens" in terminal.err and "groups of 15" in terminal.err
+    assert not node.manifest.exists()
+    facts = terminal.json(*args)
+    manifest = open_manifest(node.manifest.read_bytes())
+    assert facts["answers"]["max_frame_bytes"] == manifest.max_frame_bytes
+    assert facts["answers"]["weight"] <= manifest.max_frame_bytes
+    assert manifest.max_frame_bytes > 8 * 8_192 * 6
+    assert manifest.max_text_bytes >= 8_192 * 4
+    assert terminal(*args, "--out", "other.swarm") == 0
+    assert f"a frame may have {manifest.max_frame_bytes}" in terminal.out
+
+
 STATUS = {
     "pid": 7,
     "peer_id": "12D3KooWme",

@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 from protocol.identity import Identity
+from protocol.limits import MAX_FRAME_BYTES
+from protocol.messages import MAX_PULL_RESPONSE_BYTES
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.transport import Libp2pTransport
@@ -203,6 +205,22 @@ def test_two_nodes_exchange_records_and_streams(in_swarm) -> None:
             await bert.request(anna.peer_id, ECHO, b"x" * 200, limit=100, deadline=10)
         with pytest.raises(PeerUnreachable):
             await bert.request(anna.peer_id, "swarm-node/test/none", b"", limit=9, deadline=10)
+
+    in_swarm(scenario)
+
+
+def test_the_largest_frame_that_the_protocol_knows_arrives_whole(in_swarm) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        frame = os.urandom(MAX_FRAME_BYTES)
+
+        async def serve(peer: str, request: bytes) -> bytes:
+            return b"\0" + frame
+
+        anna.handle(ECHO, serve, Limits(64, concurrent=8, concurrent_per_peer=4))
+        bert = await swarm.member("bert", peers=anna.addresses())
+        asked = bert.request(anna.peer_id, ECHO, b"", limit=MAX_PULL_RESPONSE_BYTES, deadline=20)
+        assert await asked == b"\0" + frame
 
     in_swarm(scenario)
 

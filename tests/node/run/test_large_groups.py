@@ -1,0 +1,34 @@
+"""A node whose groups may be too large for its swarm is told so when it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.config.config import Config
+from node.network.founding import found_swarm
+from node.run.participant import Participant
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+
+
+@pytest.mark.processes
+def test_a_node_says_once_at_its_start_which_keys_make_its_groups_too_large(tmp_path: Path) -> None:
+    folder, identity = RunFolder(tmp_path).create(), Identity.generate()
+    folder.identity.write_bytes(identity.export())
+    folder.identity.chmod(0o600)
+    folder.manifest.write_bytes(found_swarm(identity, name="short answers"))
+    config = Config.with_overrides(
+        {
+            "engine.group_size": 65,
+            "engine.max_new_tokens": 4,
+            "network.listen": ["/ip4/127.0.0.1/tcp/0"],
+        }
+    )
+    with Participant(config, folder) as node:
+        told = [note for note in node.notes if "engine.group_size = 65" in note]
+        assert len(told) == 1
+        assert "max_completions" in told[0]
+        assert "swarm-node found --answer-tokens 4 --group-size 65" in told[0]
+        assert node.counters.snapshot()["groups_may_not_fit"] == 1
