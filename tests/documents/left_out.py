@@ -23,7 +23,7 @@ LEFT_OUT = {
     "docs/engines.md": {
         "make vllm": VLLM,
         ".venv-vllm/bin/swarm-node ": VLLM,
-        "make bench-gpu": "measures a GPU",
+        "make bench-gpu": "measures a GPU; tests/test_gpu_benchmark.py runs what needs none",
     },
     "docs/experience.md": {"swarm-node experiment ": HOURS},
     "examples/public_swarm/README.md": {
