@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.common import DebugOption, JsonOption, open_node, print_json
+from node.cli.common import LOADING, DebugOption, JsonOption, open_node, print_json
+from node.cli.plan import TASK_TOKENS, TaskTokensOption, planned
+from node.errors import UsageError
 from node.monitor.printable import say
+
+if TYPE_CHECKING:
+    from node.plan.plan import Plan
 
 
 def command(
@@ -22,6 +27,15 @@ def command(
             "nothing else.",
         ),
     ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Choose what suits this model on this machine, as swarm-node plan shows it.",
+            show_default=False,
+        ),
+    ] = None,
+    task_tokens: TaskTokensOption = TASK_TOKENS,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -32,8 +46,14 @@ def command(
 
     folder = RunFolder(directory)
     made = not (systemd and folder.config.exists())
+    plan = None
+    if model and not made:
+        remedy = "Leave --model out, or name a new folder."
+        raise UsageError("--model", f"{folder.config} is there already", remedy)
+    if model and not folder.config.exists():
+        plan = _plan(model, task_tokens, directory)
     if made:
-        folder, identity = prepare(directory)
+        folder, identity = prepare(directory, plan.choice.keys if plan else None)
     else:
         folder = open_node(folder.config).folder
         identity, _ = open_identity(folder)
@@ -41,8 +61,14 @@ def command(
     unit = write_unit(config) if systemd else None
     if json:
         paths = {"config": str(config), "identity": str(folder.identity)}
-        print_json({**paths, "peer_id": identity.peer_id, "unit": str(unit) if unit else None})
+        known = {"peer_id": identity.peer_id, "unit": str(unit) if unit else None}
+        print_json({**paths, **known, **({"plan": plan.as_json()} if plan else {})})
         return
+    if plan:
+        from node.plan.table import lines
+
+        for line in lines(plan):
+            say(line)
     if made:
         say(f"wrote {config} and {folder.identity}")
     say(f"this node is {identity.peer_id}")
@@ -52,3 +78,10 @@ def command(
     say(f"wrote {unit}")
     say(f"next: systemctl --user link {quote(str(unit))}")
     say(f"then: systemctl --user enable --now {unit.name}")
+
+
+def _plan(model: str, tokens: int, directory: Path) -> Plan:
+    from node.monitor.terminal import Terminal
+
+    with Terminal(stderr=True).status(LOADING):
+        return planned(model, tokens, directory)

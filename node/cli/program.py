@@ -31,6 +31,7 @@ from node.cli import (
     join,
     logs,
     peers,
+    plan,
     plot,
     rollback,
     rollouts,
@@ -62,6 +63,7 @@ GROUP = "swarm_node.commands"
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
     ("demo", demo.command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
+    ("plan", plan.command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
     ("init", init.command, TyperCommand, "init my-node"),
     ("join", join.command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
     ("seed", seed.command, SpreadPeers, "seed --config public/node.toml"),

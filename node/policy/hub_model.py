@@ -128,6 +128,28 @@ def fetch(model: str, names: Sequence[str], tell: Callable[[str], None]) -> Path
     return Path(snapshot_download(model, allow_patterns=needed, tqdm_class=bar))
 
 
+def fetch_config(model: str) -> Path:
+    """The folder of the hub's cache with the model's ``config.json``, fetched alone.
+
+    Raises:
+        NotAtHubError: the hub refuses it, or it has none.
+        HubSilentError: it stopped answering.
+        ConfigError: see :func:`patience`.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    try:
+        path = hf_hub_download(model, "config.json", etag_timeout=patience())
+    except EntryNotFoundError as error:
+        raise NotAtHubError("it has no config.json at the hub") from error
+    except HfHubHTTPError as error:
+        raise NotAtHubError(f"the hub refuses it: {_first_line(error)}") from error
+    except OSError as error:
+        raise HubSilentError(f"the hub cannot be asked: {_first_line(error)}") from error
+    return Path(path).parent
+
+
 def wanted(names: Sequence[str]) -> list[str]:
     """Of a model's files those that it is loaded from: no copies in other formats."""
     top = [name for name in names if "/" not in name]

@@ -15,6 +15,7 @@ from node.policy.hub_model import (
     ask,
     cached,
     fetch,
+    fetch_config,
     offline,
 )
 from node.policy.model_files import PolicyError, check_kind, check_weights, gguf, is_gguf
@@ -152,6 +153,31 @@ def _from_hub(model: str, tell: Callable[[str], None]) -> Path:
             raise
         log.warning("%s What the cache has of it is used.", error)
         return here
+
+
+def config_folder(model: str) -> Path:
+    """A folder with the model's ``config.json``, of which nothing else need be there: the model's
+    own, or the hub's cache, into which that one file is fetched.
+
+    Raises:
+        PolicyError: there is none, or the hub does not answer.
+        ConfigError: see :func:`node.policy.hub_model.patience`.
+    """
+    if model in SHIPPED:
+        return shipped_folder(model)
+    if why := no_folder(model):
+        raise no_model(model, why)
+    if (folder := Path(model).expanduser()).is_dir():
+        return folder
+    if here := cached(model):
+        return here
+    _at_hub(model)
+    try:
+        return fetch_config(model)
+    except NotAtHubError as error:
+        raise no_model(model, str(error)) from error
+    except HubSilentError as error:
+        raise unreachable(model, str(error)) from error
 
 
 def _at_hub(model: str) -> tuple[str, ...]:

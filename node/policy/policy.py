@@ -118,7 +118,7 @@ class Policy:
         if tokenizer.chat_template is None and config.model not in SHIPPED:
             tell(f"{config.model} has no chat template: prompts are given to it as plain text")
         check_options(tokenizer, config.chat_options)
-        adapted = _adapter(model, config, adapter) if config.lora_rank else None
+        adapted = adapter_of(model, config, adapter) if config.lora_rank else None
         return cls(model.to(device), tokenizer, config.model, adapted, config.chat_options)
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -191,7 +191,14 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
 
-def _adapter(model: PreTrainedModel, config: PolicySection, folder: Path | None) -> Adapter:
+def adapter_of(
+    model: PreTrainedModel, config: PolicySection, folder: Path | None = None
+) -> Adapter:
+    """The adapter that a configuration asks for, put into the model.
+
+    Raises:
+        ConfigError: the model cannot have it, or peft is not installed.
+    """
     try:
         from node.policy.lora import Adapter
     except ImportError as error:

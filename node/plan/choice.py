@@ -1,0 +1,239 @@
+"""Which configuration suits a model on a machine: the first of a ladder that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from node.config.config import Config
+from node.config.kinds import ENGINES
+from node.errors import ConfigError, NodeError
+from node.plan.estimate import Estimate, Place, estimate
+from node.plan.machine import Machine
+from node.plan.model_shape import ModelShape
+from node.policy.model_source import SHIPPED
+
+FREE_SHARE = 0.9
+"""Of what is free, that a plan may take."""
+SMALL, LARGE = 50_000_000, 400_000_000
+"""Parameters below which a model trains as the shipped ones do, and from which as large ones do."""
+RANK = 16
+ROW = 1024
+"""Least tokens of a micro-batch that the ladder goes down to."""
+
+Overrides = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One way to train, dearer in time than the one above it.
+
+    Attributes:
+        words: what it is called.
+        keys: configuration keys that make it.
+    """
+
+    words: str
+    keys: Overrides
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A configuration that fits.
+
+    Attributes:
+        rung: how it trains.
+        keys: all keys that differ from the defaults.
+    """
+
+    rung: Rung
+    keys: Overrides
+    config: Config
+    estimate: Estimate
+
+
+def rungs(machine: Machine) -> Iterator[Rung]:
+    """Ways to train, the quickest first; what is not installed is left out."""
+    full: dict[str, Any] = {}
+    yield Rung("all weights", full)
+    full |= {"learner.gradient_checkpointing": True}
+    yield Rung("all weights, activations computed again", dict(full))
+    full |= {"learner.micro_batch_tokens": ROW}
+    yield Rung("all weights, in small micro-batches", dict(full))
+    if find_spec("bitsandbytes") is not None:
+        yield Rung("all weights, moments in 8 bit", {**full, "learner.optimizer": "adamw8bit"})
+    if machine.apart:
+        yield Rung("all weights, optimizer in main memory", {**full, "learner.offload": True})
+    if find_spec("peft") is not None:
+        adapters: dict[str, Any] = {"policy.lora_rank": RANK}
+        yield Rung("adapters (LoRA)", dict(adapters))
+        adapters |= {"learner.gradient_checkpointing": True}
+        yield Rung("adapters, activations computed again", dict(adapters))
+        adapters |= {"learner.micro_batch_tokens": ROW}
+        yield Rung("adapters, in small micro-batches", dict(adapters))
+        few = {"engine.group_size": 4, "mixture.local": 1, "mixture.external": 3}
+        yield Rung("adapters, in small groups", {**adapters, **few})
+
+
+def dtypes(machine: Machine, shape: ModelShape) -> tuple[str, ...]:
+    """Number formats in the order in which they are tried; half precision first where this machine
+    multiplies no slower in it and the model is large."""
+    flops = machine.device.flops
+    if shape.parameters < SMALL:
+        return ("float32",)
+    quick = flops["bfloat16"] >= 0.8 * flops["float32"]
+    return ("bfloat16",) if quick else ("float32", "bfloat16")
+
+
+def learning_rate(shape: ModelShape, *, adapters: bool) -> float:
+    """As is usual for models of this size; adapters want ten times as much."""
+    if shape.parameters < SMALL // 5:
+        full = 3e-4
+    elif shape.parameters < SMALL * 2:
+        full = 3e-5
+    else:
+        full = 1e-5 if shape.parameters < LARGE else 1e-6
+    return min(3e-4, 10 * full) if adapters else full
+
+
+def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choice:
+    """The first way to train that fits into what is free.
+
+    Args:
+        tokens: of a task, its prompt and its answer together.
+
+    Raises:
+        ConfigError: nothing fits, or the disk takes no checkpoint.
+    """
+    least: Choice | None = None
+    for rung in rungs(machine):
+        for dtype in dtypes(machine, shape):
+            choice = _choice(shape, machine, model, tokens, rung, dtype)
+            if fits(choice.estimate, machine):
+                return _with_disk(choice, shape, machine, tokens)
+            least = min(least or choice, choice, key=lambda each: _excess(each.estimate, machine))
+    assert least is not None
+    raise ConfigError("policy.model", model, missing(least.estimate, machine))
+
+
+def missing(told: Estimate, machine: Machine) -> str:
+    """What an estimate is short of, and what helps."""
+    place: Place = "device" if machine.apart and _short(told, machine, "device") else "memory"
+    there = machine.device.free if place == "device" else machine.free
+    where = machine.device.name if place == "device" else "main memory"
+    return (
+        f"Even {gigabytes(told.peak(place))} of {where} would be needed, and "
+        f"{gigabytes(there)} are free: free some, take a smaller model, shorter tasks with "
+        "--task-tokens, or install swarm-node[lora,adamw8bit] where either is missing."
+    )
+
+
+def prompt_tokens(tokens: int) -> int:
+    """Of a task's tokens those of its prompt."""
+    return max(1, tokens // 4)
+
+
+def gigabytes(size: float) -> str:
+    """Bytes for people."""
+    return f"{size / 1e9:.1f} GB"
+
+
+def fits(told: Estimate, machine: Machine) -> bool:
+    """Whether it leaves a tenth of what is free."""
+    return _excess(told, machine) <= 0
+
+
+def _excess(told: Estimate, machine: Machine) -> float:
+    short = _short(told, machine, "memory")
+    return max(short, _short(told, machine, "device")) if machine.apart else short
+
+
+def _short(told: Estimate, machine: Machine, place: Place) -> float:
+    """Bytes above what may be taken; below 0 where it fits."""
+    free = machine.device.free if place == "device" else machine.free
+    return told.peak(place) - FREE_SHARE * free
+
+
+def _choice(
+    shape: ModelShape, machine: Machine, model: str, tokens: int, rung: Rung, dtype: str
+) -> Choice:
+    keys = _keys(shape, machine, model, tokens, rung, dtype)
+    config = Config.with_overrides(keys)
+    choice = Choice(rung, keys, config, _told(shape, machine, config, tokens))
+    if config.engine.kind == "vllm" and not fits(choice.estimate, machine):
+        keys = {**keys, "schedule.mode": "alternate", "engine.sleep_mode": True}
+        config = Config.with_overrides(keys)
+        choice = Choice(rung, keys, config, _told(shape, machine, config, tokens))
+    return choice
+
+
+def _told(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> Estimate:
+    return estimate(
+        shape,
+        config,
+        device=machine.device.kind,
+        prompt=prompt_tokens(min(tokens, shape.context)),
+        device_memory=machine.device.memory,
+    )
+
+
+def _keys(
+    shape: ModelShape, machine: Machine, model: str, tokens: int, rung: Rung, dtype: str
+) -> dict[str, Any]:
+    """Every key that the model, the machine and the tasks decide."""
+    tokens = min(tokens, shape.context)
+    keys: dict[str, Any] = {
+        "policy.model": _beside(model),
+        "policy.dtype": dtype,
+        "policy.device": machine.device.kind,
+        "engine.kind": "vllm" if vllm_here(machine, shape) else "transformers",
+        "engine.group_size": 8,
+        "engine.max_new_tokens": max(1, tokens - prompt_tokens(tokens)),
+        "mixture.local": 4 if machine.apart else 2,
+        "mixture.external": 4 if machine.apart else 6,
+        "learner.lr": learning_rate(shape, adapters="policy.lora_rank" in rung.keys),
+        "learner.micro_batch_tokens": max(ROW, min(8192, 8 * tokens)),
+        **rung.keys,
+    }
+    if shape.parameters >= SMALL and not machine.apart:
+        keys["node.threads"] = machine.cores  # no need to try: products of this size use them all
+    written = keys["mixture.local"] * keys["engine.group_size"]
+    # An evaluation every tenth round writes no more than a quarter of what those ten rounds do.
+    keys["schedule.eval_tasks"] = max(16, min(64, 10 * written // 4))
+    return keys
+
+
+def _beside(model: str) -> str:
+    """A model's name as it is found from any folder that a node.toml may be in."""
+    folder = Path(model).expanduser()
+    return str(folder.resolve()) if model not in SHIPPED and folder.is_dir() else model
+
+
+def vllm_here(machine: Machine, shape: ModelShape) -> bool:
+    """Whether vLLM is installed, and worth its start for a model of this size on a GPU."""
+    if machine.device.kind != "cuda" or shape.parameters < SMALL:
+        return False
+    try:
+        ENGINES.load("vllm")().check()
+    except NodeError:
+        return False
+    return True
+
+
+def _with_disk(choice: Choice, shape: ModelShape, machine: Machine, tokens: int) -> Choice:
+    """The same with fewer checkpoints where the disk takes no more."""
+    few = {"schedule.keep_checkpoints": 1, "schedule.keep_best": 0}
+    for keys in (choice.keys, {**choice.keys, **few}):
+        config = Config.with_overrides(keys)
+        told = _told(shape, machine, config, tokens)
+        if told.disk <= FREE_SHARE * machine.disk:
+            return Choice(choice.rung, keys, config, told)
+    raise ConfigError(
+        "schedule.keep_checkpoints",
+        1,
+        f"One checkpoint and the next take {gigabytes(told.disk)} of disk, and "
+        f"{gigabytes(machine.disk)} are free: free some, or name a folder on another disk.",
+    )

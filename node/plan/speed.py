@@ -1,0 +1,88 @@
+"""How fast a node writes and learns, from what its device moves and multiplies a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.config.config import Config
+from node.plan import sizes
+from node.plan.machine import Device
+from node.plan.model_shape import ModelShape
+from node.plan.workload import Workload
+
+READ_SHARE = 0.6
+"""Of the copy bandwidth, at which decoding reads weights and cache."""
+MULTIPLY_SHARE = 0.4
+"""Of the products of large matrices, that a pass over a micro-batch reaches."""
+LAUNCH_SECONDS = 6e-6
+LAUNCHES = 14
+"""Of kernels, in a layer of a decoding step, where a GPU is not told of many at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Of a node on a device.
+
+    Attributes:
+        write: tokens a second, of all rows together.
+        read: tokens a second in an update, forward and back.
+        generate, update: seconds of a round.
+        told: where it is from: "estimated", or "measured".
+    """
+
+    write: float
+    read: float
+    generate: float
+    update: float
+    told: str
+
+    @property
+    def round(self) -> float:
+        """Seconds of a round in which one waits for the other."""
+        return self.generate + self.update
+
+    @classmethod
+    def of(cls, write: float, read: float, work: Workload, told: str) -> Speed:
+        """Of a round of full-length answers, for which the swarm spares nothing."""
+        return cls(write, read, work.written * work.answer / write, work.read / read, told)
+
+
+def estimated(shape: ModelShape, config: Config, work: Workload, device: Device) -> Speed:
+    """By the roofline of Williams et al. (doi 10.1145/1498765.1498785): whichever of reading and
+    multiplying takes longer."""
+    flops = device.flops.get(config.policy.dtype, device.flops["float32"])
+    return Speed.of(
+        _write(shape, config, work, device, flops),
+        flops * MULTIPLY_SHARE / _operations(shape, config),
+        work,
+        "estimated",
+    )
+
+
+def _write(
+    shape: ModelShape, config: Config, work: Workload, device: Device, flops: float
+) -> float:
+    rows = max(1, min(work.rows, work.written))
+    token = 2 * shape.layers * shape.kv_heads * shape.head_size * sizes.width(config)
+    past = rows * (work.prompt + work.answer / 2) * token
+    model = sizes.width(config) * _met(shape, rows)
+    seconds = max(
+        (model + past) / (device.bandwidth * READ_SHARE),
+        2 * rows * shape.active / (flops * MULTIPLY_SHARE),
+    )
+    if device.kind == "cuda" and config.engine.kind == "transformers":
+        seconds = max(seconds, shape.layers * LAUNCHES * LAUNCH_SECONDS)
+    return rows / seconds
+
+
+def _met(shape: ModelShape, rows: int) -> float:
+    """Weights that so many rows read in a step: of experts all that any of them meets."""
+    return min(shape.parameters, shape.active + (rows - 1) * (shape.parameters - shape.active) / 8)
+
+
+def _operations(shape: ModelShape, config: Config) -> float:
+    """Of one token in an update: two a weight forward, and four on the way back, of which adapters
+    leave out the gradients of the weights; once more forward where activations are dropped."""
+    passes = 4 if config.policy.lora_rank else 6
+    again = 2 if config.learner.gradient_checkpointing else 0
+    return (passes + again) * shape.active

@@ -1,0 +1,99 @@
+"""``swarm-node plan`` and ``swarm-node init --model``, as they are typed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from node.config.config import load
+from tests.node.plan.shapes import QWEN_HALF, written
+
+
+def test_a_plan_shows_every_part_of_both_memories(terminal) -> None:
+    assert terminal("plan", "tiny") == 0, terminal.err
+    lines = terminal.out.splitlines()
+    (head,) = [line for line in lines if line.split() == ["GPU", "main", "memory"]]
+    names = ["weights", "gradients", "optimizer", "activations", "logits", "cache", "engine"]
+    for name in [*names, "at once, at most", "free"]:
+        (row,) = [line for line in lines if line.startswith(f"{name}  ")]
+        assert len(row) == len(head), row
+    assert any(line.startswith("estimated: writes") for line in lines)
+    assert any(line.startswith("the largest model") for line in lines)
+
+
+def test_a_plan_for_another_machine_is_of_that_one(terminal) -> None:
+    folder = str(written(Path("half"), QWEN_HALF))
+    told = terminal.json("plan", folder, "--device-memory", "24", "--memory", "64")
+    assert told["machine"]["device"]["memory"] == 24 << 30
+    assert told["machine"]["device"]["told"] == "by data sheet"
+    assert told["config"]["policy.device"] == "cuda"
+    assert 0 < told["peak"]["device"] < 24 << 30
+    assert told["peak"]["memory"] < 64 << 30
+
+
+def test_the_json_of_a_plan_has_the_same_keys_on_every_machine(terminal) -> None:
+    cpu = terminal.json("plan", "tiny", "--memory", "16")
+    gpu = terminal.json("plan", "tiny", "--memory", "16", "--device-memory", "8")
+    assert sorted(cpu) == sorted(gpu)
+    assert sorted(cpu) == [
+        *("bytes", "config", "disk", "largest", "machine", "model", "peak", "shape", "speed"),
+        *("task_tokens", "training"),
+    ]
+    assert all(sorted(row) == ["device", "memory"] for row in cpu["bytes"].values())
+    assert sorted(cpu["speed"]) == ["generate", "read", "round", "told", "update", "write"]
+
+
+def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal) -> None:
+    folder = written(Path("half"), QWEN_HALF)
+    memory = terminal.json("plan", str(folder))["config"]
+    assert terminal("init", "--model", str(folder), "mine") == 0, terminal.err
+    config = load(Path("mine/node.toml"))
+    assert config.policy.model == str(folder.resolve())
+    for key in ("policy.dtype", "learner.lr", "engine.max_new_tokens", "mixture.local"):
+        section, name = key.split(".")
+        assert getattr(getattr(config, section), name) == memory[key]
+    assert "at once, at most" in terminal.out
+    assert terminal.out.splitlines()[-1].startswith("next: swarm-node join --config")
+
+
+def test_init_with_a_model_leaves_a_node_alone_that_is_there(terminal, node) -> None:
+    before = node.config.read_bytes()
+    assert terminal("init", "--model", "tiny", "node") != 0
+    assert "there is a config already" in terminal.err
+    assert terminal("init", "--systemd", "--model", "tiny", "node") == 2
+    assert node.config.read_bytes() == before
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "/nowhere", "a/b/c"])
+def test_no_such_folder_is_said_in_a_line(terminal, model: str) -> None:
+    assert terminal("plan", model) == 2
+    assert "no such folder" in terminal.err
+    assert len(terminal.err.strip().splitlines()) == 1
+
+
+def test_a_folder_without_a_configuration_is_said_in_a_line(terminal) -> None:
+    os.mkdir("empty")  # noqa: PTH102 - the terminal's own folder
+    assert terminal("plan", "./empty") == 2
+    assert "there is no config.json in this folder" in terminal.err
+
+
+def test_a_hub_that_cannot_be_asked_is_said_in_a_line(terminal, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert terminal("plan", "somebody/some-model") == 2
+    assert "HF_HUB_OFFLINE" in terminal.err
+
+
+def test_a_model_beyond_every_way_is_refused_with_what_would_help(terminal) -> None:
+    folder = str(written(Path("half"), QWEN_HALF))
+    assert terminal("plan", folder, "--memory", "1") == 2
+    assert "would be needed" in terminal.err
+    assert "--task-tokens" in terminal.err
+
+
+def test_another_machine_cannot_be_measured(terminal) -> None:
+    assert terminal("plan", "tiny", "--probe", "--memory", "16") == 2
+    assert "--probe" in terminal.err
