@@ -19,6 +19,7 @@ from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_pinned, check_walls
 from node.errors import ConfigError, NodeError
 from node.network.transport_kind import TransportKind
+from node.plan.least import check_memory
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, KeyFileError
 from swarm.common.version import DISTRIBUTION
@@ -108,6 +109,23 @@ def check_engine(name: str) -> Finding:
     return ok("engine", name)
 
 
+def check_model_memory(config: Config) -> Finding:
+    """Whether the model can be trained in the memory that is here."""
+    try:
+        found = check_memory(config)
+    except ConfigError as error:
+        return fail("memory", f"{error.key} = {error.value}", error.remedy)
+    if not found.weights:
+        return ok("memory", f"{config.policy.model}: its weights are not counted before it is here")
+    if found.tight:
+        remedy = "Close other programs, or see what would fit: swarm-node plan."
+        return warn("memory", found.words(), remedy)
+    return ok(
+        "memory",
+        f"{config.policy.model}: weights, gradients and optimizer fit; all of it: swarm-node plan",
+    )
+
+
 def check_key(folder: RunFolder) -> Finding:
     """Whether the identity is usable and private."""
     if not folder.identity.exists():
@@ -164,6 +182,7 @@ def check_machine(config: Config, folder: RunFolder) -> list[Finding]:
         check_engine(config.engine.kind),
         check_disk(folder),
         check_shared_memory(),
+        check_model_memory(config),
         check_key(folder),
         check_clock(),
         check_walls(),

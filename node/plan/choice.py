@@ -11,6 +11,7 @@ from typing import Any
 from node.config.config import Config
 from node.config.kinds import ENGINES
 from node.errors import ConfigError, NodeError
+from node.plan.amounts import gigabytes
 from node.plan.estimate import Estimate, Place, estimate
 from node.plan.machine import Machine
 from node.plan.model_shape import ModelShape
@@ -134,11 +135,6 @@ def missing(told: Estimate, machine: Machine) -> str:
 def prompt_tokens(tokens: int) -> int:
     """Of a task's tokens those of its prompt."""
     return max(1, tokens // 4)
-
-
-def gigabytes(size: float) -> str:
-    """Bytes for people."""
-    return f"{size / 1e9:.1f} GB"
 
 
 def fits(told: Estimate, machine: Machine) -> bool:

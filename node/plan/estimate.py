@@ -8,6 +8,7 @@ from typing import Literal
 
 from node.config.config import Config
 from node.plan import sizes
+from node.plan.amounts import FLOAT
 from node.plan.model_shape import ModelShape
 from node.plan.workload import Workload
 
@@ -158,6 +159,6 @@ def _engine(
 def _disk(shape: ModelShape, config: Config) -> int:
     """Of all checkpoints that are kept, and of the next one before an old one goes."""
     kept = config.schedule.keep_checkpoints + config.schedule.keep_best + 1
-    adapters = sizes.FLOAT * sizes.trained(shape, config)
+    adapters = FLOAT * sizes.trained(shape, config)
     saved = adapters if config.policy.lora_rank else sizes.weights(shape, config)
     return round(kept * (saved + sizes.optimizer(shape, config)))

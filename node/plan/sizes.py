@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from node.config.config import Config
 from node.learner.group_gradients import MOST_BYTES as GROUPS_TOGETHER
+from node.plan.amounts import FLOAT, MOMENTS, WIDTHS
 from node.plan.model_shape import ModelShape
 from node.plan.workload import Workload
 
-WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
-FLOAT = 4
-MOMENTS = {"adamw": 8.0, "adamw8bit": 2.0 + 2 * FLOAT / 256}
-"""Of both moments of a weight; in eight bits with a scale for each block of 256."""
 SPARE = 1.5
 """Room of the embedded engine's cache, in tokens that it holds."""
 WHOLE_LOGITS = 4.5

@@ -16,9 +16,11 @@ from pathlib import Path
 from node.config.config import Config
 from node.config.kinds import CORRECTIONS, ENGINES, LOGGERS
 from node.config.learning import PolicySection
+from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
 from node.network.ports import why_not_free
 from node.network.transport_kind import check_transport
+from node.plan.least import check_memory
 from node.policy.begun import check_begun
 from node.policy.model_source import check_model
 from node.storage.checkpoints import STATE, Checkpoints
@@ -34,7 +36,8 @@ def check_start(config: Config, folder: RunFolder) -> None:
     """Look for what a node needs that trains here.
 
     Raises:
-        ConfigError: a key asks for what this machine has not, or what the run was not begun with.
+        ConfigError: a key asks for what this machine has not, or what the run was not begun with;
+            or the model cannot fit.
         NodeError: the model is not to be found, or a port is taken.
     """
     check_places(config, folder)
@@ -49,6 +52,8 @@ def check_start(config: Config, folder: RunFolder) -> None:
         check_package("learner.optimizer", "adamw8bit", "bitsandbytes", "adamw8bit")
     _check_begun(config.policy, folder)
     check_model(config.policy.model)
+    if Launch.read() is None:  # several ranks divide what one machine may not have
+        check_memory(config)
 
 
 def cautions(config: Config) -> tuple[str, ...]:
