@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from node.config.config import Config
 from node.plan import sizes
+from node.plan.amounts import FLOAT
 from node.plan.machine import Device
 from node.plan.model_shape import ModelShape
 from node.plan.workload import Workload
@@ -17,6 +18,9 @@ MULTIPLY_SHARE = 0.4
 LAUNCH_SECONDS = 6e-6
 LAUNCHES = 14
 """Of kernels, in a layer of a decoding step, where a GPU is not told of many at once."""
+
+HOST_BANDWIDTH = 2e10
+"""Bytes a second of main memory, and of the way to it, beside a GPU; about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,14 @@ class Speed:
         return self.generate + self.update
 
     @classmethod
-    def of(cls, write: float, read: float, work: Workload, told: str) -> Speed:
-        """Of a round of full-length answers, for which the swarm spares nothing."""
-        return cls(write, read, work.written * work.answer / write, work.read / read, told)
+    def of(cls, write: float, read: float, work: Workload, told: str, step: float = 0.0) -> Speed:
+        """Of a round of full-length answers, for which the swarm spares nothing.
+
+        Args:
+            step: seconds of the optimizer's, where ``read`` leaves it out.
+        """
+        update = work.read / read + work.steps * step
+        return cls(write, read, work.written * work.answer / write, update, told)
 
 
 def estimated(shape: ModelShape, config: Config, work: Workload, device: Device) -> Speed:
@@ -56,6 +65,7 @@ def estimated(shape: ModelShape, config: Config, work: Workload, device: Device)
         flops * MULTIPLY_SHARE / _operations(shape, config),
         work,
         "estimated",
+        _step_seconds(shape, config, device),
     )
 
 
@@ -73,6 +83,14 @@ def _write(
     if device.kind == "cuda" and config.engine.kind == "transformers":
         seconds = max(seconds, shape.layers * LAUNCHES * LAUNCH_SECONDS)
     return rows / seconds
+
+
+def _step_seconds(shape: ModelShape, config: Config, device: Device) -> float:
+    """Of the optimizer, which reads and writes its numbers and the gradient once."""
+    held = sizes.optimizer(shape, config) + FLOAT * sizes.trained(shape, config)
+    moved = 2 * (held + sizes.width(config) * sizes.trained(shape, config))
+    away = config.learner.offload and device.kind == "cuda"
+    return moved / (HOST_BANDWIDTH if away else device.bandwidth)
 
 
 def _met(shape: ModelShape, rows: int) -> float:

@@ -23,6 +23,7 @@ class Workload:
         rows: completions that the engine decodes side by side.
         written: completions that a round writes.
         read: tokens that an update reads.
+        steps: of the optimizer in an update.
         batch: tokens of its largest forward pass.
         scored: of these the ones whose log-probs are asked for.
     """
@@ -32,6 +33,7 @@ class Workload:
     rows: int
     written: int
     read: int
+    steps: int
     batch: int
     scored: int
 
@@ -58,6 +60,8 @@ class Workload:
             rows=rows,
             written=(own + config.mixture.external) * size,
             read=groups * group * config.learner.epochs,
+            steps=config.learner.epochs
+            * max(1, groups // (config.learner.groups_per_step or groups)),
             batch=batch,
             scored=min(batch, round(batch * size * answer / group)),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.documents.page import commands
 
 ROOT = "as root, in the machine's own folders"
-GPU = "needs a GPU, and a model that is fetched from the hub"
+HUB = "needs a model that is fetched from the hub"
 VLLM = "needs an environment with vLLM in it: make test-vllm"
 HOURS = "takes hours; --quick is the same in small"
 TWICE = "the tutorial has it too, where it is run"
@@ -16,8 +16,8 @@ LEFT_OUT = {
         "make demo": "installs everything anew; swarm-node demo is what it runs then",
         "make test": ITSELF,
         "swarm-node demo": TWICE,
-        "swarm-node init gpu-node": GPU,
-        "swarm-node join --config gpu-node/node.toml": GPU,
+        "swarm-node init --model Qwen/": HUB,
+        "swarm-node join --config my-model ": HUB,
     },
     "CONTRIBUTING.md": {"make ": ITSELF},
     "docs/engines.md": {
