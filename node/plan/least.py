@@ -18,7 +18,8 @@ from node.errors import ConfigError
 from node.plan.amounts import FLOAT, MOMENTS, WIDTHS, gigabytes
 from node.plan.machine import main_memory
 from node.plan.weight_count import least_weights
-from node.policy.model_source import PolicyError, config_folder
+from node.policy.model_files import PolicyError
+from node.policy.model_source import config_folder
 
 log = logging.getLogger(__name__)
 

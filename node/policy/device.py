@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from node.policy.model_source import PolicyError
+from node.policy.model_files import PolicyError
 
 
 def device_named(name: str) -> torch.device:

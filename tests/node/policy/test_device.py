@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from node.policy.device import device_named, draws_on, give_back
-from node.policy.model_source import PolicyError
+from node.policy.model_files import PolicyError
 
 
 def test_auto_takes_a_gpu_of_cuda_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
