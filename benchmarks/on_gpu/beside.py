@@ -21,8 +21,7 @@ THREADS = 4
 def transformers(settings: Settings) -> Iterator[Row]:
     """The engine ``transformers`` in a process of its own, as under the schedule ``overlap``."""
     yield from _engine(settings, "transformers", settings.sizes[0])
-    policy = random_policy(settings, settings.sizes[0])
-    policy.stop_ids = ()
+    policy = _policy(settings, settings.sizes[0])
     yield _in_flight(policy, "transformers", _asked(settings))
 
 
@@ -38,8 +37,7 @@ def vllm(settings: Settings) -> Iterator[Row]:
     for size in settings.sizes[:2]:
         check_room(settings, SHAPES[size], FULL_BYTES)
         yield from _engine(settings, "vllm", size)
-        policy, options = random_policy(settings, size), _options(settings)
-        policy.stop_ids = ()
+        policy, options = _policy(settings, size), _options(settings)
         asked, sampling = _asked(settings), Sampling(max_new_tokens=options.tokens)
         engine = _open(policy, "vllm")
         try:
@@ -61,7 +59,7 @@ def several(settings: Settings) -> Iterator[Row]:
     size, options = settings.sizes[len(settings.sizes) // 2], _options(settings)
     sampling = Sampling(max_new_tokens=options.tokens)
     for key in ("data_parallel", "tensor_parallel"):
-        policy = random_policy(settings, size)
+        policy = _policy(settings, size)
         engine = _open(policy, "vllm", **{key: 2})
         try:
             work = partial(engine.generate, _asked(settings), options.completions, sampling)
@@ -78,7 +76,7 @@ def _engine(settings: Settings, kind: str, size: str) -> Iterator[Row]:
     from node.engines.engine import Sampling
 
     options = _options(settings)
-    policy = random_policy(settings, size)
+    policy = _policy(settings, size)
     engine = _open(policy, kind)
     asked, sampling = _asked(settings), Sampling(max_new_tokens=options.tokens)
     try:
@@ -122,6 +120,13 @@ def _rest(settings: Settings, engine: Any, prompt: list[int]) -> Row:
 def _woken(engine: Any, prompt: list[int], sampling: Any) -> None:
     engine.rest()
     engine.generate([prompt], 1, sampling)
+
+
+def _policy(settings: Settings, size: str) -> Any:
+    """One without a token that ends anything, as vLLM takes none that it does not know."""
+    policy = random_policy(settings, size)
+    policy.stop_ids = ()
+    return policy
 
 
 def _open(policy: Any, kind: str, **keys: int) -> Any:

@@ -15,9 +15,12 @@ from on_gpu.models import (
     random_groups,
     random_policy,
 )
+from on_gpu.planned import planned_gb
 from on_gpu.section import Row, Settings, SkippedError
 
 RATE = 1e-6
+Sides = tuple[int, int, int, int]
+"""Tokens of a prompt, groups, answers of each, and tokens of an answer."""
 
 
 def full(settings: Settings) -> Iterator[Row]:
@@ -50,7 +53,8 @@ def long_answers(settings: Settings) -> Iterator[Row]:
     prompt, lengths = (32, (64,)) if settings.smoke else (512, (2_048, 4_096, 8_192))
     for length in lengths:
         keys = {"gradient_checkpointing": True, "max_completion_tokens": length}
-        yield _tried(settings, size, keys, sides=(prompt, 1, length))
+        answers = 4 if settings.smoke else 8
+        yield _tried(settings, size, keys, sides=(prompt, 1, answers, length))
 
 
 def halving(settings: Settings) -> Iterator[Row]:
@@ -118,12 +122,13 @@ def _update(
     *,
     lora: bool = False,
     bare: bool = False,
-    sides: tuple[int, int, int] | None = None,
+    sides: Sides | None = None,
 ) -> Row:
     """Whole updates of one policy, and the least that training on the same tensors costs."""
     device, turns = settings.device, 1 if settings.smoke else 3
     policy = random_policy(settings, size, dtype=dtype, lora=lora)
-    groups = _groups(policy, settings, *(sides or ()))
+    prompt, count, answers, length = sides or _sides(settings)
+    groups = random_groups(policy, count, answers, prompt, length)
     forget_peak(device)
     learner = _learner(policy, keys)
     once = typical(lambda: learner.update(groups), device, turns)
@@ -132,6 +137,8 @@ def _update(
     rows = [number for batch in batches for number in batch.groups]
     read = sum(batch.input_ids.numel() for batch in batches)
     longest = max(batch.input_ids.shape[1] for batch in batches)
+    used = {"lr": RATE, "groups_per_step": 0, **keys}
+    loaded = {"dtype": dtype or settings.dtype, "lora_rank": 16 * lora}
     flops = read * SHAPES[size].flops(longest, 2 if lora else 3)
     best = matrix_flops(device, str(policy.model.dtype).split(".")[1], smoke=settings.smoke)
     row: Row = {
@@ -142,6 +149,7 @@ def _update(
         "tokens_per_s": round(read / once),
         "share_of_matrix_peak": round(flops / once / best, 3),
         "peak_gb": peak,
+        "plan_gb": planned_gb(settings, size, used, loaded, (prompt, count, answers, length)),
         "least_gb": round(SHAPES[size].parameters * (LORA_BYTES if lora else FULL_BYTES) / 1e9, 2),
     }
     if bare:
@@ -168,10 +176,13 @@ def _learner(policy: Any, keys: dict[str, Any]) -> Any:
     return Learner(policy, LearnerSection(**{"lr": RATE, "groups_per_step": 0, **keys}))
 
 
-def _groups(policy: Any, settings: Settings, *sides: int) -> Any:
-    """Groups of one update: prompt tokens, groups and completion tokens may be told."""
-    prompt, count, length = sides or ((16, 2, 16) if settings.smoke else (128, 4, 512))
-    return random_groups(policy, count, 4 if settings.smoke else 8, prompt, length)
+def _groups(policy: Any, settings: Settings) -> Any:
+    prompt, count, answers, length = _sides(settings)
+    return random_groups(policy, count, answers, prompt, length)
+
+
+def _sides(settings: Settings) -> Sides:
+    return (16, 2, 4, 16) if settings.smoke else (128, 4, 8, 512)
 
 
 def _named(size: str, lora: bool, keys: dict[str, Any], dtype: str) -> str:

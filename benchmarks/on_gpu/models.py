@@ -79,13 +79,12 @@ def check_room(settings: Settings, shape: Shape, each: int) -> None:
         raise SkippedError(f"takes {need}, and the GPU has {there / 1e9:.1f} GB")
 
 
-def random_model(settings: Settings, size: str, dtype: str = "") -> Any:
-    """A random decoder on the run's device."""
-    import torch
-    from transformers import AutoModelForCausalLM, Qwen2Config
+def config_of(size: str) -> Any:
+    """The configuration of a model, as ``transformers`` has it."""
+    from transformers import Qwen2Config
 
     shape = SHAPES[size]
-    config = Qwen2Config(
+    return Qwen2Config(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.inner,
@@ -97,11 +96,19 @@ def random_model(settings: Settings, size: str, dtype: str = "") -> Any:
         eos_token_id=len(CHARACTERS),
         pad_token_id=len(CHARACTERS) + 1,
         bos_token_id=None,
+        architectures=["Qwen2ForCausalLM"],
     )
+
+
+def random_model(settings: Settings, size: str, dtype: str = "") -> Any:
+    """A random decoder on the run's device."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     torch.manual_seed(SEED)
     with torch.device(settings.device):
         build: Any = AutoModelForCausalLM.from_config
-        return build(config, dtype=getattr(torch, dtype or settings.dtype))
+        return build(config_of(size), dtype=getattr(torch, dtype or settings.dtype))
 
 
 def random_policy(settings: Settings, size: str, *, dtype: str = "", lora: bool = False) -> Policy:
