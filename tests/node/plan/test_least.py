@@ -42,6 +42,12 @@ def config_of(folder: Path, **keys: object) -> Config:
     return Config.with_overrides({"policy.model": str(folder), **named})
 
 
+def there(folder: Path) -> Path:
+    """With weights, of which nobody reads more than that they are there."""
+    (folder / "pytorch_model.bin").write_bytes(b"weights")
+    return folder
+
+
 @pytest.mark.parametrize("name", [name for name in REAL if name != "qwen3-moe"])
 def test_sizes_tell_nearly_all_weights_and_never_more(name: str) -> None:
     config, parameters, _ = REAL[name]
@@ -89,7 +95,7 @@ def test_the_least_is_never_above_the_estimate(
 def test_what_cannot_fit_is_refused_with_keys_that_make_it_fit(
     tmp_path: Path, sixteen: None
 ) -> None:
-    folder = written(tmp_path / "model", LLAMA_3B)
+    folder = there(written(tmp_path / "model", LLAMA_3B))
     with pytest.raises(ConfigError, match=r"policy\.model: .*3\.21 billion.*Set policy\.") as told:
         check_start(config_of(folder), RunFolder(tmp_path / "run"))
     assert "policy.lora_rank = 16" in told.value.remedy
@@ -135,7 +141,7 @@ def test_what_cannot_be_counted_is_let_through(tmp_path: Path, sixteen: None) ->
 
 
 def test_join_says_so_before_torch_is_loaded(tmp_path: Path) -> None:
-    written(tmp_path / "model", LLAMA_3B | {"num_hidden_layers": 1_000_000})
+    there(written(tmp_path / "model", LLAMA_3B | {"num_hidden_layers": 1_000_000}))
     watch = (
         "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules));"
         "from node.cli.main import run; run()"
