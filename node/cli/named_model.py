@@ -39,7 +39,11 @@ def model_of(
 
         wanted = node.config.policy
         if model:
-            named = PolicySection(model=model, dtype=wanted.dtype, device=wanted.device)
+            # Another model's chat template need not have the same switches.
+            options = wanted.chat_options if model == wanted.model else {}
+            named = PolicySection(
+                model=model, dtype=wanted.dtype, device=wanted.device, chat_options=options
+            )
             return Policy.load(named, tell=tell), model
         with chosen(node.folder, step=step, best=best) as loaded:
             for note in loaded.notes:

@@ -101,14 +101,12 @@ def _answers(asked: Event) -> Iterator[Event]:
 
 
 def _model(config: Any, folder: Any, base: bool) -> tuple[Any, str]:
-    from node.config.learning import PolicySection
     from node.policy.checkpoint_policy import checkpoint_policy, chosen
     from node.policy.policy import Policy
 
     wanted = config.policy.model_copy(update={"device": "cpu"})
     if base:
-        named = PolicySection(model=wanted.model, dtype=wanted.dtype, device="cpu")
-        return Policy.load(named), wanted.model
+        return Policy.load(wanted.model_copy(update={"lora_rank": 0})), wanted.model
     with chosen(folder) as loaded:
         return checkpoint_policy(wanted, loaded), loaded.path.name
 

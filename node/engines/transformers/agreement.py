@@ -43,7 +43,7 @@ REMEDY = (
 def check_agreement(policy: Policy) -> None:
     """Refuse a model whose completions the learner would give other log-probs than the engine.
 
-    It costs six decoding steps of at most four rows, two short prompts, and a forward pass of the
+    It costs two short prompts, five decoding steps of at most four rows, and a forward pass of the
     learner over the same tokens, or two where it reads a prompt once for all its completions.
     Nobody else's random numbers are used.
 
