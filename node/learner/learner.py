@@ -99,7 +99,7 @@ class Learner:
             by_use=corrected.by_use,
             at_once=self._at_once,
         )
-        # Last, as it may go through a model that shows other weights from then on (FSDP).
+        # Last: under FSDP a model that was gone through shows other weights.
         self._scores = TokenScores(policy.model, temperature, config.micro_batch_tokens)
 
     def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> UpdateStats:
@@ -249,11 +249,9 @@ class Learner:
 
     def _at_once(self, rows: Sequence[Row]) -> bool:
         """Whether all groups' gradients may be taken from one pass, logits and all."""
-        config = self._config
-        tokens = sum(row.length for row in rows)
-        return not (
-            config.gradient_checkpointing or config.offload or self._scores.in_parts(tokens)
-        )
+        if self._config.gradient_checkpointing or self._config.offload:
+            return False
+        return not self._scores.in_parts(sum(row.length for row in rows))
 
     def _idle(self) -> None:
         """One token's pass that adds nothing to the gradient."""
@@ -267,16 +265,12 @@ class Learner:
         if done.apart:
             done.apart.reads(batch.groups, batch.input_ids.device)
         with self._forward():
-            cur, told = self._scores(
-                batch,
-                entropies=batch.numbers[0] not in done.frozen,
-                whole=done.apart is not None,
-            )
-        if told is None:
+            first = batch.numbers[0] not in done.frozen
+            cur, entropies = self._scores(batch, entropies=first, whole=done.apart is not None)
+        if entropies is None:
             lines = [done.frozen[number][: cur.shape[1]] for number in batch.numbers]
             prox, entropies = pad_sequence(lines, batch_first=True).unbind(-1)
         else:
-            entropies = told
             done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
             prox = self._weighting.prox(cur.detach(), batch, self._span)
             done.tally.add_unlikely(self._weighting.unlikely(prox, batch))

@@ -18,6 +18,8 @@ from node.config.learning import LearnerSection
 from node.errors import ConfigError
 
 HALF_LOSS_SCALE = 1024.0
+SLAB_BYTES = 16 << 20
+"""Of a gradient in half precision, in float32 on its way to what it is added to."""
 
 
 class Optimizer:
@@ -144,14 +146,25 @@ class Optimizer:
         """Add a weight's gradient to its master's."""
         if weight.grad is None:
             return
-        gradient = self._moved(weight.grad).div_(self._scale)
+        if master.grad is None:
+            master.grad = self._moved(weight.grad).div_(self._scale)
+        else:
+            for mine, part in _slabs(master.grad, weight.grad):
+                mine.add_(self._moved(part).div_(self._scale))
         weight.grad = None
-        master.grad = gradient if master.grad is None else master.grad.add_(gradient)
 
     def _moved(self, tensor: Tensor, *, copy: bool = False) -> Tensor:
         """In float32, where the step is made."""
         place = "cpu" if self._config.offload else tensor.device
         return tensor.to(place, torch.float32, copy=copy)
+
+
+def _slabs(whole: Tensor, added: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """Some rows of both after the other; all of a tensor that is spread over ranks."""
+    if isinstance(added, DTensor) or not added.dim():
+        return [(whole, added)]
+    rows = max(1, SLAB_BYTES * len(added) // (4 * added.numel()))
+    return zip(torch.split(whole, rows), torch.split(added, rows), strict=True)
 
 
 def _adam(masters: list[Tensor], config: LearnerSection) -> torch.optim.Optimizer:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from node.errors import ConfigError
+from node.learner import optimizer
 from node.learner.learner import Learner
 from tests.node.learner.test_learner import CONFIG, MIXED, weights
 from tests.support import changed, random_policy
@@ -61,6 +62,19 @@ def test_beside_float32_gradients_no_more_than_one_of_half_precision_is_held(con
     learner.update(MIXED)
     assert set(held) == {1}
     assert len(held) >= len(learner.optimizer.masters)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_that_are_added_a_few_rows_at_a_time_are_the_same(monkeypatch, dtype):
+    several, stepped = changed(CONFIG, micro_batch_tokens=24), []
+    for slab in (1 << 30, 1 << 10):
+        monkeypatch.setattr(optimizer, "SLAB_BYTES", slab)
+        policy = random_policy(dtype=dtype)
+        learner = Learner(policy, several)
+        assert len(learner.batches(learner.rows(MIXED))) > 1
+        assert not learner.update(MIXED).skipped
+        stepped.append(weights(policy))
+    assert torch.equal(*stepped)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
