@@ -13,6 +13,7 @@ from node.plan.speed import Speed
 if TYPE_CHECKING:
     from node.engines.engine import Sample
     from node.learner.batches import TrainingGroup
+    from node.learner.learner import Learner
     from node.plan.plan import Plan
     from node.policy.policy import Policy
 
@@ -20,6 +21,8 @@ FIRST_TOKENS, MOST_TOKENS = 4, 128
 """Of each answer in a first, short try, and in the one that is measured."""
 SECONDS = 15.0
 """That the answers of the second take, about, if they take as long a token as the first."""
+SHORT, LONG = 8, 64
+"""Tokens of the answers that are learned from."""
 PROMPT = 16
 SEED = 0
 
@@ -63,11 +66,9 @@ def probe(found: Plan, tell: Callable[[str], None]) -> Speed:
     tokens = max(1, min(room, int(SECONDS * FIRST_TOKENS / seconds)))
     groups, seconds = written(tokens)
     write = sum(len(each.tokens.ids) for group in groups for each in group) / seconds
-    tell("learning from them")
-    learner = Learner(policy, config.learner)
-    seconds = _update_seconds(learner.update, _training_group(prompt, groups[0]))
-    read = (PROMPT + sum(len(each.tokens.ids) for each in groups[0])) / seconds
-    return Speed.of(write, read, found.work, "measured")
+    tell("learning from answers")
+    read, step = _learning(Learner(policy, config.learner), prompt, size, room)
+    return Speed.of(write, read, found.work, "measured", step)
 
 
 def random_policy(found: Plan) -> Policy:
@@ -93,19 +94,32 @@ def random_policy(found: Plan) -> Policy:
     return policy
 
 
-def _update_seconds(update: Callable[[list[TrainingGroup]], object], group: TrainingGroup) -> float:
-    begin = time.perf_counter()
-    update([group])
-    return time.perf_counter() - begin
+def _learning(learner: Learner, prompt: list[int], size: int, room: int) -> tuple[float, float]:
+    """Tokens a second, and the seconds of a step beside: from updates on short and long answers."""
+    lengths = min(SHORT, room), min(LONG, room)
+    seconds = []
+    for length in (lengths[0], *lengths):  # the first one warms up, and makes the optimizer's state
+        group = _training_group(prompt, size, length)
+        begin = time.perf_counter()
+        learner.update([group])
+        seconds.append(time.perf_counter() - begin)
+    _, short, long = seconds
+    more = size * (lengths[1] - lengths[0])
+    if more and long > short:
+        read = more / (long - short)
+        return read, max(0.0, short - (len(prompt) + size * lengths[0]) / read)
+    return (len(prompt) + size * lengths[1]) / long, 0.0
 
 
-def _training_group(prompt: list[int], samples: list[Sample]) -> TrainingGroup:
-    """What was written, every second answer right."""
+def _training_group(prompt: list[int], size: int, length: int) -> TrainingGroup:
+    """Answers of the same token over and over, every second one right."""
     from node.learner.batches import TrainingCompletion, TrainingGroup
+    from protocol.rollout import Tokens
 
+    answer = Tokens((prompt[0],) * length, (-1.0,) * length, (0,) * length)
     return TrainingGroup(
         tuple(prompt),
-        tuple(TrainingCompletion.own(sample.tokens) for sample in samples),
-        tuple(float(number % 2) for number in range(len(samples))),
+        (TrainingCompletion.own(answer),) * size,
+        tuple(float(number % 2) for number in range(size)),
         own=True,
     )

