@@ -46,12 +46,11 @@ def command(
 
     folder = RunFolder(directory)
     made = not (systemd and folder.config.exists())
-    plan = None
     if model and not made:
         remedy = "Leave --model out, or name a new folder."
         raise UsageError("--model", f"{folder.config} is there already", remedy)
-    if model and not folder.config.exists():
-        plan = _plan(model, task_tokens, directory)
+    wanted = model and not folder.config.exists()
+    plan = _plan(model, task_tokens, directory) if model and wanted else None
     if made:
         folder, identity = prepare(directory, plan.choice.keys if plan else None)
     else:
@@ -65,13 +64,21 @@ def command(
         print_json({**paths, **known, **({"plan": plan.as_json()} if plan else {})})
         return
     if plan:
-        from node.plan.table import lines
-
-        for line in lines(plan):
-            say(line)
+        _show(plan)
     if made:
         say(f"wrote {config} and {folder.identity}")
     say(f"this node is {identity.peer_id}")
+    _say_next(config, unit)
+
+
+def _show(plan: Plan) -> None:
+    from node.plan.table import lines
+
+    for line in lines(plan):
+        say(line)
+
+
+def _say_next(config: Path, unit: Path | None) -> None:
     if unit is None:
         say(f"next: swarm-node join --config {config} --peers ADDRESS")
         return

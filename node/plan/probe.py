@@ -11,7 +11,6 @@ from node.concurrency.cpu_threads import choose, fastest
 from node.plan.speed import Speed
 
 if TYPE_CHECKING:
-    from node.engines.engine import Sample
     from node.learner.batches import TrainingGroup
     from node.learner.learner import Learner
     from node.plan.plan import Plan
@@ -39,8 +38,6 @@ def probe(found: Plan, tell: Callable[[str], None]) -> Speed:
     Raises:
         NodeError: memory runs out.
     """
-    from node.engines.engine import Sampling
-    from node.engines.transformers.engine import TransformersEngine
     from node.learner.learner import Learner
 
     config, random = found.choice.config, Random(SEED)
@@ -50,25 +47,33 @@ def probe(found: Plan, tell: Callable[[str], None]) -> Speed:
         threads = choose(config.node.threads)
         if not config.node.threads:
             fastest(policy.probe, threads)
-    engine = TransformersEngine(policy, seed=SEED)
     prompt = [random.randrange(policy.tokenizer.vocab_size) for _ in range(PROMPT)]
-    size = config.engine.group_size
-    prompts = [prompt] * max(1, min(found.work.rows, found.work.written) // size)
-
-    def written(tokens: int) -> tuple[list[list[Sample]], float]:
-        begin = time.perf_counter()
-        groups = engine.generate(prompts, size, Sampling(max_new_tokens=tokens, seed=SEED))
-        return groups, time.perf_counter() - begin
-
-    tell("writing answers")
     room = min(MOST_TOKENS, found.shape.context - PROMPT)
-    _, seconds = written(min(FIRST_TOKENS, room))
-    tokens = max(1, min(room, int(SECONDS * FIRST_TOKENS / seconds)))
-    groups, seconds = written(tokens)
-    write = sum(len(each.tokens.ids) for group in groups for each in group) / seconds
+    tell("writing answers")
+    write = _writing(found, policy, prompt, room)
     tell("learning from answers")
+    size = config.engine.group_size
     read, step = _learning(Learner(policy, config.learner), prompt, size, room)
     return Speed.of(write, read, found.work, "measured", step)
+
+
+def _writing(found: Plan, policy: Policy, prompt: list[int], room: int) -> float:
+    """Tokens a second of all rows that a round decodes side by side."""
+    from node.engines.engine import Sampling
+    from node.engines.transformers.engine import TransformersEngine
+
+    engine = TransformersEngine(policy, seed=SEED)
+    size = found.choice.config.engine.group_size
+    prompts = [prompt] * max(1, min(found.work.rows, found.work.written) // size)
+
+    def rate(tokens: int) -> float:
+        begin = time.perf_counter()
+        groups = engine.generate(prompts, size, Sampling(max_new_tokens=tokens, seed=SEED))
+        count = sum(len(each.tokens.ids) for group in groups for each in group)
+        return count / (time.perf_counter() - begin)
+
+    first = rate(min(FIRST_TOKENS, room))
+    return rate(max(1, min(room, int(SECONDS * first / (size * len(prompts))))))
 
 
 def random_policy(found: Plan) -> Policy:

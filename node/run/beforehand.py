@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import platform
 import runpy
 import sys
@@ -27,6 +28,8 @@ from node.storage.checkpoints import STATE, Checkpoints
 from node.storage.run_folder import RunFolder
 from swarm.common.words import counted
 from swarm.transport.machine import check_ports
+
+log = logging.getLogger(__name__)
 
 CUDA_DRIVER = "libcuda.so.1"
 CUDA_DRIVER_ON_WINDOWS = "nvcuda.dll"
@@ -53,7 +56,9 @@ def check_start(config: Config, folder: RunFolder) -> None:
     _check_begun(config.policy, folder)
     check_model(config.policy.model)
     if Launch.read() is None:  # several ranks divide what one machine may not have
-        check_memory(config)
+        found = check_memory(config)
+        if found.tight:
+            log.warning("%s: %s, of which less is free now", config.policy.model, found.words())
 
 
 def cautions(config: Config) -> tuple[str, ...]:

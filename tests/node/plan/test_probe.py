@@ -13,7 +13,8 @@ from tests.node.plan.shapes import QWEN_HALF, laptop, written
 
 
 def test_the_model_that_is_measured_is_the_planned_one(tmp_path: Path) -> None:
-    small = QWEN_HALF | {"hidden_size": 112, "intermediate_size": 256, "num_hidden_layers": 2}
+    sizes = {"hidden_size": 112, "intermediate_size": 256, "vocab_size": 2048}
+    small = QWEN_HALF | sizes | {"num_hidden_layers": 2}
     found = plan(str(written(tmp_path, small)), laptop(), 128)
     policy = random_policy(found)
     assert policy.model.num_parameters() == found.shape.parameters
