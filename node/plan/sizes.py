@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from node.config.config import Config
+from node.learner.chunked_logprobs import CHUNK_BYTES, LEAST_POSITIONS
 from node.learner.group_gradients import MOST_BYTES as GROUPS_TOGETHER
+from node.learner.logprobs import WHOLE_BYTES
 from node.plan.amounts import FLOAT, MOMENTS, WIDTHS
 from node.plan.model_shape import ModelShape
 from node.plan.workload import Workload
@@ -70,7 +72,8 @@ def stepping(shape: ModelShape, config: Config) -> float:
     one = FLOAT * trained(shape, config)
     kept = one if config.mixture.external else 0
     half = not config.policy.lora_rank and width(config) < FLOAT
-    return one + kept + (width(config) * shape.parameters if half else 0)
+    largest = shape.vocabulary * shape.hidden
+    return one + kept + ((width(config) + FLOAT) * largest if half else 0)
 
 
 def activations(shape: ModelShape, config: Config, work: Workload) -> float:
@@ -93,8 +96,13 @@ def activations(shape: ModelShape, config: Config, work: Workload) -> float:
 
 
 def logits(shape: ModelShape, work: Workload) -> float:
-    """Scores of the whole vocabulary, for every token whose log-prob is asked for."""
-    return FLOAT * WHOLE_LOGITS * shape.vocabulary * work.scored
+    """Scores of the vocabulary for tokens whose log-prob is asked for: of all of them, or, where
+    that were much, of a part of them at a time, beside a part's gradient of the output matrix."""
+    row = FLOAT * shape.vocabulary
+    if row * work.scored <= WHOLE_BYTES:
+        return WHOLE_LOGITS * row * work.scored
+    part = max(LEAST_POSITIONS, CHUNK_BYTES // row)
+    return row * (WHOLE_LOGITS * part + shape.hidden)
 
 
 def cache(shape: ModelShape, config: Config, work: Workload) -> float:
