@@ -125,7 +125,11 @@ def _model(shape: ModelShape, config: Config, device: str) -> Iterator[Part]:
 
 def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> Iterator[Part]:
     place = "cpu" if config.learner.offload else device
-    yield _at("gradients", sizes.gradients(shape, config), place, "update")
+    if place == "cuda":
+        yield _at("gradients", sizes.gradients(shape, config), place, "update")
+    else:
+        # What the way back frees of activations stays with the process while gradients grow.
+        yield _at("gradients", sizes.stepping(shape, config), place, "update")
     yield _at("gradients", sizes.stepping(shape, config), place, "step")
     yield _at("optimizer", sizes.optimizer(shape, config), place, *AFTER_LOADING)
     yield _at("activations", sizes.activations(shape, config, work), device, "update")
