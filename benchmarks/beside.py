@@ -22,6 +22,7 @@ from node.engines.engine import Sampling
 from node.engines.process.engine import EngineProcess
 from node.engines.process.starter import Starter
 from node.learner.batches import TrainingGroup
+from node.learner.engine_gap import Newest
 from node.learner.learner import Learner
 from node.lifecycle import Opened
 from node.monitor.stopwatch import Stopwatch
@@ -180,6 +181,6 @@ class Recorded(Learner):
         super().__init__(policy, config, decoupled=True)
         self.given: Sequence[TrainingGroup] = ()
 
-    def update(self, groups: Sequence[TrainingGroup]) -> Any:
+    def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> Any:
         self.given = groups
-        return super().update(groups)
+        return super().update(groups, newest)

@@ -10,6 +10,8 @@ from on_gpu.models import SHAPES, check_room, let_go, prompts, random_policy
 from on_gpu.section import Row, Settings, SkippedError
 
 GREEDY_TOKENS = 32
+BUDGET = 1 << 14
+"""Tokens of a forward pass."""
 
 
 def speed(settings: Settings) -> Iterator[Row]:
@@ -94,6 +96,7 @@ def _gap(policy: Any, asked: list[list[int]]) -> float:
     from node.learner.batches import Row as Line
     from node.learner.batches import TrainingCompletion
     from node.learner.engine_gap import engine_gap
+    from node.learner.logprobs import TokenScores
 
     samples = TransformersEngine(policy, seed=0).generate(
         asked, 4, Sampling(max_new_tokens=GREEDY_TOKENS)
@@ -103,7 +106,7 @@ def _gap(policy: Any, asked: list[list[int]]) -> float:
         for ids, written in zip(asked, samples, strict=True)
         for sample in written
     ]
-    gap = engine_gap(policy, lines, 1.0, 1 << 14)
+    gap = engine_gap(policy, lines, TokenScores(policy.model, 1.0, BUDGET), BUDGET)
     assert gap is not None
     return round(gap, 6)
 

@@ -113,7 +113,7 @@ def asked_for(machine: Machine, memory: float | None, gpu: Device | None) -> Mac
 def _device(name: str) -> Device:
     import torch
 
-    from node.policy.device import device_named
+    from node.policy.device import device_named, wait_for
 
     device = device_named(name)
     if device.type == "cuda":
@@ -124,7 +124,7 @@ def _device(name: str) -> Device:
         shown = "the CPU" if device.type == "cpu" else device.type
 
     def timed(work: Callable[[], object]) -> float:
-        return _seconds(work, torch.cuda.synchronize if device.type == "cuda" else lambda: None)
+        return _seconds(work, lambda: wait_for(device))
 
     source = torch.ones(COPIED, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

@@ -33,6 +33,14 @@ def draws_on(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
+def wait_for(device: torch.device) -> None:
+    """Return once the device has done all that it was told to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
 def give_back(device: torch.device) -> None:
     """Give back the memory that no tensor needs, for other processes on the same device."""
     if device.type == "cuda":

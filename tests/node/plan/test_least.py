@@ -122,7 +122,7 @@ def test_what_fits_only_into_what_others_use_is_a_warning(tmp_path: Path, sixtee
 def test_a_start_that_is_tight_is_logged_and_goes_on(
     tmp_path: Path, sixteen: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    half = written(tmp_path / "model", QWEN_HALF | {"num_hidden_layers": 36})
+    half = there(written(tmp_path / "model", QWEN_HALF | {"num_hidden_layers": 36}))
     check_start(config_of(half), RunFolder(tmp_path / "run"))
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "of which less is free now" in line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from node.policy.device import device_named, draws_on, give_back
+from node.policy.device import device_named, draws_on, give_back, wait_for
 from node.policy.model_files import PolicyError
 
 
@@ -36,3 +36,12 @@ def test_memory_is_given_back_on_the_device_that_has_a_store_of_it(
     monkeypatch.setattr(torch.mps, "empty_cache", lambda: emptied.append("mps"))
     give_back(torch.device(kind))
     assert emptied == [kind] * (kind != "cpu")
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "mps"])
+def test_who_takes_a_time_waits_for_the_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(device.type))
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
+    wait_for(torch.device(kind))
+    assert waited == [kind] * (kind != "cpu")
