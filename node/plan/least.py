@@ -5,7 +5,6 @@ Nothing heavy is imported here: it is said before anything of the model is loade
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ from node.errors import ConfigError
 from node.plan.amounts import FLOAT, MOMENTS, WIDTHS, gigabytes
 from node.plan.machine import main_memory
 from node.plan.weight_count import least_weights
+from node.policy.cuda_driver import gpu_memory
 from node.policy.model_files import PolicyError
 from node.policy.model_source import config_folder
 
 log = logging.getLogger(__name__)
 
-CUDA_DRIVER = "libcuda.so.1"
 HELP: tuple[Mapping[str, Any], ...] = (
     {"policy.dtype": "bfloat16"},
     {"learner.optimizer": "adamw8bit"},
@@ -133,19 +132,3 @@ def _shown(value: object) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
-
-
-def gpu_memory(device: str) -> int:
-    """Bytes of the GPU that a name comes to, told by the driver; 0 where it comes to none."""
-    kind, _, number = device.partition(":")
-    if kind not in ("auto", "cuda"):
-        return 0
-    handle, size = ctypes.c_int(0), ctypes.c_size_t(0)
-    try:
-        driver = ctypes.CDLL(CUDA_DRIVER)
-    except OSError:
-        return 0
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(handle), int(number or 0)):
-        return 0
-    failed = driver.cuDeviceTotalMem_v2(ctypes.byref(size), handle)
-    return 0 if failed else size.value

@@ -5,11 +5,9 @@ Nothing heavy is imported here: what cannot work is to be said within two second
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import platform
-import runpy
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +21,7 @@ from node.network.ports import why_not_free
 from node.network.transport_kind import check_transport
 from node.plan.least import check_memory
 from node.policy.begun import check_begun
+from node.policy.cuda_driver import gpus, torch_build
 from node.policy.model_source import check_model
 from node.storage.checkpoints import STATE, Checkpoints
 from node.storage.run_folder import RunFolder
@@ -30,9 +29,6 @@ from swarm.common.words import counted
 from swarm.transport.machine import check_ports
 
 log = logging.getLogger(__name__)
-
-CUDA_DRIVER = "libcuda.so.1"
-CUDA_DRIVER_ON_WINDOWS = "nvcuda.dll"
 
 
 def check_start(config: Config, folder: RunFolder) -> None:
@@ -126,33 +122,11 @@ def check_device(device: str) -> None:
     if not built.get("cuda", True):
         remedy = f"torch {built['__version__']} is built without CUDA: install a build with it, or "
         raise ConfigError("policy.device", device, f"{remedy}set it to 'auto' or 'cpu'.")
-    count = cuda_devices()
+    count = gpus()
     if int(number or 0) >= count:
         shown = counted(count, "GPU")
         remedy = f"The driver shows {shown} here: set it to 'auto' or 'cpu', or install one."
         raise ConfigError("policy.device", device, remedy)
-
-
-def torch_build() -> dict[str, object]:
-    """What torch says of itself, read and not imported."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise NodeError("torch is not installed", None, "Install it with: pip install .")
-    path = Path(spec.origin).with_name("version.py")
-    return runpy.run_path(str(path)) if path.exists() else {}
-
-
-def cuda_devices() -> int:
-    """GPUs that the driver shows to this process."""
-    count = ctypes.c_int(0)
-    name = CUDA_DRIVER_ON_WINDOWS if sys.platform == "win32" else CUDA_DRIVER
-    try:
-        driver = ctypes.CDLL(name)
-    except OSError:
-        return 0
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return 0
-    return count.value
 
 
 def _check_begun(config: PolicySection, folder: RunFolder) -> None:

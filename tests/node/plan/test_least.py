@@ -32,7 +32,7 @@ GIB = 1 << 30
 def sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of 16 GiB, half of them free, with no swap and no GPU."""
     monkeypatch.setattr(module, "main_memory", lambda: (16 * GIB, 8 * GIB))
-    monkeypatch.setattr(module, "CUDA_DRIVER", "libnone.so")
+    monkeypatch.setattr(module, "gpu_memory", lambda _: 0)
     swap = type("Swap", (), {"total": 0})
     monkeypatch.setattr(module.psutil, "swap_memory", lambda: swap)
 

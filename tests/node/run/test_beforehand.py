@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import socket
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -88,7 +86,7 @@ def test_a_package_that_an_extra_brings_is_missed_at_once(
 def built(monkeypatch: pytest.MonkeyPatch, devices: int = 0, **facts: object) -> None:
     """A machine with so many GPUs, and a torch built in some way."""
     monkeypatch.setattr(beforehand, "torch_build", lambda: {"__version__": "2.13.0", **facts})
-    monkeypatch.setattr(beforehand, "cuda_devices", lambda: devices)
+    monkeypatch.setattr(beforehand, "gpus", lambda: devices)
 
 
 def test_a_gpu_is_asked_for_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,38 +115,6 @@ def test_a_gpu_that_is_not_there_is_told_with_the_cause(
 def test_a_build_for_other_gpus_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     built(monkeypatch, cuda=None, hip="7.0")
     check_device("cuda")
-
-
-@pytest.mark.parametrize(
-    ("system", "library"), [("linux", "libcuda.so.1"), ("win32", "nvcuda.dll")]
-)
-def test_the_driver_is_looked_for_by_the_name_that_it_has_there(
-    monkeypatch: pytest.MonkeyPatch, system: str, library: str
-) -> None:
-    asked: list[str] = []
-
-    class Driver:
-        def __init__(self, name: str) -> None:
-            asked.append(name)
-
-        def cuInit(self, flags: int) -> int:  # noqa: N802 - the driver's own name
-            return 0
-
-        def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
-            ctypes.cast(count, ctypes.POINTER(ctypes.c_int)).contents.value = 2
-            return 0
-
-    monkeypatch.setattr(beforehand.sys, "platform", system)
-    monkeypatch.setattr(beforehand.ctypes, "CDLL", Driver)
-    assert beforehand.cuda_devices() == 2
-    assert asked == [library]
-
-
-def test_the_torch_that_is_installed_is_read_and_not_imported() -> None:
-    import torch
-
-    assert beforehand.torch_build()["__version__"] == torch.__version__
-    assert beforehand.torch_build()["cuda"] == torch.version.cuda
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Macs may have it")
