@@ -60,13 +60,13 @@ def devices(settings: Settings) -> Iterator[Row]:
     from node.config.config import Config
     from node.doctor.machine import check_device
     from node.engines.registry import devices as of_engines
+    from node.policy.cuda_driver import gpus
     from node.policy.device import device_named
     from node.run.beforehand import check_device as check_before
-    from node.run.beforehand import cuda_devices
 
     kind = settings.device.partition(":")[0]
     check_before(settings.device)
-    yield {"what": "GPUs that the driver shows", "count": cuda_devices()}
+    yield {"what": "GPUs that the driver shows", "count": gpus()}
     yield {"what": f"doctor, policy.device = {kind}", "says": check_device(kind).found}
     chosen = device_named("auto").type
     if settings.on_gpu and chosen != "cuda":
