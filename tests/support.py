@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from node.config.base import Section
 from node.learner.update_stats import UpdateStats
@@ -82,3 +88,15 @@ def figures(update: UpdateStats) -> dict[str, Any]:
     """What an update reports, with the entropies of all tokens one behind the other."""
     told = [value for group in update.entropies for done in group for value in done]
     return {**asdict(update), "entropies": tuple(told)}
+
+
+def policy_of(config: PreTrainedConfig, name: str, seed: int) -> Policy:
+    """A random policy of a configuration, in float32, that never stops by itself."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    tokenizer = character_tokenizer()
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    policy = Policy(model, tokenizer, name)
+    policy.stop_ids = ()
+    return policy

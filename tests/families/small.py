@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
 
 from node.policy.policy import Policy
 from tests.families.sizes import OWN, SEEING, SIZES, VISION
-from tests.support import character_tokenizer
+from tests.support import policy_of
 
 MOST_WEIGHTS = 6_000_000
 
@@ -57,11 +57,4 @@ def small_policy(family: str, seed: int = 1) -> Policy:
         weights = AutoModelForCausalLM.from_config(config).num_parameters()
     if weights > MOST_WEIGHTS:
         raise TooLargeError(f"{family}: {weights} weights")
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config)
-    tokenizer = character_tokenizer()
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    policy = Policy(model, tokenizer, family)
-    policy.stop_ids = ()
-    return policy
+    return policy_of(config, family, seed)

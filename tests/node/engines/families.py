@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import transformers
-from transformers import AutoModelForCausalLM
 
 from node.policy.policy import Policy
-from tests.support import character_tokenizer
+from tests.support import policy_of
 
 SHAPE = {
     "vocab_size": 98,
@@ -68,11 +66,4 @@ def family_policy(family: str, seed: int = 1) -> Policy:
     """One of a family, never stopping by itself."""
     name, own = MIXED[family]
     config = getattr(transformers, name)(**SHAPE, **own)
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config)
-    tokenizer = character_tokenizer()
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    policy = Policy(model, tokenizer, family)
-    policy.stop_ids = ()
-    return policy
+    return policy_of(config, family, seed)
