@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from node.dashboard.growing_lines import GrowingLines
+from node.monitor.growing_lines import GrowingLines
 
 MOST = 100
 """Groups in an answer."""

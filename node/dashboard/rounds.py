@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.dashboard.entries import Entries
-from node.dashboard.growing_lines import GrowingLines
+from node.monitor.growing_lines import GrowingLines
 from node.monitor.history import files, parsed
 from node.monitor.record import RoundRecord
 

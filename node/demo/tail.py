@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from pathlib import Path
 
+from node.monitor.growing_lines import GrowingLines
 from node.monitor.history import parsed
 from node.monitor.record import RoundRecord
 
@@ -21,26 +21,13 @@ class RecordTail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = 0
-        self._read = 0
+        self._lines = GrowingLines()
         self._records: deque[RoundRecord] = deque(maxlen=KEPT)
 
     def look(self) -> list[RoundRecord]:
         """The records of the last rounds, oldest first; empty before the first round's end."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                if inode != self._file:
-                    self._file, self._read = inode, 0
-                file.seek(self._read)
-                for line in file:
-                    self._take(line)
+        lines, _ = self._lines.new([self._path])
+        for record in map(parsed, lines):
+            if not self._records or record.round > self._records[-1].round:
+                self._records.append(record)
         return list(self._records)
-
-    def _take(self, line: bytes) -> None:
-        if not line.endswith(b"\n"):
-            return  # in the middle of being written
-        self._read += len(line)
-        record = parsed(line)
-        if not self._records or record.round > self._records[-1].round:
-            self._records.append(record)

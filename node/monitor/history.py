@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from node.errors import NodeError
+from node.monitor.growing_lines import GrowingLines
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 
@@ -58,7 +59,8 @@ def parsed(line: bytes) -> RoundRecord:
 
 
 def _records(path: Path) -> Iterator[RoundRecord]:
-    for number, line in enumerate(_whole_lines(path), 1):
+    lines, _ = GrowingLines().new([path])
+    for number, line in enumerate(lines, 1):
         try:
             yield parsed(line)
         except ValueError as error:
@@ -67,14 +69,3 @@ def _records(path: Path) -> Iterator[RoundRecord]:
                 path,
                 "Take that line out: the others stand for themselves.",
             ) from error
-
-
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
-    except FileNotFoundError:
-        return  # its lines stand in the next file by now
-    except OSError as error:
-        remedy = "Ask as the user that the node runs as, or as root."
-        raise NodeError(f"cannot read ({error.strerror})", path, remedy) from error
