@@ -80,7 +80,7 @@ class Ranks:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._failed:
             # What is still on its way would be waited for, and the other ranks wait for this one.
-            atexit.register(_end_at_once, getattr(error, "exit_code", 1))
+            end_at_once(getattr(error, "exit_code", 1))
             return
         if self.leads:
             try:
@@ -88,7 +88,7 @@ class Ranks:
             except RuntimeError as gone:
                 if error is None:
                     lost = self._lost("at the end", "another rank has ended")
-                    atexit.register(_end_at_once, lost.exit_code)
+                    end_at_once(lost.exit_code)
                     raise lost from gone
                 log.warning("another rank had ended before this node did: %s", gone)
         dist.destroy_process_group()
@@ -195,7 +195,16 @@ class Ranks:
             return mine
 
 
-def _end_at_once(status: int) -> None:
+def end_at_once(status: int) -> None:
+    """End this process with its Python code, without taking torch apart.
+
+    A thread of gloo that is at work while the interpreter ends aborts the process, and torchrun
+    takes that for a failure of the rank.
+    """
+    atexit.register(_end, status)
+
+
+def _end(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

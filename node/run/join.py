@@ -7,7 +7,7 @@ import signal
 from contextlib import ExitStack
 
 from node.config.config import Config
-from node.distributed.ranks import Ranks
+from node.distributed.ranks import Ranks, end_at_once
 from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.monitor.groups_file import GroupsFile
@@ -67,6 +67,8 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
     count = node.rounds.round
     are = "is" if count == 1 else "are"
     tell(f"{counted(count, 'round')} {are} done; the same command goes on from there")
+    if launch:
+        end_at_once(0)
 
 
 def help_learn(launch: Launch) -> None:
@@ -82,3 +84,4 @@ def help_learn(launch: Launch) -> None:
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
         follow(ranks)
+    end_at_once(0)
