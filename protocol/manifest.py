@@ -19,8 +19,9 @@ from protocol.errors import BadSchema
 from protocol.identity import Identity, check_key
 from protocol.limits import MAX_COMPLETIONS, MAX_FRAME_BYTES, MAX_MANIFEST_BYTES
 
-Source = Literal["reasoning-gym", "jsonl", "plugin"]
+Source = Literal["reasoning-gym", "jsonl", "plugin", "environment"]
 Extract = Literal["text", "answer_tag", "boxed"]
+ENVIRONMENT: Source = "environment"
 
 QUESTION = "{question}"
 
@@ -52,7 +53,7 @@ class EnvSpec:
 
     Attributes:
         name: unique in the catalogue; letters, digits, ``_ . -``.
-        source: who builds and scores its tasks.
+        source: who builds and scores its tasks; of an ``environment`` a completion is a trajectory.
         version: of that source; for a JSONL file the hex SHA-256 of its bytes.
         levels: settings, one canonical JSON object a level (:func:`canonical_json`).
         template: the prompt, with ``{question}`` in it exactly once.

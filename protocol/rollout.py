@@ -63,7 +63,8 @@ class Completion:
     """One answer to a task.
 
     Attributes:
-        segments: in order; the ordinary case is one policy segment.
+        segments: in order; the ordinary case is one policy segment. In an environment the policy
+            and the environment take turns, the policy first and last.
         reward: the author's claim. A reader replaces it with its own verdict.
         finish: why it ended.
     """
@@ -76,6 +77,13 @@ class Completion:
     def text(self) -> str:
         """The policy's own text, environment segments left out."""
         return "".join(s.text for s in self.segments if s.writer is Writer.POLICY)
+
+    @property
+    def alternates(self) -> bool:
+        """Whether policy and environment take turns, the policy first and last."""
+        writers = [segment.writer for segment in self.segments]
+        turns = [Writer.ENVIRONMENT if n % 2 else Writer.POLICY for n in range(len(writers))]
+        return len(writers) % 2 == 1 and writers == turns
 
 
 @dataclass(frozen=True, slots=True)

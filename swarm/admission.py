@@ -19,15 +19,24 @@ from protocol.batch import encode_group
 from protocol.errors import ProtocolError
 from protocol.frame import OpenFrame, open_frame
 from protocol.keys import epoch_of
-from protocol.manifest import Manifest
-from protocol.rollout import Group, Writer
+from protocol.manifest import ENVIRONMENT, Manifest
+from protocol.rollout import Group
 from swarm import refusals
 from swarm.accounts import Accounts
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.findings import Findings, Told
 from swarm.journal import Journal
-from swarm.judge import CRASHED, TIMEOUT, Asked, Judge, Judged, JudgeRefused, Verdict
+from swarm.judge import (
+    CRASHED,
+    TIMEOUT,
+    Asked,
+    Judge,
+    Judged,
+    JudgeRefused,
+    Verdict,
+    answer_of,
+)
 from swarm.packing import rewarded
 from swarm.pooled_group import PooledGroup
 from swarm.refused_groups import RefusedGroups
@@ -219,11 +228,14 @@ class Admission:
             return refusals.STALE_EPOCH
         if group.epoch < self._first_epoch:
             return refusals.BEFORE_RESTORE
+        played = self._played(group)
         for completion in group.completions:
-            # No family of the catalogue has an environment that speaks.
-            if [s.writer for s in completion.segments] != [Writer.POLICY]:
+            if not completion.alternates or (len(completion.segments) > 1 and not played):
                 return refusals.UNEXPECTED_SEGMENTS
         return None
+
+    def _played(self, group: Group) -> bool:
+        return self._manifest.env(group.env).source == ENVIRONMENT
 
     def _unseen(
         self, author: bytes, groups: list[Group], now: float, findings: Findings
@@ -257,7 +269,7 @@ class Admission:
         asked = [
             Asked(
                 TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
-                [completion.text for completion in group.completions],
+                [answer_of(each, played=self._played(group)) for each in group.completions],
             )
             for group, _ in findings.pending
         ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from protocol.rollout import Completion, Finish
 from swarm.task_ref import TaskRef
 
 UNKNOWN_ENV = "unknown_env"
@@ -16,6 +17,32 @@ EVALUATES_TEXT = "evaluates_text"
 TIMEOUT = "timeout"
 CRASHED = "crashed"
 UNAVAILABLE = "unavailable"
+NOT_REPLAYED = "not_replayed"
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A trajectory in an environment.
+
+    Attributes:
+        texts: by turns, what the policy wrote and what it was answered, the policy first and last.
+        cut: whether it was ended before its environment had ended.
+    """
+
+    texts: tuple[str, ...]
+    cut: bool
+
+
+Answer = str | Turns
+"""A completion as a judge is given it: what the policy wrote, or a trajectory."""
+
+
+def answer_of(completion: Completion, *, played: bool) -> Answer:
+    """What a judge is given of a completion, ``played`` in an environment or not."""
+    if not played:
+        return completion.text
+    texts = tuple(segment.text for segment in completion.segments)
+    return Turns(texts, completion.finish is Finish.LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +67,8 @@ class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
         reason: snake_case name, used in counters: ``unknown_env`` (this node has no such family,
             version or level), ``evaluates_text`` (its verifier executes what it reads),
             ``timeout`` and ``crashed`` (the worker hung or died on one of the texts),
-            ``unavailable`` (no worker can be had now).
+            ``unavailable`` (no worker can be had now), ``not_replayed`` (an environment that is
+            rebuilt from the seed answers the policy otherwise).
         seconds: as in :class:`Verdict`.
     """
 
@@ -55,11 +83,11 @@ class Asked:
     """One group to judge.
 
     Attributes:
-        texts: the policy's own words, one text a completion, environment text left out.
+        texts: one a completion.
     """
 
     task: TaskRef
-    texts: Sequence[str]
+    texts: Sequence[Answer]
 
 
 Judged = Verdict | JudgeRefused
@@ -73,7 +101,7 @@ class Judge(Protocol):
     """
 
     def judge(
-        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
+        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
         """Score ``texts``, the answers of one group. Blocks.
 

@@ -13,6 +13,7 @@ WRONG_AUTHOR = "wrong_author"
 EQUIVOCATION = "equivocation"
 REWARD_MISMATCH = "reward_mismatch"
 UNEXPECTED_SEGMENTS = "unexpected_segments"
+NOT_REPLAYED = "not_replayed"
 BANNED = "banned"
 STALE_EPOCH = "stale_epoch"
 EPOCH_AHEAD = "epoch_ahead"
@@ -36,9 +37,11 @@ STRIKES: Mapping[str, float] = {
     "bad_signature": _FORGED,
     "bad_key": _FORGED,
     WRONG_AUTHOR: _FORGED,
-    # Lies: another reward than the verifier gives; one draw told in two ways. A node that lost its
-    # journal without a backup can do the second once by honest mistake.
+    # Lies: another reward than the verifier gives, another observation than the environment does;
+    # one draw told in two ways. A node that lost its journal without a backup can do the last once
+    # by honest mistake.
     REWARD_MISMATCH: _WRONG,
+    NOT_REPLAYED: _WRONG,
     EQUIVOCATION: _WRONG,
     # An offer that says other things of its frame than the frame does.
     OFFER_MISMATCH: _WRONG,

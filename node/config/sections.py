@@ -132,6 +132,21 @@ class EngineSection(Section):
     kind_options: Options = options_key("kind")
     temperature: float = key(1.0, "Sampling temperature in training.", gt=0, le=10)
     max_new_tokens: int = key(64, "Length cap of a completion.", unit="tokens", ge=1, le=1_000_000)
+    max_turns: int = key(
+        8,
+        "Turns of the policy in an environment at most; a trajectory that would have more is cut. "
+        "Its turns have max_new_tokens together.",
+        unit="turns",
+        ge=1,
+        le=32,
+    )
+    max_turn_tokens: int = key(
+        0,
+        "Length cap of a turn. 0: max_new_tokens divided by max_turns.",
+        unit="tokens",
+        ge=0,
+        le=1_000_000,
+    )
     group_size: int = key(8, "Completions for each task.", unit="completions", ge=2, le=1024)
     tensor_parallel: int = key(1, "GPUs that vLLM splits the model over.", unit="GPUs", ge=1, le=64)
     data_parallel: int = key(

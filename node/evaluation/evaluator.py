@@ -8,13 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
-from node.engines.engine import RolloutEngine, Sample, Sampling
+from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
+from node.playing.limits import TurnLimits
+from node.playing.played import Played
+from node.playing.player import Player, asked_about
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, judge_all, nothing_built
 from protocol.keys import heldout_seed
 from swarm.common.counters import Counters
-from swarm.judge import Asked, JudgeRefused
+from swarm.judge import JudgeRefused
 from swarm.task_ref import Split, TaskRef
 
 log = logging.getLogger(__name__)
@@ -101,9 +104,10 @@ class Evaluator:
         tasks: Sequence[TaskRef],
         sampling: Sampling,
         counters: Counters,
+        limits: TurnLimits = TurnLimits(),  # noqa: B008 - frozen
     ) -> None:
         self._policy = policy
-        self._engine = engine
+        self._player = Player(policy, engine, verifier, limits)
         self._verifier = verifier
         self._tasks = tuple(tasks)
         self._sampling = sampling
@@ -127,20 +131,22 @@ class Evaluator:
         fits = fitting(self._policy, encoded)
         if not all(fits):
             log.warning("%d of %d held-out prompts do not fit", fits.count(False), len(fits))
-        samples = self._engine.generate(list(compress(encoded, fits)), completions, self._sampling)
         fit = iter(fits)
         answered = [prompt is not None and next(fit) for prompt in prompts]
-        scored = self._scored(list(compress(self._tasks, answered)), samples)
+        tasks = list(compress(self._tasks, answered))
+        fitted = list(compress(encoded, fits))
+        written = self._player.play(tasks, fitted, completions, self._sampling)
+        scored = self._scored(tasks, written)
         rewards = tuple(next(scored) if each else (0.0,) * completions for each in answered)
         unbuilt, unfit = prompts.count(None), fits.count(False)
         return Evaluation(self._tasks, rewards, unbuilt, unfit, tuple(prompts))
 
     def _scored(
-        self, tasks: Sequence[TaskRef], samples: Sequence[Sequence[Sample]]
+        self, tasks: Sequence[TaskRef], written: Sequence[Sequence[Played]]
     ) -> Iterator[tuple[float, ...]]:
         asked = [
-            Asked(task, [sample.text for sample in each])
-            for task, each in zip(tasks, samples, strict=True)
+            asked_about(self._verifier, task, each)
+            for task, each in zip(tasks, written, strict=True)
         ]
         for found in judge_all(self._verifier, asked):
             if isinstance(found, JudgeRefused):

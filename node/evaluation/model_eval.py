@@ -15,6 +15,7 @@ from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluation, Evaluator, heldout_tasks
 from node.network.pinned_manifest import checked_manifest
+from node.playing.limits import TurnLimits
 from node.policy.policy import Policy
 from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
@@ -83,11 +84,12 @@ def evaluate(
         counters = Counters()
         engine = open_engine(config, policy, counters)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens, seed=seed)
+        limits = TurnLimits.of(config.engine)
         chosen = heldout_tasks(levels, tasks)
         parts: list[Evaluation] = []
         for start in range(0, tasks, CHUNK):
             part = chosen[start : start + CHUNK]
-            evaluator = Evaluator(policy, engine, verifier, part, sampling, counters)
+            evaluator = Evaluator(policy, engine, verifier, part, sampling, counters, limits)
             parts.append(evaluator.evaluate(samples))
             progress(start + len(part))
         engine.close()

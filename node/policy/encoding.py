@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from node.errors import ConfigError
+from node.policy.model_files import PolicyError
 
 PROMPT_FORMAT = "swarm-node/1/prompt"
 
@@ -47,6 +49,28 @@ def turn_ids(
     return ids
 
 
+def next_turn_ids(
+    tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]
+) -> list[int]:
+    """Ids of a further user turn, from behind the policy's last end-of-sequence token up to where
+    it begins again.
+
+    What the template makes of the turns before is left out: those ids are there already, and
+    never spelled again.
+
+    Args:
+        options: handed to the template beside the turns.
+
+    Raises:
+        PolicyError: the template does not take a second turn.
+    """
+    before, after = _around_next(tokenizer, sha256(text.encode()).hexdigest(), options)
+    own = plain_ids(tokenizer, text) == _own_ids(tokenizer, text)
+    if own:
+        return _own_ids(tokenizer, before + text + after)
+    return _own_ids(tokenizer, before) + plain_ids(tokenizer, text) + _own_ids(tokenizer, after)
+
+
 def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
     """Look whether the chat template reads what it is to be handed.
 
@@ -80,12 +104,40 @@ def encoding_digest(
     return sha256(json.dumps(described, sort_keys=True).encode()).digest()
 
 
-def _turn(tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]) -> str:
-    turn = [{"role": "user", "content": text}]
+def _around_next(
+    tokenizer: PreTrainedTokenizerBase, stand_in: str, options: Mapping[str, Any]
+) -> tuple[str, str]:
+    """What the template puts before and behind a second user turn."""
+    said = stand_in[::-1]
+    turns = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": stand_in},
+    ]
+    try:
+        rendered = _rendered(tokenizer, turns, options)
+        _, following = rendered.split(said)
+        before, after = following.split(stand_in)
+    except (TemplateError, ValueError) as error:
+        raise PolicyError(
+            "policy.model",
+            f"the chat template of {tokenizer.name_or_path!r} takes no second turn",
+            "Choose a model for conversations, or a catalogue without environments.",
+        ) from error
+    return before.removeprefix(str(tokenizer.eos_token)), after
+
+
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase, turns: list[dict[str, str]], options: Mapping[str, Any]
+) -> str:
     rendered: Any = tokenizer.apply_chat_template(
-        turn, add_generation_prompt=True, tokenize=False, **options
+        turns, add_generation_prompt=True, tokenize=False, **options
     )
     return str(rendered)
+
+
+def _turn(tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]) -> str:
+    return _rendered(tokenizer, [{"role": "user", "content": text}], options)
 
 
 def _own_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -19,7 +19,13 @@ from node.config.learning import PolicySection
 from node.errors import ConfigError
 from node.policy.context import context_length
 from node.policy.device import device_named
-from node.policy.encoding import check_options, encoding_digest, plain_ids, turn_ids
+from node.policy.encoding import (
+    check_options,
+    encoding_digest,
+    next_turn_ids,
+    plain_ids,
+    turn_ids,
+)
 from node.policy.model_files import PolicyError, check_vocabulary
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
 
@@ -127,6 +133,18 @@ class Policy:
         if self.tokenizer.chat_template is None:
             return self._prefix + plain_ids(self.tokenizer, text)
         return turn_ids(self.tokenizer, text, self.chat_options)
+
+    def encode_observation(self, text: str) -> list[int]:
+        """Ids of what an environment answers, from behind the policy's end-of-sequence token on:
+        one more user turn of the chat template where the tokenizer has one, else a line of its
+        own.
+
+        Raises:
+            PolicyError: the chat template does not take a second turn.
+        """
+        if self.tokenizer.chat_template is None:
+            return plain_ids(self.tokenizer, f"\n{text}\n")
+        return next_turn_ids(self.tokenizer, text, self.chat_options)
 
     def check_prompt(self, ids: Sequence[int]) -> None:
         """Refuse a prompt that cannot be completed.

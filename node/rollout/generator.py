@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from typing import TypeVar
 
-from node.engines.engine import RolloutEngine, Sample, Sampling
+from node.engines.engine import RolloutEngine, Sampling
 from node.evaluation.evaluator import LONGER_CONTEXT, fitting
 from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
+from node.playing.limits import TurnLimits
+from node.playing.played import Played
+from node.playing.player import Player, asked_about
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, own_group
 from node.rollout.own_task import OwnTask
@@ -19,7 +22,7 @@ from node.tasks.curriculum import EnvLevel
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer, buildable, judge_all, nothing_built
 from swarm.common.counters import Counters
-from swarm.judge import Asked, JudgeRefused
+from swarm.judge import JudgeRefused
 from swarm.task_ref import TaskRef
 
 log = logging.getLogger(__name__)
@@ -46,10 +49,11 @@ class Generator:
         sampling: Sampling,
         group_size: int,
         counters: Counters,
+        limits: TurnLimits = TurnLimits(),  # noqa: B008 - frozen
     ) -> None:
         self._author = author
         self._policy = policy
-        self._engine = engine
+        self._player = Player(policy, engine, verifier, limits)
         self._verifier = verifier
         self.sampler = sampler
         self._indexes = indexes
@@ -78,9 +82,10 @@ class Generator:
             tasks = [task for task, _ in asked]
             encoded = [self._policy.encode_prompt(prompt) for _, prompt in asked]
             tasks, encoded = self._fitting(tasks, encoded)
-            samples = self._engine.generate(encoded, self._group_size, self._sampling)
+            refs = [task.ref for task in tasks]
+            written = self._player.play(refs, encoded, self._group_size, self._sampling)
         with watch.time("verify"):
-            scored = self._score(list(zip(tasks, encoded, samples, strict=True)))
+            scored = self._score(list(zip(tasks, encoded, written, strict=True)))
             groups = [group for group in scored if group is not None]
         self.observe(groups)
         self._newest = [group.training for group in groups]
@@ -120,27 +125,25 @@ class Generator:
         return buildable(self._verifier, refs, lambda n, why: self._unscored(tasks[n], why))
 
     def score(
-        self, task: OwnTask, prompt_ids: Sequence[int], samples: Sequence[Sample]
+        self, task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Played]
     ) -> OwnGroup | None:
         """The group that these completions make, or None, counted, where they cannot be scored.
 
         May be called beside everything else.
         """
-        return next(self._score([(task, prompt_ids, samples)]))
+        return next(self._score([(task, prompt_ids, written)]))
 
     def _score(
-        self, rolled_out: Sequence[tuple[OwnTask, Sequence[int], Sequence[Sample]]]
+        self, rolled_out: Sequence[tuple[OwnTask, Sequence[int], Sequence[Played]]]
     ) -> Iterator[OwnGroup | None]:
-        asked = [
-            Asked(task.ref, [sample.text for sample in samples]) for task, _, samples in rolled_out
-        ]
+        asked = [asked_about(self._verifier, task.ref, written) for task, _, written in rolled_out]
         outcomes = judge_all(self._verifier, asked)
-        for (task, prompt_ids, samples), found in zip(rolled_out, outcomes, strict=True):
+        for (task, prompt_ids, written), found in zip(rolled_out, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
                 self._unscored(task, found)
                 yield None
             else:
-                yield own_group(task, prompt_ids, samples, found)
+                yield own_group(task, prompt_ids, written, found)
 
     def _unscored(self, task: OwnTask, refused: JudgeRefused) -> None:
         self._counters.add("own_groups_unscored", reason=refused.reason)

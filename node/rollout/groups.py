@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.engines.engine import Sample
 from node.learner.batches import TrainingCompletion, TrainingGroup
+from node.playing.played import Played
 from node.policy.policy import Policy
 from node.rollout.own_task import OwnTask
-from protocol.rollout import Completion, Finish, Group, Segment, Writer
+from protocol.rollout import Completion, Finish, Group, Writer
 from swarm.judge import Verdict
 from swarm.pooled_group import PooledGroup
 
@@ -39,25 +39,21 @@ class OwnGroup:
     @property
     def tokens(self) -> int:
         """Generated tokens."""
-        return sum(len(c.ids) for c in self.training.completions)
+        return sum(sum(c.trained) for c in self.training.completions)
 
 
 def own_group(
-    task: OwnTask, prompt_ids: Sequence[int], samples: Sequence[Sample], verdict: Verdict
+    task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Played], verdict: Verdict
 ) -> OwnGroup:
-    """Join the samples of one task and what was found of them."""
+    """Join the completions of one task and what was found of them."""
     rewards = verdict.rewards
     completions = tuple(
-        Completion(
-            segments=(Segment(Writer.POLICY, s.text, s.tokens),),
-            reward=reward,
-            finish=s.finish,
-        )
-        for s, reward in zip(samples, rewards, strict=True)
+        Completion(each.segments, reward, each.finish)
+        for each, reward in zip(written, rewards, strict=True)
     )
     training = TrainingGroup(
         prompt_ids=tuple(prompt_ids),
-        completions=tuple(TrainingCompletion.own(s.tokens) for s in samples),
+        completions=tuple(each.training() for each in written),
         rewards=tuple(rewards),
         own=True,
     )
@@ -90,13 +86,18 @@ def _external_completion(
     last = len(completion.segments) - 1
     for position, segment in enumerate(completion.segments):
         ours = segment.writer is Writer.POLICY
-        stopped = position == last and completion.finish is Finish.STOP
+        # A turn that another one follows ended by itself.
+        stopped = position < last or completion.finish is Finish.STOP
         tokens = segment.tokens if same and ours else None
         if tokens is not None and policy.spells(tokens.ids, segment.text, stopped):
             part: Sequence[int] = tokens.ids
             behaviour.extend(tokens.logprobs)
         else:
-            part = policy.encode_completion(segment.text, stopped=stopped)
+            part = (
+                policy.encode_completion(segment.text, stopped=stopped)
+                if ours
+                else policy.encode_observation(segment.text)
+            )
             behaviour.extend([0.0] * len(part))
             known = known and not ours
         ids.extend(part)

@@ -13,6 +13,7 @@ from node.errors import NodeError
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.engine_gap import MOST_COMPLETIONS
 from node.monitor.stopwatch import Stopwatch
+from node.playing.played import Played
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.groups import OwnGroup
@@ -227,7 +228,7 @@ class OverlappingGenerator:
         self._unfinished.write(written)
 
     def _judge(self, group: RunningGroup) -> None:
-        samples = [group.samples[number] for number in range(self._group_size)]
+        samples = [Played.once(group.samples[number]) for number in range(self._group_size)]
         verdict = self._threads.submit(self._tasks.score, group.task, group.prompt_ids, samples)
         self._listen(verdict)
         self._judged[group.ticket] = verdict

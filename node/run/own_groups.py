@@ -11,6 +11,7 @@ from pathlib import Path
 from node.config.config import Config
 from node.config.kinds import CURRICULA
 from node.engines.engine import Sampling
+from node.playing.limits import TurnLimits
 from node.rollout.generator import Generator
 from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
 from node.rollout.source import GroupSource
@@ -70,6 +71,7 @@ class OwnGroups:
             sampling=sampling,
             group_size=self._group_size,
             counters=counters,
+            limits=TurnLimits.of(config.engine),
         )
 
     def source(self, done: int) -> GroupSource:

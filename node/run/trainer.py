@@ -19,6 +19,7 @@ from node.engines.engine import RolloutEngine, Sampling
 from node.evaluation.assessment import TASKS, Assessment
 from node.evaluation.evaluator import Evaluator, heldout_tasks
 from node.evaluation.forgetting import ForgettingAlarm
+from node.playing.limits import TurnLimits
 from node.policy.policy import Policy
 from node.rollout.task_indexes import TaskIndexes
 from node.run.external_groups import ExternalGroups, open_intake, open_mixture
@@ -84,8 +85,11 @@ class Trainer:
         self.policy, self.engine, self.learner = policy, trained.engine, trained.learner
         # How often there is an evaluation must not change what is trained on.
         drawn = replace(sampling, seed=evaluation_seed(config.node.seed))
-        self._evaluator = Evaluator(policy, self.engine, verifier, heldout, drawn, counters)
-        self._trial = Evaluator(policy, self.engine, verifier, heldout[:TASKS], drawn, counters)
+        limits = TurnLimits.of(config.engine)
+        self._evaluator, self._trial = (
+            Evaluator(policy, self.engine, verifier, tasks, drawn, counters, limits)
+            for tasks in (heldout, heldout[:TASKS])
+        )
         self._own = OwnGroups(
             config, trained, self.sampler, indexes, sampling, verifier, journal, counters, author
         )

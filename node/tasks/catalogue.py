@@ -33,7 +33,7 @@ from typing import Any
 from node.tasks.errors import CatalogueError
 from node.tasks.sources.unsafe_families import EVALUATING, UNREPEATABLE
 from node.tasks.task import Questions, TaskSource
-from protocol.manifest import EnvSpec, canonical_json
+from protocol.manifest import ENVIRONMENT, EnvSpec, canonical_json
 
 NO_FILE = "env '{name}' is not served here: name its file under [tasks] files"
 NO_PACKAGE = "env '{name}' is not served here: install the package that brings it"
@@ -170,6 +170,10 @@ def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
         from node.tasks.sources.reasoning_gym import ReasoningGym
 
         return ReasoningGym.open(spec, level_settings(spec))
+    if spec.source == ENVIRONMENT:
+        from node.tasks.sources.environments import open_environment
+
+        return open_environment(spec, level_settings(spec)) or NO_PACKAGE.format(name=spec.name)
     from node.tasks.sources.plugins import open_plugin
 
     plugin = open_plugin(spec, level_settings(spec))

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from node.tasks.moves import Move, Moved
 from swarm.common.words import counted
-from swarm.judge import UNAVAILABLE, Asked, Judged, JudgeRefused, Verdict, one_outcome
+from swarm.judge import (
+    UNAVAILABLE,
+    UNKNOWN_ENV,
+    Answer,
+    Asked,
+    Judged,
+    JudgeRefused,
+    Verdict,
+    one_outcome,
+)
 from swarm.task_ref import TaskRef
 
 
@@ -17,7 +27,16 @@ class Scorer(Protocol):
         """The prompts of tasks, in their order."""
         ...
 
-    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
+    @property
+    def environments(self) -> frozenset[str]:
+        """Names of the envs that are played, not answered in one turn; unless told, none."""
+        return frozenset()
+
+    def play(self, moves: Sequence[Move]) -> Sequence[Moved]:
+        """Take turns in :attr:`environments`; what comes of each, in their order."""
+        return [JudgeRefused(UNKNOWN_ENV, f"{move.task.env!r} is not played") for move in moves]
+
+    def judge(self, task: TaskRef, texts: Sequence[Answer]) -> Verdict:
         """Rebuild one task and score answers to it."""
         ...
 

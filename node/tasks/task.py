@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from node.tasks.chance import seeded
+from node.tasks.sources.environments import Environments
 from protocol.manifest import Extract
 from swarm.task_ref import Split, TaskRef
 
@@ -98,6 +99,11 @@ class TaskSource:
     def evaluates_text(self) -> bool:
         """Whether scoring may evaluate the text of an answer."""
         return self.questions.evaluates_text
+
+    @property
+    def environment(self) -> Environments | None:
+        """What its tasks are played in, where they are not answered in one turn."""
+        return self.questions if isinstance(self.questions, Environments) else None
 
     def build(self, level: int, seed: int, split: Split = Split.TRAIN) -> Task:
         """Build the task of a seed, redrawing until the question falls into ``split``.

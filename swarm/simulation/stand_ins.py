@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from protocol.manifest import EnvSpec
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.experience import Experience
-from swarm.judge import Judge, Verdict
+from swarm.judge import Answer, Judge, Verdict
 from swarm.origin import Origin
 from swarm.pooled_group import GroupKey
 from swarm.task_ref import TaskRef
@@ -28,9 +28,10 @@ class JudgeStandIn(Judge):
     """Rewards texts of even length, without a verifier and at once."""
 
     def judge(
-        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
+        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
-        return Verdict(f"{task.env} {task.seed}", tuple(map(reward, texts)), seconds=0.0)
+        rewards = tuple(reward(text) for text in texts if isinstance(text, str))
+        return Verdict(f"{task.env} {task.seed}", rewards, seconds=0.0)
 
 
 class LearnerStandIn:

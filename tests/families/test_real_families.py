@@ -16,6 +16,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
 from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
+from node.playing.played import Played
 from node.policy.policy import Policy
 from node.rollout.groups import external_group, own_group
 from node.rollout.own_task import OwnTask
@@ -62,7 +63,7 @@ def taught(policy: Policy, question: str, seed: int) -> tuple[TrainingGroup, Poo
     prompt, samples = written(policy, question, seed)
     task = OwnTask(TaskRef("sums", 0, seed, split="train"), 7, seed)
     verdict = Verdict(question, (1.0, 0.0, 1.0, 0.0))
-    own = own_group(task, prompt, samples, verdict)
+    own = own_group(task, prompt, list(map(Played.once, samples)), verdict)
     shared = PooledGroup(
         b"m" * 32, encode_group(own.group), own.group, question, policy.encoding, 0, received=0.0
     )

@@ -45,6 +45,7 @@ const REASONS = {
   bad_schema: `${BROKEN}: a part is missing or of another kind`,
   wrong_swarm: 'of another swarm',
   wrong_shard: 'announced where it does not belong',
+  not_replayed: 'environment answers otherwise',
   unexpected_segments: 'answers have parts that no family here has',
   wrong_content: 'what was sent is not what was announced',
   response_too_large: 'more was sent than announced',

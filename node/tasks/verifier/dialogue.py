@@ -16,8 +16,10 @@ from protocol.manifest import EnvSpec
 from swarm.judge import (
     CRASHED,
     EVALUATES_TEXT,
+    NOT_REPLAYED,
     TIMEOUT,
     UNKNOWN_ENV,
+    Answer,
     Asked,
     Judged,
     JudgeRefused,
@@ -64,7 +66,7 @@ def admitted(
     """
     length = 0
     for number, group in enumerate(asked[:_MOST_GROUPS]):
-        length += sum(map(len, group.texts))
+        length += sum(map(_length, group.texts))
         try:
             admit(worker, specs, group.task)
         except JudgeRefused:
@@ -97,7 +99,7 @@ def answers(
     last = time.monotonic()
     end = last + together
     message = {
-        "groups": [(wire(g.task), list(g.texts)) for g in groups],
+        "groups": [(wire(g.task), [_told(text) for text in g.texts]) for g in groups],
         # Whichever comes last has half of the time at the least.
         "seconds": min(MOMENT_SECONDS, together / 2),
     }
@@ -120,7 +122,7 @@ def refusal(reply: dict[str, Any], seconds: float) -> JudgeRefused | None:
         return None
     # A bent worker must choose neither names of counters nor what an author is blamed for.
     told = reply["refused"]
-    reason = told if told in (UNKNOWN_ENV, TIMEOUT) else CRASHED
+    reason = told if told in (UNKNOWN_ENV, TIMEOUT, NOT_REPLAYED) else CRASHED
     return JudgeRefused(reason, str(reply.get("detail", "")), seconds)
 
 
@@ -137,6 +139,14 @@ def _outcome(reply: dict[str, Any], count: int, seconds: float) -> tuple[Judged,
     if type(unreadable) is not int or not 0 <= unreadable <= count:
         raise _nonsense("count of unreadable answers is malformed")
     return Verdict(prompt, tuple(rewards), seconds), unreadable
+
+
+def _told(answer: Answer) -> Any:
+    return answer if isinstance(answer, str) else [list(answer.texts), answer.cut]
+
+
+def _length(answer: Answer) -> int:
+    return len(answer) if isinstance(answer, str) else sum(map(len, answer.texts))
 
 
 def _nonsense(what: str) -> WorkerDied:

@@ -9,12 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from node.environments.driving import finished
+from node.environments.episode import EpisodeError
+from node.environments.replay import NotReplayed
 from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.chance import kept
+from node.tasks.moves import Move, Moved
 from node.tasks.scores import score
+from node.tasks.sources.environments import Environments
 from node.tasks.task import ScoringError, Task, TaskError
+from node.tasks.verifier.live import LiveEpisodes, Played
 from protocol.manifest import EnvSpec
-from swarm.judge import CRASHED, UNKNOWN_ENV, Asked, Judged, JudgeRefused, Verdict, one_outcome
+from swarm.judge import (
+    CRASHED,
+    NOT_REPLAYED,
+    UNKNOWN_ENV,
+    Answer,
+    Asked,
+    Judged,
+    JudgeRefused,
+    Verdict,
+    one_outcome,
+)
 from swarm.task_ref import TaskRef
 
 REMEMBERED = 4096
@@ -35,6 +51,7 @@ class LocalJudge:
         self._sources, self._closed = open_envs(specs, Allowed())
         self._built = lru_cache(REMEMBERED)(self._build)
         self._judged = lru_cache(REMEMBERED)(self._judge)
+        self._live = LiveEpisodes()
 
     def start(self) -> tuple[str, ...]:
         """Names of the envs that are served."""
@@ -48,10 +65,29 @@ class LocalJudge:
         """
         return [self._built(task).prompt for task in tasks]
 
+    @property
+    def environments(self) -> frozenset[str]:
+        """Names of the envs that are played, not answered in one turn."""
+        return frozenset(name for name, each in self._sources.items() if each.environment)
+
+    def play(self, moves: Sequence[Move]) -> list[Moved]:
+        """Take turns in environments; what comes of each, in their order."""
+        with kept():
+            return [finished(self._played(move)) for move in moves]
+
+    async def _played(self, move: Move) -> Moved:
+        try:
+            played = Played(self._environment(move.task), self._built(move.task))
+            return await self._live.move(move.key, played, move.actions, final=move.final)
+        except JudgeRefused as refused:
+            return refused
+        except (EpisodeError, NotReplayed) as error:
+            return JudgeRefused(CRASHED, str(error))
+
     def judge(
         self,
         task: TaskRef,
-        texts: Sequence[str],
+        texts: Sequence[Answer],
         *,
         seconds: float | None = None,
     ) -> Verdict:
@@ -74,11 +110,19 @@ class LocalJudge:
         first = asked[0]
         return one_outcome(lambda: self.judge(first.task, first.texts))
 
-    def _judge(self, ref: TaskRef, texts: tuple[str, ...]) -> Verdict:
+    def _environment(self, ref: TaskRef) -> Environments:
+        source = self._sources.get(ref.env)
+        if source is None or source.environment is None:
+            raise JudgeRefused(UNKNOWN_ENV, f"{ref.env!r} is not played here")
+        return source.environment
+
+    def _judge(self, ref: TaskRef, texts: tuple[Answer, ...]) -> Verdict:
         with kept():
             task = self._built(ref)
             try:
                 scores = score(self._sources[ref.env], task, texts)
+            except NotReplayed as error:
+                raise JudgeRefused(NOT_REPLAYED, str(error)) from error
             except (ScoringError, RecursionError) as error:
                 raise JudgeRefused(CRASHED, str(error)) from error
         return Verdict(task.prompt, tuple(scores.rewards))

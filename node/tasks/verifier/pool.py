@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager
 from queue import LifoQueue
 
 from node.lifecycle import Opened
+from node.tasks.moves import Move, Moved
 from node.tasks.verifier.verifier import Verifier
-from swarm.judge import Asked, Judged, Verdict
+from swarm.judge import Answer, Asked, Judged, Verdict
 from swarm.task_ref import TaskRef
 
 
@@ -35,7 +36,7 @@ class VerifierPool(Opened):
     def judge(
         self,
         task: TaskRef,
-        texts: Sequence[str],
+        texts: Sequence[Answer],
         *,
         seconds: float | None = None,
     ) -> Verdict:
@@ -52,6 +53,15 @@ class VerifierPool(Opened):
         """See :meth:`node.tasks.verifier.verifier.Verifier.judge_some`."""
         with self._one() as verifier:
             return verifier.judge_some(asked, seconds=seconds)
+
+    @property
+    def environments(self) -> frozenset[str]:
+        """See :meth:`node.tasks.verifier.verifier.Verifier.environments`."""
+        return self._verifiers[0].environments
+
+    def play(self, moves: Sequence[Move]) -> list[Moved]:
+        """See :meth:`node.tasks.verifier.verifier.Verifier.play`; one has the episodes of all."""
+        return self._verifiers[0].play(moves)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         """See :meth:`node.tasks.verifier.verifier.Verifier.prompts`."""

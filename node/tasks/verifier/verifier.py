@@ -12,16 +12,19 @@ from typing import Any
 
 from node.tasks.catalogue import Allowed
 from node.tasks.errors import CatalogueError
+from node.tasks.moves import Move, Moved
 from node.tasks.sandbox.grants import Grants
 from node.tasks.sandbox.walls import find_walls
 from node.tasks.verifier.dialogue import admit, admitted, answers, refusal, wire
+from node.tasks.verifier.playing import moved
 from node.tasks.verifier.worker_process import WorkerDied, WorkerLimits, WorkerProcess
-from protocol.manifest import EnvSpec
+from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
 from swarm.judge import (
     CRASHED,
     TIMEOUT,
     UNAVAILABLE,
+    Answer,
     Asked,
     Judged,
     JudgeRefused,
@@ -30,6 +33,9 @@ from swarm.judge import (
 from swarm.task_ref import TaskRef
 
 logger = logging.getLogger(__name__)
+
+MOST_MOVES = 256
+"""In one request."""
 
 
 class Verifier:
@@ -91,7 +97,7 @@ class Verifier:
     def judge(
         self,
         task: TaskRef,
-        texts: Sequence[str],
+        texts: Sequence[Answer],
         *,
         seconds: float | None = None,
     ) -> Verdict:
@@ -146,6 +152,45 @@ class Verifier:
         if not isinstance(prompts, list) or len(prompts) != len(tasks):
             raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
         return [str(prompt) for prompt in prompts]
+
+    @property
+    def environments(self) -> frozenset[str]:
+        """Names of the envs that are played, not answered in one turn."""
+        return frozenset(n for n, spec in self._specs.items() if spec.source == ENVIRONMENT)
+
+    def play(self, moves: Sequence[Move]) -> list[Moved]:
+        """Take turns in environments; what comes of each, in their order.
+
+        What hangs or breaks the worker loses its own trajectory; the others are played again.
+        """
+        found: dict[int, Moved] = {}
+        while left := [move for move in moves if move.key not in found]:
+            with self._lock:
+                found |= self._play(left)
+        return [found[move.key] for move in moves]
+
+    def _play(self, moves: Sequence[Move]) -> dict[int, Moved]:
+        """What comes of the first of some turns, of one at the least."""
+        first, found = moves[0], dict[int, Moved]()
+        grants = self._granted(first.task.env)
+        alike = [move for move in moves if self._granted(move.task.env) == grants]
+        try:
+            worker = self._serving(first.task.env)
+        except JudgeRefused as refused:
+            return {move.key: refused for move in alike}
+        try:
+            admit(worker, self._specs, first.task)
+        except JudgeRefused as refused:
+            return {first.key: refused}
+        began = time.monotonic()
+        try:
+            for move, answer in moved(worker, alike[:MOST_MOVES], self._limits.wall_seconds):
+                found[move.key], began = answer, time.monotonic()
+        except WorkerDied as death:
+            lost = next(move for move in alike if move.key not in found)
+            seconds = time.monotonic() - began
+            found[lost.key] = self._lost(worker, lost.task.env, death, seconds)
+        return found
 
     @property
     def pid(self) -> int | None:

@@ -54,6 +54,7 @@ class OpenEnv:
 
     levels: int
     evaluates_text: bool
+    replayable: bool = True
 
 
 class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to judge
@@ -104,7 +105,8 @@ class WorkerProcess:
             worker.end()
             raise CatalogueError(str(reply["error"]))
         worker.envs = {
-            name: OpenEnv(env["levels"], env["evaluates"]) for name, env in reply["envs"].items()
+            name: OpenEnv(env["levels"], env["evaluates"], env["replayable"])
+            for name, env in reply["envs"].items()
         }
         worker.closed = reply["closed"]
         return worker

@@ -4,6 +4,7 @@ import pytest
 
 from node.engines.engine import Sample
 from node.learner.external_filters import FILTERS
+from node.playing.played import Played
 from node.rollout.groups import OwnGroup, own_group
 from node.rollout.intake import REMEMBERED_LENGTHS, Intake, Limits
 from node.rollout.own_task import OwnTask
@@ -146,7 +147,8 @@ def wrote(length: int, *, level: int = 0, times: int = 1) -> list[OwnGroup]:
     tokens = Tokens((1,) * length, (-0.5,) * length, (0,) * length)
     sample, task = Sample(tokens, Finish.STOP, "x" * length), TaskRef("sums", level, 1)
     verdict = Verdict("?", (1.0,) * 8)
-    return [own_group(OwnTask(task, 7, n), [1], [sample] * 8, verdict) for n in range(times)]
+    written = [Played.once(sample)] * 8
+    return [own_group(OwnTask(task, 7, n), [1], written, verdict) for n in range(times)]
 
 
 def test_a_right_answer_far_longer_than_own_ones_of_its_task_is_refused():

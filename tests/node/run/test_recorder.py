@@ -15,6 +15,7 @@ from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
 from node.monitor.jsonl import JsonLinesFile
 from node.monitor.record import RoundRecord
+from node.playing.played import Played
 from node.rollout.groups import OwnGroup, own_group
 from node.rollout.own_task import OwnTask
 from node.run import recorder
@@ -60,7 +61,8 @@ def own(index: int, lengths: tuple[int, ...], rewards: tuple[float, ...]) -> Own
         for n in lengths
     ]
     task = OwnTask(TaskRef("sums", 0, 1), 7, index)
-    return own_group(task, [1, 2], samples, Verdict(f"question {index}", rewards))
+    written = list(map(Played.once, samples))
+    return own_group(task, [1, 2], written, Verdict(f"question {index}", rewards))
 
 
 def outcome(update: UpdateStats = UPDATE, **changes: object) -> Outcome:

@@ -8,6 +8,7 @@ from node.config.kinds import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
 from node.monitor.groups import ShownGroup
+from node.playing.played import Played
 from node.rollout.groups import OwnGroup, own_group
 from node.rollout.own_task import OwnTask
 from node.run.shown_groups import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, ShownGroups
@@ -26,7 +27,8 @@ def own(rewards: tuple[float, ...] = (1.0, 0.0), text: str = "4 2") -> OwnGroup:
     ids = (*POLICY.encode_completion(text, stopped=True),)
     tokens = Tokens(ids, (-0.25,) * len(ids), (7,) * len(ids))
     samples = [Sample(tokens, Finish.STOP, text) for _ in rewards]
-    return own_group(OwnTask(TaskRef("sums", 1, 1), 7, 3), [1], samples, Verdict("6 * 7", rewards))
+    task = OwnTask(TaskRef("sums", 1, 1), 7, 3)
+    return own_group(task, [1], list(map(Played.once, samples)), Verdict("6 * 7", rewards))
 
 
 def shown(*refused: RefusedGroup, **changes: object) -> list[ShownGroup]:

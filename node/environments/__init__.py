@@ -1,0 +1,1 @@
+"""Environments: tasks of many turns."""

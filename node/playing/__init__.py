@@ -1,0 +1,1 @@
+"""Trajectories: a policy and an environment by turns."""

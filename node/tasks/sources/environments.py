@@ -1,0 +1,99 @@
+"""Environments as the tasks of a catalogue: the first observation is the question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from node.environments.driving import is_async, run
+from node.environments.environment import Environment
+from node.environments.episode import Episode
+from node.environments.replay import replayed
+from node.environments.shipped import SHIPPED
+from node.tasks.errors import CatalogueError
+from protocol.manifest import EnvSpec
+
+GROUP = "swarm_node.environments"
+"""Of entry points."""
+
+
+class Environments:
+    """One environment at all levels of a catalogue.
+
+    Args:
+        environment: its class.
+        levels: keyword arguments of its ``reset``, checked.
+
+    Attributes:
+        levels: number of levels.
+        evaluates_text: what an environment does with a text is its author's to bound; its class is
+            opened because this machine's owner put it there.
+        replayable: whether others can find what was found here.
+        waits: whether it is asynchronous.
+    """
+
+    evaluates_text = False
+
+    def __init__(self, environment: type[Environment], levels: Sequence[Mapping[str, Any]]) -> None:
+        self._environment = environment
+        self._levels = tuple(levels)
+        self.waits = is_async(environment)
+        self.levels = len(self._levels)
+        self.replayable = environment.replayable
+
+    def draw(self, level: int, number: int) -> Mapping[str, Any]:
+        """The first observation of the episode that this number seeds."""
+        first = run(self._episode(level, number).begin(), waits=self.waits)
+        return {"question": first, "level": level, "number": number}
+
+    def score(self, entry: Mapping[str, Any], answer: str) -> float:
+        """The reward of a trajectory of one turn, after which it may have been cut."""
+        return self.replay(entry, (answer,), cut=True)
+
+    def replay(self, entry: Mapping[str, Any], turns: Sequence[str], *, cut: bool) -> float:
+        """The reward of a trajectory, played once more.
+
+        Raises:
+            NotReplayed: the environment answers otherwise.
+            EpisodeError: it breaks its word.
+        """
+        return run(replayed(self.episode(entry), turns, cut=cut), waits=self.waits)
+
+    def episode(self, entry: Mapping[str, Any]) -> Episode:
+        """A fresh episode of a task, not yet begun."""
+        return self._episode(entry["level"], entry["number"])
+
+    def _episode(self, level: int, number: int) -> Episode:
+        return Episode(self._environment, number, self._levels[level])
+
+
+def open_environment(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Environments | None:
+    """The environment that ``spec`` names, at its levels; None where nobody brings it.
+
+    Raises:
+        CatalogueError: it is of another version, or its package fails to load.
+    """
+    found = _brought(spec.name)
+    if found is None:
+        return None
+    if found.version != spec.version:
+        raise CatalogueError(
+            f"env {spec.name!r} is of version {spec.version}, installed is {found.version}: "
+            "install the version that the swarm uses"
+        )
+    return Environments(found, levels)
+
+
+def _brought(name: str) -> type[Environment] | None:
+    """The class of that name that this package or an installed one brings."""
+    if shipped := SHIPPED.get(name):
+        return shipped
+    entry = next(iter(entry_points(group=GROUP, name=name)), None)
+    if entry is None:
+        return None
+    try:
+        found: type[Environment] = entry.load()
+    except Exception as error:
+        raise CatalogueError(f"env {name!r}: {entry.value} fails: {error}") from error
+    return found

@@ -1,0 +1,80 @@
+"""Environments for tests, and swarms that have them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, ClassVar
+
+from node.environments.environment import Environment
+from protocol.manifest import EnvSpec, canonical_json
+
+
+class Echo:
+    """Says what it was told and how often, until it was told ``stop`` or ``turns`` times.
+
+    Its reward is the share of turns that were the letter it asked for.
+    """
+
+    version: ClassVar[str] = "1"
+    replayable: ClassVar[bool] = True
+
+    def reset(self, seed: int, *, turns: int = 3) -> str:
+        self._letter = "abcdefgh"[seed % 8]
+        self._turns = turns
+        self._told: list[str] = []
+        return f"Say {self._letter} {seed % 100_000}:"
+
+    def step(self, action: str) -> tuple[str, bool]:
+        self._told.append(action)
+        over = action == "stop" or len(self._told) == self._turns
+        return f"{len(self._told)} {action[:4]}", over
+
+    def reward(self) -> float:
+        return sum(told == self._letter for told in self._told) / self._turns
+
+
+class Slow(Echo):
+    """Is asked over a line that takes a moment."""
+
+    async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
+        await asyncio.sleep(0.05)
+        return super().step(action)
+
+
+class Drawing(Echo):
+    """Draws from the generator that everybody shares, at every step."""
+
+    def step(self, action: str) -> tuple[str, bool]:
+        observation, over = super().step(action)
+        return f"{observation} {random.random()}", over
+
+
+class Tripping(Echo):
+    """Cannot bear the letter x."""
+
+    def step(self, action: str) -> tuple[str, bool]:
+        if "x" in action:
+            raise ZeroDivisionError(action)
+        return super().step(action)
+
+
+class Passing(Echo):
+    """Says what nobody can find again."""
+
+    replayable: ClassVar[bool] = False
+
+    def step(self, action: str) -> tuple[str, bool]:
+        observation, over = super().step(action)
+        return f"{observation} {id(self)} {random.SystemRandom().random()}", over
+
+
+FOR_TESTS: dict[str, type[Environment]] = {
+    each.__name__.lower(): each for each in (Echo, Slow, Drawing, Tripping, Passing)
+}
+
+
+def spec(name: str, *levels: dict[str, Any]) -> EnvSpec:
+    """How a manifest names one of them."""
+    settings = tuple(canonical_json(level) for level in levels or ({},))
+    return EnvSpec(name, "environment", "1", settings, "{question}", "text")

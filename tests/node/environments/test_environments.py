@@ -1,0 +1,164 @@
+"""Environments are played turn by turn, and played once more by whoever was told of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.tasks.moves import Answered, Move
+from node.tasks.scorer import Scorer
+from node.tasks.verifier.in_process import LocalJudge
+from node.tasks.verifier.verifier import Verifier
+from node.tasks.verifier.worker_process import WorkerLimits
+from protocol.manifest import EnvSpec
+from swarm.judge import NOT_REPLAYED, Asked, JudgeRefused, Turns
+from swarm.task_ref import TaskRef
+from tests.node.environments.parts import FOR_TESTS, spec
+from tests.node.packages import declare
+
+SPECS = tuple(spec(name) for name in FOR_TESTS)
+"""One level each, of three turns."""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("installed")
+        shutil.copy(Path(__file__).with_name("parts.py"), folder / "strange_environments.py")
+        for name, each in FOR_TESTS.items():
+            target = f"strange_environments:{each.__name__}"
+            declare(patch, folder, name, target, "swarm_node.environments")
+        yield
+
+
+@pytest.fixture(scope="module", params=["worker", "here"])
+def scorer(request: pytest.FixtureRequest, installed: None) -> Iterator[Scorer]:
+    if request.param == "here":
+        yield LocalJudge([each for each in SPECS if each.name != "slow"])
+        return
+    with Verifier(SPECS, outside=False, limits=WorkerLimits(wall_seconds=20)) as verifier:
+        yield verifier
+
+
+def task(name: str, seed: int = 5) -> TaskRef:
+    return TaskRef(name, 0, seed)
+
+
+def letter(scorer: Scorer, ref: TaskRef) -> str:
+    (prompt,) = scorer.prompts([ref])
+    return prompt.split()[1]
+
+
+def played(scorer: Scorer, ref: TaskRef, *actions: str, key: int = 1) -> Turns:
+    """The trajectory of these actions, the last of them being the end."""
+    texts: list[str] = []
+    for number in range(1, len(actions) + 1):
+        (moved,) = scorer.play([Move(key, ref, actions[:number], final=False)])
+        assert isinstance(moved, Answered)
+        texts += [actions[number - 1], moved.observation]
+        assert moved.over == (number == len(actions)) == (moved.reward is not None)
+    return Turns(tuple(texts[:-1]), cut=False)
+
+
+def reward(scorer: Scorer, ref: TaskRef, turns: Turns) -> float:
+    return scorer.judge(ref, [turns]).rewards[0]
+
+
+@pytest.mark.parametrize("name", ["echo", "drawing"])
+def test_a_trajectory_is_worth_the_same_to_whoever_plays_it_once_more(
+    scorer: Scorer, name: str
+) -> None:
+    ref = task(name)
+    right = letter(scorer, ref)
+    turns = played(scorer, ref, right, "z", right)
+    assert len(turns.texts) == 5
+    assert reward(scorer, ref, turns) == pytest.approx(2 / 3)
+
+
+def test_episodes_go_on_side_by_side_with_their_own_chance(scorer: Scorer) -> None:
+    refs = [task("drawing", seed) for seed in (1, 2)]
+    alone = [played(scorer, ref, "a", "b", "c", key=n) for n, ref in enumerate(refs)]
+    told: list[list[str]] = [[], []]
+    for number in (1, 2, 3):
+        moves = [Move(n, ref, ("a", "b", "c")[:number], False) for n, ref in enumerate(refs)]
+        for n, moved in enumerate(scorer.play(moves)):
+            assert isinstance(moved, Answered)
+            told[n] += ["abc"[number - 1], moved.observation]
+    assert [tuple(each[:-1]) for each in told] == [each.texts for each in alone]
+
+
+def test_an_episode_that_is_not_here_any_more_is_played_again(scorer: Scorer) -> None:
+    ref = task("drawing")
+    turns = played(scorer, ref, "a", "b", "c")
+    (moved,) = scorer.play([Move(77, ref, ("a", "b"), final=False)])
+    assert isinstance(moved, Answered) and moved.observation == turns.texts[3]
+
+
+def test_what_is_ended_before_its_environment_has_its_reward_and_says_that_it_was_cut(
+    scorer: Scorer,
+) -> None:
+    ref = task("echo")
+    (moved,) = scorer.play([Move(3, ref, (letter(scorer, ref),), final=True)])
+    assert moved == Answered("", False, pytest.approx(1 / 3))
+    texts = (letter(scorer, ref),)
+    assert reward(scorer, ref, Turns(texts, cut=True)) == pytest.approx(1 / 3)
+    with pytest.raises(JudgeRefused, match=f"{NOT_REPLAYED}: it does not end with turn 1"):
+        reward(scorer, ref, Turns(texts, cut=False))
+
+
+@pytest.mark.parametrize(
+    ("forged", "why"),
+    [
+        (lambda t: replace(t, texts=(*t.texts[:1], "1 b", *t.texts[2:])), "turn 1 is answered"),
+        (lambda t: replace(t, texts=t.texts[2:]), "turn 1 is answered"),
+        (lambda t: replace(t, texts=t.texts[:-2]), "does not end with turn 2"),
+        (lambda t: replace(t, texts=(*t.texts, "", "a")), "turn 4 follows the end"),
+        (lambda t: replace(t, texts=t.texts[2:4] + t.texts[:2] + t.texts[4:]), "is answered"),
+    ],
+    ids=["an observation", "first turn dropped", "last turn dropped", "a turn added", "order"],
+)
+def test_mallorys_trajectory_is_not_replayed(scorer: Scorer, forged, why: str) -> None:
+    ref = task("echo")
+    turns = played(scorer, ref, "a", "b", "c")
+    assert reward(scorer, ref, turns) >= 0
+    with pytest.raises(JudgeRefused, match=why) as refused:
+        reward(scorer, ref, forged(turns))
+    assert refused.value.reason == NOT_REPLAYED
+
+
+def test_an_environment_that_trips_ends_its_episode_without_reward(scorer: Scorer) -> None:
+    ref = task("tripping")
+    (moved,) = scorer.play([Move(4, ref, (letter(scorer, ref), "x"), final=False)])
+    assert moved == Answered("", True, 0.0)
+
+
+def test_a_turn_of_any_length_and_kind_is_taken(scorer: Scorer) -> None:
+    ref = task("echo")
+    for text in ("", "\0\x1b[2J", "[" * 100_000, "x" * 10_000_000, "\u202e\ufeff"):
+        (moved,) = scorer.play([Move(5, ref, (text,), final=True)])
+        assert isinstance(moved, Answered) and moved.reward == 0.0
+
+
+def test_a_family_that_is_answered_in_one_turn_is_not_played(installed: None) -> None:
+    sums = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
+    with Verifier([sums], outside=False) as verifier:
+        assert verifier.environments == frozenset()
+        (moved,) = verifier.play([Move(1, TaskRef("gcd", 0, 1), ("1",), True)])
+        assert isinstance(moved, JudgeRefused) and "one turn" in str(moved)
+        with pytest.raises(JudgeRefused, match="one turn"):
+            verifier.judge(TaskRef("gcd", 0, 1), [Turns(("1", "?", "2"), cut=False)])
+
+
+def test_environments_that_wait_do_so_together(installed: None) -> None:
+    with Verifier([spec("slow")], outside=False) as verifier:
+        refs = [task("slow", seed) for seed in range(64)]
+        moves = [Move(n, ref, ("a",), False) for n, ref in enumerate(refs)]
+        moved = verifier.play(moves)
+        assert [each.observation for each in moved if isinstance(each, Answered)] == ["1 a"] * 64
+        turns = played(verifier, refs[0], "a", "b", "c")
+        (verdict,) = verifier.judge_some([Asked(refs[0], [turns])])
+        assert not isinstance(verdict, JudgeRefused)
