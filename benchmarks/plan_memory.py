@@ -17,6 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from large_models import tokenizer_of
+
 MIB = 1 << 20
 SIZES: dict[str, dict[str, int]] = {
     "30M": {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 10},
@@ -99,10 +101,8 @@ def resident(field: str) -> int:
 
 
 def model(folder: Path, size: str) -> Path:
-    """A randomly initialised Qwen2 with the shipped tokenizer."""
-    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
-
-    from node.policy.model_source import shipped_folder
+    """A randomly initialised Qwen2 with a tokenizer of as many words."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 
     heads = SIZES[size]["hidden_size"] // 64
     config = Qwen2Config(
@@ -115,7 +115,7 @@ def model(folder: Path, size: str) -> Path:
     )
     path = folder / size
     Qwen2ForCausalLM(config).save_pretrained(path)
-    AutoTokenizer.from_pretrained(shipped_folder("tiny")).save_pretrained(path)
+    tokenizer_of(WORDS).save_pretrained(path)
     return path
 
 

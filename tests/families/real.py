@@ -27,26 +27,33 @@ CONTEXT = 256
 _PIECES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\w]?\w+|\d{1,3}| ?[^\s\w]+[\r\n]*|\s*[\r\n]+|\s+"
 _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "<|im_start|>assistant\n"
+    "{{ '<|im_start|>assistant\n' }}"
 )
 _SWITCH = (
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}"
+    "{{ '<think>\n\n</think>\n\n' }}{% endif %}"
 )
 _SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
 _LLAMA3 = (
     "<|begin_of_text|>{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
-    "{{ m.content | trim }}<|eot_id|>{% endfor %}<|start_header_id|>assistant<|end_header_id|>\n\n"
+    "{{ m.content | trim }}<|eot_id|>{% endfor %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
 )
 _GEMMA = (
-    "<bos>{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n"
-    "{% endfor %}<start_of_turn>model\n"
+    "<bos>{% for m in messages %}<start_of_turn>"
+    "{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}<end_of_turn>\n"
+    "{% endfor %}{{ '<start_of_turn>model\n' }}"
 )
 _PHI = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
 _OLMO = (
-    "<|endoftext|>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}\n{% endfor %}"
-    "<|assistant|>\n"
+    "<|endoftext|>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}"
+    "{{ '<|endoftext|>\n' if m.role == 'assistant' else '\n' }}{% endfor %}"
+    "{{ '<|assistant|>\n' }}"
 )
-_MISTRAL = "<s>{% for m in messages %}[INST] {{ m.content }}[/INST]{% endfor %}"
+_MISTRAL = (
+    "<s>{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}</s>"
+    "{% else %}[INST] {{ m.content }}[/INST]{% endif %}{% endfor %}"
+)
 _QWEN_MARKS = ("<|im_start|>", "<|endoftext|>")
 _HEADERS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|end_of_text|>")
 

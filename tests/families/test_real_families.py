@@ -185,3 +185,18 @@ def test_two_families_learn_from_each_others_groups(one, other, folders):
             assert not torch.equal(weights(policy), before)
             learner.update([group_of(policy, seed)])
             assert_engine_is_the_learner(policy, seed)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_second_turn_is_read_as_its_chat_template_writes_it(folders, name: str) -> None:
+    policy = loaded(folders[name])
+    said, answered = "Two.", "Too low. Again?"
+    ids = policy.encode_prompt(QUESTIONS[0])
+    ids += policy.encode_completion(said, stopped=True)
+    ids += policy.encode_observation(answered)
+    turns = [
+        {"role": role, "content": text}
+        for role, text in (("user", QUESTIONS[0]), ("assistant", said), ("user", answered))
+    ]
+    whole = policy.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    assert policy.tokenizer.decode(ids) == whole

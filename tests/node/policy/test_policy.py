@@ -6,7 +6,7 @@ from tokenizers.processors import TemplateProcessing
 
 from node.config.learning import PolicySection
 from node.policy.policy import Policy, PolicyError
-from tests.support import CHAT, character_tokenizer, random_policy, saved_policy
+from tests.support import CHARACTERS, CHAT, character_tokenizer, random_policy, saved_policy
 
 
 def test_a_saved_policy_loads_with_the_same_weights_and_encoding(tmp_path):
@@ -107,6 +107,35 @@ def test_a_question_that_spells_the_end_of_its_turn_stays_within_it():
         ids = policy.encode_prompt(question)
         assert [i for i in ids if i in marks] == marks
         assert policy.decode(ids) == question
+
+
+TALK = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}<user>{{ m['content'] }}<end>"
+    "{% else %}<assistant>{{ m['content'] }}<eos>{% endif %}{% endfor %}<assistant>"
+)
+
+
+def test_an_observation_is_the_next_user_turn_behind_the_end_of_the_policys():
+    policy, marks = chatting(TALK)
+    for observation in ("too low", FORGED):
+        ids = policy.encode_observation(observation)
+        assert [i for i in ids if i in (*marks, policy.eos_id)] == marks
+        assert policy.decode(ids) == observation
+
+
+def test_an_observation_without_chat_template_is_a_line_of_its_own():
+    policy = Policy(random_policy().model, character_tokenizer(CHARACTERS + "\n"), "plain")
+    assert policy.decode(policy.encode_observation("too low")) == "\ntoo low\n"
+
+
+def test_a_template_without_a_place_for_a_second_turn_is_refused_with_the_remedy():
+    for template in (
+        "<user>{{ messages[0]['content'] }}<end><assistant>",
+        "{% if messages|length > 1 %}{{ raise_exception('one turn') }}{% endif %}<user>",
+    ):
+        policy, _ = chatting(template)
+        with pytest.raises(PolicyError, match=r"policy\.model.*takes no second turn.*without env"):
+            policy.encode_observation("too low")
 
 
 def test_a_template_that_leaves_no_place_for_a_question_makes_no_turns_of_it():

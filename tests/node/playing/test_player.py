@@ -1,0 +1,167 @@
+"""A policy and an environment write by turns, and token ids are never spelled again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from node.engines.engine import Sampling
+from node.engines.transformers.engine import TransformersEngine
+from node.environments import shipped
+from node.playing.limits import TurnLimits
+from node.playing.played import Played
+from node.playing.player import Player, asked_about
+from node.policy.policy import Policy
+from node.tasks.moves import Answered, Move, Moved
+from node.tasks.scorer import Scorer
+from node.tasks.verifier.in_process import LocalJudge
+from protocol.rollout import Completion, Finish, Writer
+from swarm.judge import CRASHED, JudgeRefused, Verdict
+from swarm.task_ref import TaskRef
+from tests.node.environments.parts import FOR_TESTS, spec
+from tests.support import random_policy
+
+LIMITS = TurnLimits(turns=4, turn_tokens=3, tokens=12)
+SAMPLING = Sampling(max_new_tokens=5, seed=1)
+NAMES = ("echo", "drawing", "tripping")
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> LocalJudge:
+    monkeypatch.setattr(shipped, "SHIPPED", {**shipped.SHIPPED, **FOR_TESTS})
+    monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", shipped.SHIPPED)
+    return LocalJudge([spec(name) for name in NAMES])
+
+
+def talker() -> Policy:
+    """A policy whose turns are short: every third token ends one."""
+    policy = random_policy()
+    policy.stop_ids = tuple(range(0, policy.vocabulary, 3))
+    return policy
+
+
+def tasks(count: int) -> list[TaskRef]:
+    return [TaskRef(NAMES[seed % len(NAMES)], 0, seed) for seed in range(count)]
+
+
+def play(
+    policy: Policy, scorer: Scorer, refs: Sequence[TaskRef], limits: TurnLimits = LIMITS
+) -> list[list[Played]]:
+    prompts = [policy.encode_prompt(prompt) for prompt in scorer.prompts(refs)]
+    return Player(policy, TransformersEngine(policy, seed=0), scorer, limits).play(
+        refs, prompts, 3, SAMPLING
+    )
+
+
+def test_every_trajectory_alternates_keeps_its_caps_and_is_replayed_to_its_own_reward(
+    judge: LocalJudge,
+) -> None:
+    policy = talker()
+    refs = tasks(9)
+    groups = play(policy, judge, refs)
+    assert {len(each.turns) for group in groups for each in group} >= {1, 2, 3}
+    for ref, group in zip(refs, groups, strict=True):
+        asked = asked_about(judge, ref, group)
+        (verdict,) = judge.judge_some([asked])
+        assert isinstance(verdict, Verdict)
+        for each, reward in zip(group, verdict.rewards, strict=True):
+            assert each.reward == reward and each.lost is None
+            completion = Completion(each.segments, reward, each.finish)
+            assert completion.alternates
+            assert len(each.turns) <= LIMITS.turns
+            assert sum(len(turn.sample.tokens.ids) for turn in each.turns) <= LIMITS.tokens
+            assert all(len(turn.sample.tokens.ids) <= LIMITS.turn_tokens for turn in each.turns)
+
+
+def test_the_learner_reads_what_the_policy_read_and_is_trained_on_its_own_tokens(
+    judge: LocalJudge,
+) -> None:
+    policy = talker()
+    for group in play(policy, judge, tasks(6)):
+        for each in group:
+            training = each.training()
+            assert training.versions is not None and training.behaviour is not None
+            own = [i for i, ours in zip(training.ids, training.trained, strict=True) if ours]
+            assert tuple(own) == each.tokens.ids
+            assert policy.decode(own) == each.text
+            read: list[int] = []
+            for segment in each.segments:
+                if segment.writer is Writer.ENVIRONMENT:
+                    read += policy.encode_observation(segment.text)
+                elif segment.tokens is not None:
+                    read += segment.tokens.ids
+            assert tuple(read) == training.ids
+            assert all(a <= b for a, b in pairwise(training.versions))
+
+
+def test_what_is_written_follows_from_the_seed_alone(judge: LocalJudge) -> None:
+    first, second = (play(talker(), judge, tasks(6)) for _ in range(2))
+    assert first == second
+
+
+def test_a_trajectory_that_is_out_of_turns_or_tokens_is_cut_with_the_reward_so_far(
+    judge: LocalJudge,
+) -> None:
+    policy = talker()
+    for limits in (TurnLimits(1, 3, 12), TurnLimits(4, 3, 3)):
+        for group in play(policy, judge, tasks(3), limits):
+            for each in group:
+                assert len(each.turns) == 1
+                assert each.finish is Finish.LENGTH or each.text == "stop"
+                assert each.reward is not None
+
+
+def test_a_trajectory_ends_where_the_context_has_no_room_for_what_it_is_answered(
+    judge: LocalJudge,
+) -> None:
+    policy = talker()
+    (prompt,) = judge.prompts(tasks(1))
+    policy.context_length = len(policy.encode_prompt(prompt)) + LIMITS.turn_tokens + 2
+    (group,) = play(policy, judge, tasks(1))
+    assert all(len(each.turns) == 1 and each.reward is not None for each in group)
+    assert all(each.finish is Finish.LENGTH for each in group if each.text != "stop")
+
+
+class Lossy(Scorer):
+    """Loses every second trajectory at its first turn."""
+
+    def __init__(self, judge: LocalJudge) -> None:
+        self._judge = judge
+
+    @property
+    def environments(self) -> frozenset[str]:
+        return self._judge.environments
+
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+        return self._judge.prompts(tasks)
+
+    def play(self, moves: Sequence[Move]) -> list[Moved]:
+        lost = JudgeRefused(CRASHED, "gone")
+        return [lost if m.key % 2 else self._judge.play([m])[0] for m in moves]
+
+
+def test_a_lost_environment_ends_its_own_trajectory_and_no_other(judge: LocalJudge) -> None:
+    (group,) = play(talker(), Lossy(judge), tasks(1))
+    assert [each.lost is None for each in group] == [True, False, True]
+    assert group[1].reward is None and len(group[1].turns) == 1
+
+
+def test_a_family_of_one_turn_beside_environments_is_written_as_without_them(
+    judge: LocalJudge,
+) -> None:
+    policy = talker()
+    refs = [TaskRef("sums", 0, 1), *tasks(2)]
+    prompts = [policy.encode_prompt("Add 1 and 2:"), *map(policy.encode_prompt, ["a", "b"])]
+    engine = TransformersEngine(policy, seed=0)
+    player = Player(policy, engine, judge, LIMITS)
+    (once, *_) = player.play(refs, prompts, 3, SAMPLING)
+    (samples,) = engine.generate(prompts[:1], 3, SAMPLING)
+    assert [each.turns[0].sample for each in once] == samples
+    assert all(each.reward is None and len(each.turns) == 1 for each in once)
+
+
+def test_an_answered_move_says_whether_it_is_over(judge: LocalJudge) -> None:
+    (moved,) = judge.play([Move(1, TaskRef("echo", 0, 1), ("stop",), False)])
+    assert moved == Answered("", True, 0.0)
