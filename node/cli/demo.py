@@ -54,6 +54,12 @@ def command(
             show_default=False,
         ),
     ] = None,
+    catalogue: Annotated[
+        str,
+        typer.Option(
+            "--catalogue", metavar="NAME", help="What they practise: tiny, or games of many turns."
+        ),
+    ] = "tiny",
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -68,7 +74,7 @@ def command(
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if ENGINES.load(engine).beside else NODES)
     over = transport or DEFAULT_TRANSPORT
-    settings = DemoSettings(nodes, rounds, local, external, seed, engine, over)
+    settings = DemoSettings(nodes, rounds, local, external, seed, engine, over, catalogue)
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
     summary = run(settings, folder, Terminal(stderr=json))
     if json:

@@ -20,6 +20,7 @@ from node.concurrency.semaphores import check_semaphores
 from node.config.config import Config, write_config
 from node.config.kinds import ENGINES
 from node.config.sections import NetworkSection
+from node.demo.practice import practice_of
 from node.demo.processes import NodeProcess, stop_all
 from node.demo.summary import SwarmSummary, summarise_node, summarise_swarm, table
 from node.demo.tail import RecordTail
@@ -42,7 +43,6 @@ EVALUATIONS = 15
 """Of each node."""
 UNLIMITED = 150
 """Rounds in which there are as many, where there is no last one."""
-MODELS = ("tiny", "tiny-wide")
 DEFAULT_TRANSPORT = NetworkSection().transport
 MIXED = ("hivemind", "libp2p")
 SEED = -1
@@ -60,6 +60,12 @@ class DemoSettings:
     seed: int = 0
     engine: str = "transformers"
     transport: str = DEFAULT_TRANSPORT
+    catalogue: str = "tiny"
+
+    def model_of(self, number: int) -> str:
+        """The shipped model of node ``number``: those of the catalogue take turns."""
+        models = practice_of(self.catalogue).models
+        return models[number % len(models)]
 
     def transport_of(self, number: int) -> str:
         """The kind of node ``number``; with ``mixed`` they take turns, the seed first."""
@@ -102,7 +108,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
         with console.status("waiting until the nodes have ended"):
             stop_all(list(nodes.values()))
     with console.status("drawing the chart"):
-        return summarise(folder, nodes, time.monotonic() - started)
+        return summarise(settings, folder, nodes, time.monotonic() - started)
 
 
 def opening(settings: DemoSettings, folder: Path) -> str:
@@ -126,7 +132,7 @@ def swarm_of(
     environment = {"OMP_NUM_THREADS": str(threads)}
     try:
         transport = settings.transport_of(SEED)
-        seed = start_seed(folder / "seed", environment, transport)
+        seed = start_seed(folder / "seed", environment, transport, settings.catalogue)
         processes.append(seed)
         with console.status("starting the seed"):
             address = seed.wait_for_address(START_SECONDS)
@@ -143,14 +149,17 @@ def swarm_of(
 
 
 def start_seed(
-    folder: Path, environment: dict[str, str], transport: str = DEFAULT_TRANSPORT
+    folder: Path,
+    environment: dict[str, str],
+    transport: str = DEFAULT_TRANSPORT,
+    catalogue: str = "tiny",
 ) -> NodeProcess:
     """Found a swarm in ``folder`` and start its seed."""
     folder.mkdir(mode=PRIVATE_FOLDER)
     identity = Identity.create(folder / "identity.key")
     write_new(
         folder / "manifest.swarm",
-        found_swarm(identity, name="demo", catalogue="tiny", epoch_seconds=EPOCH_SECONDS),
+        found_swarm(identity, name="demo", catalogue=catalogue, epoch_seconds=EPOCH_SECONDS),
     )
     overrides = {"node.name": "seed", "network.transport": transport, "monitor.dashboard": False}
     write_config(folder / "node.toml", loopback(overrides))
@@ -173,16 +182,19 @@ def loopback(overrides: dict[str, Any]) -> Config:
 
 
 def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[str, Any]:
-    """Configuration of the demo's node ``number``: half the nodes have another model."""
+    """Configuration of the demo's node ``number``: half the nodes have another model, where there
+    are two."""
+    practice = practice_of(settings.catalogue)
     return {
         "node.seed": settings.seed + number,
         "node.threads": threads,
-        "policy.model": MODELS[number % len(MODELS)],
+        "policy.model": settings.model_of(number),
         "mixture.local": settings.local,
         "mixture.external": settings.external,
         "engine.kind": settings.engine,
         "network.transport": settings.transport_of(number),
-        "engine.max_new_tokens": 16,
+        "engine.max_new_tokens": practice.max_new_tokens,
+        "engine.max_turns": practice.turns,
         # Small pieces keep a node's memory small; the gradient is the same.
         "learner.micro_batch_tokens": 1024,
         "schedule.rounds": settings.rounds,
@@ -214,7 +226,9 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> N
             time.sleep(REFRESH_SECONDS)
 
 
-def summarise(folder: Path, nodes: dict[str, NodeProcess], wall_s: float) -> SwarmSummary:
+def summarise(
+    settings: DemoSettings, folder: Path, nodes: dict[str, NodeProcess], wall_s: float
+) -> SwarmSummary:
     """Chart and summary of what the nodes wrote."""
     records = {name: read_history(node.folder) for name, node in nodes.items()}
     if not all(records.values()):
@@ -229,7 +243,7 @@ def summarise(folder: Path, nodes: dict[str, NodeProcess], wall_s: float) -> Swa
         summarise_node(
             name,
             Identity.load(nodes[name].folder / "identity.key").peer_id,
-            MODELS[number % len(MODELS)],
+            settings.model_of(number),
             records[name],
         )
         for number, name in enumerate(nodes)
