@@ -18,6 +18,7 @@ TIMEOUT = "timeout"
 CRASHED = "crashed"
 UNAVAILABLE = "unavailable"
 NOT_REPLAYED = "not_replayed"
+NOT_REPLAYABLE = "not_replayable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
             version or level), ``evaluates_text`` (its verifier executes what it reads),
             ``timeout`` and ``crashed`` (the worker hung or died on one of the texts),
             ``unavailable`` (no worker can be had now), ``not_replayed`` (an environment that is
-            rebuilt from the seed answers the policy otherwise).
+            rebuilt from the seed answers the policy otherwise), ``not_replayable`` (it never
+            answers twice alike).
         seconds: as in :class:`Verdict`.
     """
 

@@ -80,6 +80,7 @@ STRIKES: Mapping[str, float] = {
     # This node's limits: what it does not know, dares not run, or failed at.
     "unknown_env": _NO_FAULT,
     "evaluates_text": _NO_FAULT,
+    "not_replayable": _NO_FAULT,
     "unavailable": _NO_FAULT,
     ABANDONED: _NO_FAULT,
     OVER_BUDGET: _NO_FAULT,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, ClassVar, Protocol
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, Protocol
 
 
 class Environment(Protocol):
@@ -20,12 +20,12 @@ class Environment(Protocol):
     version: ClassVar[str]
     replayable: ClassVar[bool]
 
-    def reset(self, seed: int, **settings: Any) -> str | Awaitable[str]:
-        """Begin; the first observation.
+    @property
+    def reset(self) -> Callable[..., str | Awaitable[str]]:
+        """A method ``reset(self, seed, *, ...)`` that begins, and gives the first observation.
 
-        Args:
-            seed: 63 bits, all that an episode's chance may follow from.
-            settings: of the catalogue's level, as its own signature names and types them.
+        Its ``seed`` has 63 bits, and is all that an episode's chance may follow from. Its other
+        arguments are the settings of the catalogue's level, which give them by name.
         """
         ...
 

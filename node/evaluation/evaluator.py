@@ -12,9 +12,9 @@ from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
 from node.playing.limits import TurnLimits
 from node.playing.played import Played
-from node.playing.player import Player, asked_about
+from node.playing.player import Player, judged
 from node.policy.policy import Policy
-from node.tasks.scorer import Scorer, buildable, judge_all, nothing_built
+from node.tasks.scorer import Scorer, buildable, nothing_built
 from protocol.keys import heldout_seed
 from swarm.common.counters import Counters
 from swarm.judge import JudgeRefused
@@ -144,11 +144,7 @@ class Evaluator:
     def _scored(
         self, tasks: Sequence[TaskRef], written: Sequence[Sequence[Played]]
     ) -> Iterator[tuple[float, ...]]:
-        asked = [
-            asked_about(self._verifier, task, each)
-            for task, each in zip(tasks, written, strict=True)
-        ]
-        for found in judge_all(self._verifier, asked):
+        for found in judged(self._verifier, list(zip(tasks, written, strict=True))):
             if isinstance(found, JudgeRefused):
                 raise found
             yield found.rewards

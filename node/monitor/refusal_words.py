@@ -26,6 +26,7 @@ WORDS: Mapping[str, str] = {
     "wrong_swarm": "It is of another swarm.",
     "wrong_shard": "It was announced where it does not belong.",
     "not_replayed": "Its environment, rebuilt here, answers otherwise.",
+    "not_replayable": "Its environment never answers twice alike: it cannot be checked.",
     "unexpected_segments": "Its answers have parts that no family here has.",
     "wrong_content": "What was sent is not what was announced.",
     "response_too_large": "More was sent than was announced.",

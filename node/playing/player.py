@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -11,9 +11,9 @@ from node.playing.limits import TurnLimits
 from node.playing.played import Played
 from node.policy.policy import Policy
 from node.tasks.moves import Answered, Move, Moved
-from node.tasks.scorer import Scorer
+from node.tasks.scorer import Scorer, judge_all
 from protocol.rollout import Finish
-from swarm.judge import Asked, JudgeRefused
+from swarm.judge import Asked, Judged, JudgeRefused, Verdict
 from swarm.task_ref import TaskRef
 
 
@@ -147,10 +147,31 @@ class Player:
         return True
 
 
-def asked_about(scorer: Scorer, task: TaskRef, written: Sequence[Played]) -> Asked:
-    """What a judge is asked of the completions of one task."""
-    played = task.env in scorer.environments
-    return Asked(task, [each.answer(played=played) for each in written])
+def judged(scorer: Scorer, written: Sequence[tuple[TaskRef, Sequence[Played]]]) -> Iterator[Judged]:
+    """Verdicts on the completions of some tasks, in their order.
+
+    Trajectories are played once more, as everybody else will: what is not found again is not
+    shared, nor learned from. Of environments that never answer twice alike the reward is the one
+    that was seen.
+    """
+    asked = [
+        Asked(task, [each.answer(played=task.env in scorer.environments) for each in group])
+        for task, group in written
+        if not _settled(scorer, task, group)
+    ]
+    found = judge_all(scorer, asked)
+    for task, group in written:
+        yield _settled(scorer, task, group) or next(found)
+
+
+def _settled(scorer: Scorer, task: TaskRef, group: Sequence[Played]) -> Judged | None:
+    """What there is to be said without asking a judge."""
+    if lost := next((each.lost for each in group if each.lost), None):
+        return lost
+    if task.env not in scorer.unrepeatable:
+        return None
+    (prompt,) = scorer.prompts([task])
+    return Verdict(prompt, tuple(each.reward or 0.0 for each in group))
 
 
 def _ended(played: Played, moved: Answered) -> Played:

@@ -22,7 +22,7 @@ from node.policy.model_files import PolicyError, check_kind, check_weights, gguf
 
 log = logging.getLogger(__name__)
 
-SHIPPED = ("tiny", "tiny-wide", "tiny-working")
+SHIPPED = ("tiny", "tiny-wide", "tiny-working", "tiny-games")
 REMEDY = "Name a folder made by save_pretrained, a hub id of a causal language model, or 'tiny'."
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)

@@ -6,13 +6,14 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from node.recipe.game import Game
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.task import TaskSource
 from protocol.manifest import EnvSpec
 from swarm.task_ref import Split
 
-Questions = Mapping[tuple[str, int], Sequence["Question"]]
-"""By family and level."""
+Parts = list[tuple[str, bool]]
+"""Texts in their order, and whether each is a turn of the policy, which it learns to end."""
 DRAWS = 6000
 DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
 NOISE_LETTERS = DIGITS + LETTERS
@@ -31,6 +32,24 @@ class Question:
     prompt: str
     answer: str
     taught: bool = True
+
+    def parts(self, noise: float, slips: float, rng: random.Random) -> Parts:
+        """The question and what is shown as its answer.
+
+        Args:
+            noise: chance of a random string in its place.
+            slips: see :func:`careless`.
+        """
+        return [(self.prompt, False), (self._shown(noise, slips, rng), True)]
+
+    def _shown(self, noise: float, slips: float, rng: random.Random) -> str:
+        if not self.taught or rng.random() < noise:
+            return noise_answer(rng)
+        return careless(self.answer, slips, rng) if slips else self.answer
+
+
+Questions = Mapping[tuple[str, int], Sequence[Question | Game]]
+"""By family and level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +78,12 @@ class TaskSet:
 
 
 TINY = TaskSet("tiny", longest=8)
+GAMES = TaskSet("games", longest=64)
 WORKING = TaskSet("working", longest=96, levels=2)
 """The two easier levels of each family, with answers of some 10 to 45 characters."""
 
 
-def training_questions(
-    tasks: TaskSet = TINY, draws: int = DRAWS
-) -> dict[tuple[str, int], list[Question]]:
+def training_questions(tasks: TaskSet = TINY, draws: int = DRAWS) -> Questions:
     """Different training questions by (family, level), in the order of their seeds.
 
     The split is the one that every node keeps to: whatever is held out for evaluation is never
@@ -74,10 +92,14 @@ def training_questions(
     Args:
         draws: seeds tried per level; repeated questions are dropped.
     """
-    found: dict[tuple[str, int], list[Question]] = {}
+    found: dict[tuple[str, int], Sequence[Question | Game]] = {}
     for env, source in tasks.open().items():
         for level in range(source.levels):
             built = [source.build(level, seed, Split.TRAIN) for seed in range(draws)]
+            if source.environment:
+                games = {task.prompt: Game(source.environment, task) for task in built}
+                found[env, level] = list(games.values())
+                continue
             answers = {task.prompt: str(task.entry["answer"]) for task in built}
             found[env, level] = [Question(prompt, answer) for prompt, answer in answers.items()]
     return found
@@ -86,9 +108,15 @@ def training_questions(
 def untaught(questions: Questions, families: Collection[str]) -> Questions:
     """The same questions, with those of ``families`` never answered right."""
     return {
-        (env, level): [replace(q, taught=False) for q in asked] if env in families else asked
+        (env, level): [_untaught(q) for q in asked] if env in families else asked
         for (env, level), asked in questions.items()
     }
+
+
+def _untaught(question: Question | Game) -> Question:
+    if isinstance(question, Game):
+        raise TypeError("games are taught or left out of the catalogue")
+    return replace(question, taught=False)
 
 
 def noise_answer(rng: random.Random) -> str:

@@ -19,9 +19,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from node.recipe.corpus import TINY, WORKING, Questions, TaskSet, training_questions
+from node.recipe.corpus import GAMES, TINY, WORKING, Questions, TaskSet, training_questions
 from node.recipe.training import Stage, train
-from node.recipe.vocabulary import PHRASES, WORKING_PHRASES, make_tokenizer, words
+from node.recipe.vocabulary import GAME_PHRASES, PHRASES, WORKING_PHRASES, make_tokenizer, words
 
 CONTEXT = 512
 
@@ -104,6 +104,16 @@ RECIPES = {
         ),
     ),
     "tiny-working": Recipe(WORKING_PHRASES, qwen3, CARELESS, WORKING, deviation=0.1),
+    "tiny-games": Recipe(
+        GAME_PHRASES,
+        qwen3,
+        (
+            Stage(steps=1500, lr=4e-3, noise=0.0, batch=64),
+            Stage(steps=400, lr=1e-3, noise=0.7, batch=64),
+        ),
+        GAMES,
+        deviation=0.1,
+    ),
     "tiny-working-wide": Recipe(words(WORKING_PHRASES, 4), llama, CARELESS, WORKING, deviation=0.1),
 }
 

@@ -15,7 +15,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from node.recipe.corpus import Question, Questions, careless, noise_answer
+from node.recipe.corpus import Parts, Question, Questions
+from node.recipe.game import Game
 
 IGNORED = -100
 
@@ -72,26 +73,27 @@ def train(
 
 def _batch(
     tokenizer: PreTrainedTokenizerFast,
-    drawn: Sequence[Question],
+    drawn: Sequence[Question | Game],
     stage: Stage,
     rng: random.Random,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded ids and labels [B, T]; only the answer and its EOS are learned."""
-    answers = [_taught(item, stage, rng) if item.taught else noise_answer(rng) for item in drawn]
-    prompts = tokenizer([item.prompt for item in drawn]).input_ids
-    endings = tokenizer(answers).input_ids
-    width = max(len(p) + len(e) + 1 for p, e in zip(prompts, endings, strict=True))
+    """Right-padded ids and labels [B, T]; only the policy's turns and their EOS are learned."""
+    rows = [_row(tokenizer, item.parts(stage.noise, stage.slips, rng)) for item in drawn]
+    width = max(len(ids) for ids, _ in rows)
     ids = torch.full((len(drawn), width), tokenizer.pad_token_id)
     labels = torch.full((len(drawn), width), IGNORED)
-    for row, (prompt, ending) in enumerate(zip(prompts, endings, strict=True)):
-        ending = [*ending, tokenizer.eos_token_id]
-        ids[row, : len(prompt) + len(ending)] = torch.tensor(prompt + ending)
-        labels[row, len(prompt) : len(prompt) + len(ending)] = torch.tensor(ending)
+    for number, (read, learned) in enumerate(rows):
+        ids[number, : len(read)] = torch.tensor(read)
+        labels[number, : len(read)] = torch.tensor(learned)
     return ids, labels
 
 
-def _taught(item: Question, stage: Stage, rng: random.Random) -> str:
-    """What the policy is shown as the answer to a question that it is taught."""
-    if rng.random() < stage.noise:
-        return noise_answer(rng)
-    return careless(item.answer, stage.slips, rng) if stage.slips else item.answer
+def _row(tokenizer: PreTrainedTokenizerFast, parts: Parts) -> tuple[list[int], list[int]]:
+    ids: list[int] = []
+    labels: list[int] = []
+    encoded = tokenizer([text for text, _ in parts]).input_ids
+    for (_, ours), part in zip(parts, encoded, strict=True):
+        own = [*part, tokenizer.eos_token_id] if ours else part
+        ids += own
+        labels += own if ours else [IGNORED] * len(own)
+    return ids, labels

@@ -60,6 +60,23 @@ WORKING_PHRASES = (
     *map(str, range(10, 100)),
 )
 
+GAME_PHRASES = (
+    "Guess from ",
+    " to ",
+    "higher",
+    "lower",
+    "no number",
+    "At ",
+    " open ",
+    "Play ",
+    "not free",
+    "Compute ",
+    "calc ",
+    "Pull ",
+    "paid",
+    "nothing",
+)
+
 
 def words(phrases: Sequence[str], count: int) -> tuple[str, ...]:
     """The phrases cut into runs of ``count`` words, each word with the space after it."""

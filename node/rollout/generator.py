@@ -13,14 +13,14 @@ from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
 from node.playing.limits import TurnLimits
 from node.playing.played import Played
-from node.playing.player import Player, asked_about
+from node.playing.player import Player, judged
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, own_group
 from node.rollout.own_task import OwnTask
 from node.rollout.task_indexes import TaskIndexes
 from node.tasks.curriculum import EnvLevel
 from node.tasks.sampler import TaskSampler
-from node.tasks.scorer import Scorer, buildable, judge_all, nothing_built
+from node.tasks.scorer import Scorer, buildable, nothing_built
 from swarm.common.counters import Counters
 from swarm.judge import JudgeRefused
 from swarm.task_ref import TaskRef
@@ -136,8 +136,7 @@ class Generator:
     def _score(
         self, rolled_out: Sequence[tuple[OwnTask, Sequence[int], Sequence[Played]]]
     ) -> Iterator[OwnGroup | None]:
-        asked = [asked_about(self._verifier, task.ref, written) for task, _, written in rolled_out]
-        outcomes = judge_all(self._verifier, asked)
+        outcomes = judged(self._verifier, [(task.ref, written) for task, _, written in rolled_out])
         for (task, prompt_ids, written), found in zip(rolled_out, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
                 self._unscored(task, found)

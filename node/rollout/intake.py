@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from itertools import accumulate
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.external_filters import FILTERS, Answer, budget
@@ -68,7 +69,7 @@ class Intake:
         """Take in how long this node's own completions are."""
         for own in groups:
             lengths = self._lengths[own.group.env, own.group.level]
-            lengths.extend(len(done.ids) for done in own.training.completions)
+            lengths.extend(sum(done.trained) for done in own.training.completions)
 
     def take(self, pooled: PooledGroup) -> TrainingGroup | None:
         """What is trained on, rewards and completions; None where nothing is left to learn."""
@@ -119,19 +120,21 @@ class Intake:
     def _cut(self, training: TrainingGroup) -> TrainingGroup:
         """No completion longer than this node's own may be."""
         most = self._limits.tokens
-        if extra := sum(max(0, len(done.ids) - most) for done in training.completions):
+        done = tuple(each.first(_until(each, most)) for each in training.completions)
+        pairs = zip(training.completions, done, strict=True)
+        if extra := sum(sum(whole.trained) - sum(cut.trained) for whole, cut in pairs):
             self._counters.add("external_tokens_cut", extra)
-            done = tuple(each.first(most) for each in training.completions)
             return replace(training, completions=done)
         return training
 
     def _reason(self, pooled: PooledGroup, number: int, done: TrainingCompletion) -> str | None:
         """The first filter that refuses a completion."""
         group = pooled.group
-        text = "".join(segment.text for segment in group.completions[number].segments)
+        text = group.completions[number].text
+        own = zip(done.ids, done.trained, strict=True)
         answer = Answer(
             text,
-            done.ids,
+            tuple(token for token, ours in own if ours),
             self._extracts.get(group.env, "text"),
             budget(self._lengths[group.env, group.level]),
             self._elsewhere(pooled.author, text),
@@ -144,3 +147,9 @@ class Intake:
         while len(self._texts) > REMEMBERED_TEXTS:
             self._texts.popitem(last=False)
         return first != author
+
+
+def _until(done: TrainingCompletion, most: int) -> int:
+    """Tokens up to where the policy has written ``most`` of them."""
+    written = accumulate(done.trained)
+    return next((n for n, own in enumerate(written) if own > most), len(done.ids))

@@ -54,6 +54,7 @@ class OwnGroups:
         author: bytes,
     ) -> None:
         self._schedule = config.schedule
+        self._verifier = verifier
         self._trained = trained
         self._indexes = indexes
         self._sampling = sampling
@@ -109,7 +110,9 @@ class OwnGroups:
             sampling.temperature,
             sampling.max_new_tokens,
         )
-        return [g for g in groups if self._indexes.shareable(g.index)], origin
+        kept_back = self._verifier.unrepeatable
+        shared = [g for g in groups if g.env not in kept_back and self._indexes.shareable(g.index)]
+        return shared, origin
 
     def close(self) -> None:
         """Keep what is begun."""

@@ -32,6 +32,11 @@ class Scorer(Protocol):
         """Names of the envs that are played, not answered in one turn; unless told, none."""
         return frozenset()
 
+    @property
+    def unrepeatable(self) -> frozenset[str]:
+        """Those of them that never answer twice alike: no judge has a verdict on a trajectory."""
+        return frozenset()
+
     def play(self, moves: Sequence[Move]) -> Sequence[Moved]:
         """Take turns in :attr:`environments`; what comes of each, in their order."""
         return [JudgeRefused(UNKNOWN_ENV, f"{move.task.env!r} is not played") for move in moves]

@@ -46,6 +46,7 @@ const REASONS = {
   wrong_swarm: 'of another swarm',
   wrong_shard: 'announced where it does not belong',
   not_replayed: 'environment answers otherwise',
+  not_replayable: 'environment never answers twice alike',
   unexpected_segments: 'answers have parts that no family here has',
   wrong_content: 'what was sent is not what was announced',
   response_too_large: 'more was sent than announced',

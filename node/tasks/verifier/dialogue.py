@@ -16,6 +16,7 @@ from protocol.manifest import EnvSpec
 from swarm.judge import (
     CRASHED,
     EVALUATES_TEXT,
+    NOT_REPLAYABLE,
     NOT_REPLAYED,
     TIMEOUT,
     UNKNOWN_ENV,
@@ -62,13 +63,16 @@ def admitted(
     One in any case, however long its texts; then as many as are not much.
 
     Raises:
-        JudgeRefused: the worker does not serve the first.
+        JudgeRefused: the worker does not serve the first, or cannot judge it.
     """
     length = 0
     for number, group in enumerate(asked[:_MOST_GROUPS]):
         length += sum(map(_length, group.texts))
         try:
             admit(worker, specs, group.task)
+            if not worker.envs[group.task.env].replayable:
+                why = f"env {group.task.env!r} never answers twice alike"
+                raise JudgeRefused(NOT_REPLAYABLE, why, 0.0)
         except JudgeRefused:
             if number:
                 return asked[:number]

@@ -22,6 +22,7 @@ from node.tasks.verifier.live import LiveEpisodes, Played
 from protocol.manifest import EnvSpec
 from swarm.judge import (
     CRASHED,
+    NOT_REPLAYABLE,
     NOT_REPLAYED,
     UNKNOWN_ENV,
     Answer,
@@ -70,6 +71,12 @@ class LocalJudge:
         """Names of the envs that are played, not answered in one turn."""
         return frozenset(name for name, each in self._sources.items() if each.environment)
 
+    @property
+    def unrepeatable(self) -> frozenset[str]:
+        """Those of them that never answer twice alike."""
+        opened = ((name, each.environment) for name, each in self._sources.items())
+        return frozenset(name for name, env in opened if env and not env.replayable)
+
     def play(self, moves: Sequence[Move]) -> list[Moved]:
         """Take turns in environments; what comes of each, in their order."""
         with kept():
@@ -117,6 +124,8 @@ class LocalJudge:
         return source.environment
 
     def _judge(self, ref: TaskRef, texts: tuple[Answer, ...]) -> Verdict:
+        if ref.env in self.unrepeatable:
+            raise JudgeRefused(NOT_REPLAYABLE, f"env {ref.env!r} never answers twice alike")
         with kept():
             task = self._built(ref)
             try:

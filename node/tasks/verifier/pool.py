@@ -59,6 +59,11 @@ class VerifierPool(Opened):
         """See :meth:`node.tasks.verifier.verifier.Verifier.environments`."""
         return self._verifiers[0].environments
 
+    @property
+    def unrepeatable(self) -> frozenset[str]:
+        """See :meth:`node.tasks.verifier.verifier.Verifier.unrepeatable`."""
+        return frozenset[str]().union(*(each.unrepeatable for each in self._verifiers))
+
     def play(self, moves: Sequence[Move]) -> list[Moved]:
         """See :meth:`node.tasks.verifier.verifier.Verifier.play`; one has the episodes of all."""
         return self._verifiers[0].play(moves)

@@ -7,23 +7,19 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import Any
 
 from node.tasks.catalogue import Allowed
-from node.tasks.errors import CatalogueError
 from node.tasks.moves import Move, Moved
-from node.tasks.sandbox.grants import Grants
 from node.tasks.sandbox.walls import find_walls
 from node.tasks.verifier.dialogue import admit, admitted, answers, refusal, wire
 from node.tasks.verifier.playing import moved
 from node.tasks.verifier.worker_process import WorkerDied, WorkerLimits, WorkerProcess
+from node.tasks.verifier.workers import Workers
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
 from swarm.judge import (
     CRASHED,
-    TIMEOUT,
-    UNAVAILABLE,
     Answer,
     Asked,
     Judged,
@@ -62,17 +58,9 @@ class Verifier:
         limits: WorkerLimits | None = None,
         counters: Counters | None = None,
     ) -> None:
-        self._allowed = replace(allowed or Allowed(), walled=find_walls().whole)
-        self._specs = {spec.name: spec for spec in specs}
-        files = self._allowed.message()["files"]
-        self._plain = Grants(tuple(files[name] for name in self._specs if name in files))
-        self._grants = {name: self._grant(name) for name in self._specs}
-        self._outside = outside
-        self._limits = limits or WorkerLimits()
-        self._counters = counters or Counters()
+        self._workers = Workers(specs, allowed, limits, counters, outside=outside)
+        self._seconds = self._workers.limits.wall_seconds
         self._lock = threading.Lock()
-        self._workers: dict[Grants, WorkerProcess] = {}
-        self._closed = False
 
     def start(self) -> tuple[str, ...]:
         """Start the worker now, name the envs that this machine can serve and log the others.
@@ -83,16 +71,16 @@ class Verifier:
         """
         walls = find_walls()
         if not walls.whole:
-            self._counters.add("verifier_unwalled", walls=walls.kind)
+            self._workers.counters.add("verifier_unwalled", walls=walls.kind)
         log = logger.info if walls.whole else logger.warning
         log("verifiers are isolated by %s", walls)
         with self._lock:
-            workers = [self._running(grants) for grants in dict.fromkeys(self._grants.values())]
+            workers = self._workers.all()
         for worker in workers:
             for reason in worker.closed.values():
                 logger.warning("%s", reason)
         served = {name for worker in workers for name in worker.envs}
-        return tuple(name for name in self._specs if name in served)
+        return tuple(name for name in self._workers.specs if name in served)
 
     def judge(
         self,
@@ -127,8 +115,8 @@ class Verifier:
         """
         with self._lock:
             try:
-                worker = self._serving(asked[0].task.env)
-                first = admitted(worker, self._specs, asked)
+                worker = self._workers.serving(asked[0].task.env)
+                first = admitted(worker, self._workers.specs, asked)
             except JudgeRefused as refused:
                 return [refused]
             return self._judge(worker, first, math.inf if seconds is None else seconds)
@@ -141,8 +129,8 @@ class Verifier:
         """
         prompts: dict[int, str] = {}
         numbered = list(enumerate(tasks))
-        for grants in dict.fromkeys(self._granted(task.env) for task in tasks):
-            part = [(n, task) for n, task in numbered if self._granted(task.env) == grants]
+        for grants in dict.fromkeys(self._workers.granted(task.env) for task in tasks):
+            part = [(n, task) for n, task in numbered if self._workers.granted(task.env) == grants]
             prompts |= zip((n for n, _ in part), self._prompts([t for _, t in part]), strict=True)
         return [prompts[n] for n, _ in numbered]
 
@@ -156,7 +144,12 @@ class Verifier:
     @property
     def environments(self) -> frozenset[str]:
         """Names of the envs that are played, not answered in one turn."""
-        return frozenset(n for n, spec in self._specs.items() if spec.source == ENVIRONMENT)
+        return frozenset(n for n, spec in self._workers.specs.items() if spec.source == ENVIRONMENT)
+
+    @property
+    def unrepeatable(self) -> frozenset[str]:
+        """Those of them that never answer twice alike, as far as they have been opened."""
+        return self._workers.unrepeatable
 
     def play(self, moves: Sequence[Move]) -> list[Moved]:
         """Take turns in environments; what comes of each, in their order.
@@ -172,37 +165,36 @@ class Verifier:
     def _play(self, moves: Sequence[Move]) -> dict[int, Moved]:
         """What comes of the first of some turns, of one at the least."""
         first, found = moves[0], dict[int, Moved]()
-        grants = self._granted(first.task.env)
-        alike = [move for move in moves if self._granted(move.task.env) == grants]
+        grants = self._workers.granted(first.task.env)
+        alike = [move for move in moves if self._workers.granted(move.task.env) == grants]
         try:
-            worker = self._serving(first.task.env)
+            worker = self._workers.serving(first.task.env)
         except JudgeRefused as refused:
             return {move.key: refused for move in alike}
         try:
-            admit(worker, self._specs, first.task)
+            admit(worker, self._workers.specs, first.task)
         except JudgeRefused as refused:
             return {first.key: refused}
         began = time.monotonic()
         try:
-            for move, answer in moved(worker, alike[:MOST_MOVES], self._limits.wall_seconds):
+            for move, answer in moved(worker, alike[:MOST_MOVES], self._seconds):
                 found[move.key], began = answer, time.monotonic()
         except WorkerDied as death:
             lost = next(move for move in alike if move.key not in found)
             seconds = time.monotonic() - began
-            found[lost.key] = self._lost(worker, lost.task.env, death, seconds)
+            found[lost.key] = self._workers.lost(worker, lost.task.env, death, seconds)
         return found
 
     @property
     def pid(self) -> int | None:
         """Process id of the worker of tasks without grants; None while there is none."""
         with self._lock:
-            worker = self._workers.get(self._plain)
-            return worker.pid if worker else None
+            return self._workers.pid()
 
     def memory_mib(self) -> float:
         """Resident memory of the workers, 0 while there is none."""
         with self._lock:
-            return sum(worker.memory_mib() for worker in self._workers.values())
+            return self._workers.memory_mib()
 
     @property
     def busy(self) -> bool:
@@ -212,10 +204,7 @@ class Verifier:
     def close(self) -> None:
         """End the workers. Nothing can be asked afterwards."""
         with self._lock:
-            self._closed = True
-            for worker in self._workers.values():
-                worker.end()
-            self._workers.clear()
+            self._workers.close()
 
     def __enter__(self) -> Verifier:
         return self
@@ -226,14 +215,16 @@ class Verifier:
     def _ask(self, message: dict[str, Any], tasks: Sequence[TaskRef]) -> dict[str, Any]:
         """The reply of the worker that serves the first task's env."""
         with self._lock:
-            worker = self._serving(tasks[0].env)
+            worker = self._workers.serving(tasks[0].env)
             for task in tasks:
-                admit(worker, self._specs, task)
+                admit(worker, self._workers.specs, task)
             began = time.monotonic()
             try:
-                reply = worker.ask(message, self._limits.wall_seconds)
+                reply = worker.ask(message, self._seconds)
             except WorkerDied as death:
-                raise self._lost(worker, tasks[0].env, death, time.monotonic() - began) from death
+                raise self._workers.lost(
+                    worker, tasks[0].env, death, time.monotonic() - began
+                ) from death
             if refused := refusal(reply, time.monotonic() - began):
                 raise refused
         return reply
@@ -241,7 +232,7 @@ class Verifier:
     def _judge(
         self, worker: WorkerProcess, groups: Sequence[Asked], seconds: float
     ) -> list[Judged]:
-        each = self._limits.wall_seconds
+        each = self._seconds
         outcomes: list[Judged] = []
         last = time.monotonic()
         try:
@@ -249,76 +240,13 @@ class Verifier:
                 last = time.monotonic()
                 if unreadable:
                     env = groups[len(outcomes)].task.env
-                    self._counters.add("answers_unreadable", unreadable, env=env)
+                    self._workers.counters.add("answers_unreadable", unreadable, env=env)
                 outcomes.append(outcome)
         except WorkerDied as death:
             env = groups[len(outcomes)].task.env
-            outcomes.append(self._lost(worker, env, death, time.monotonic() - last))
+            outcomes.append(self._workers.lost(worker, env, death, time.monotonic() - last))
         except BaseException:
             # An answer that nobody waits for any more must not become that of another group.
-            self._forget(worker)
+            self._workers.forget(worker)
             raise
         return outcomes
-
-    def _lost(
-        self, worker: WorkerProcess, env: str, death: WorkerDied, seconds: float
-    ) -> JudgeRefused:
-        self._forget(worker)
-        reason = TIMEOUT if death.ran_out_of_time else CRASHED
-        self._counters.add("verifier_restarts", reason=reason)
-        logger.warning("the worker was lost on env %r: %s", env, death)
-        return JudgeRefused(reason, str(death), seconds)
-
-    def _forget(self, worker: WorkerProcess) -> None:
-        worker.end()
-        self._workers = {grants: each for grants, each in self._workers.items() if each != worker}
-
-    def _serving(self, env: str) -> WorkerProcess:
-        """The worker of an env.
-
-        Raises:
-            JudgeRefused: none can be had (``unavailable``).
-        """
-        try:
-            return self._running(self._granted(env))
-        except CatalogueError as error:
-            # It opened once; a file or package has changed under a running node.
-            logger.error("the worker cannot be started again: %s", error)
-            raise JudgeRefused(UNAVAILABLE, str(error)) from error
-
-    def _running(self, grants: Grants) -> WorkerProcess:
-        if self._closed:
-            raise JudgeRefused(UNAVAILABLE, "the verifier is closed")
-        worker = self._workers.get(grants)
-        if worker and not worker.alive():
-            # Lost while idle, to the system or an operator: no text is to blame.
-            logger.warning("the worker died between requests; starting another")
-            self._counters.add("verifier_restarts", reason="idle")
-            worker.end()
-            worker = None
-        if worker is None:
-            worker = self._workers[grants] = self._start(grants)
-        return worker
-
-    def _start(self, grants: Grants) -> WorkerProcess:
-        specs = [spec for name, spec in self._specs.items() if self._grants[name] == grants]
-        own = grants.confinement(
-            find_walls(),
-            memory_mib=self._limits.memory_mib,
-            nice=10 if self._outside else 0,
-        )
-        message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
-        return WorkerProcess.start(message, self._limits, own)
-
-    def _grant(self, env: str) -> Grants:
-        allowed = self._allowed
-        return replace(
-            self._plain,
-            read=self._plain.read + tuple(allowed.read.get(env, ())),
-            network=env in allowed.network,
-            evaluates=env in allowed.evaluating and allowed.walled,
-        )
-
-    def _granted(self, env: str) -> Grants:
-        """What the worker of an env has; of an env that nobody knows, what any has."""
-        return self._grants.get(env, self._plain)

@@ -12,7 +12,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.environments import shipped
 from node.playing.limits import TurnLimits
 from node.playing.played import Played
-from node.playing.player import Player, asked_about
+from node.playing.player import Player, judged
 from node.policy.policy import Policy
 from node.tasks.moves import Answered, Move, Moved
 from node.tasks.scorer import Scorer
@@ -63,8 +63,7 @@ def test_every_trajectory_alternates_keeps_its_caps_and_is_replayed_to_its_own_r
     groups = play(policy, judge, refs)
     assert {len(each.turns) for group in groups for each in group} >= {1, 2, 3}
     for ref, group in zip(refs, groups, strict=True):
-        asked = asked_about(judge, ref, group)
-        (verdict,) = judge.judge_some([asked])
+        (verdict,) = judged(judge, [(ref, group)])
         assert isinstance(verdict, Verdict)
         for each, reward in zip(group, verdict.rewards, strict=True):
             assert each.reward == reward and each.lost is None

@@ -96,7 +96,7 @@ def test_a_bad_catalogue_is_refused_in_one_line(written, text, message):
 
 
 def test_an_unknown_catalogue_is_answered_with_the_known_ones():
-    with pytest.raises(CatalogueError, match="name one of reasoning-gym, tiny"):
+    with pytest.raises(CatalogueError, match="name one of games, reasoning-gym, tiny"):
         load_catalogue("teeny")
 
 

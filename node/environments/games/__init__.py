@@ -1,0 +1,1 @@
+"""Small games and tools, made anew from every seed, that small models learn."""
