@@ -11,6 +11,7 @@ from pathlib import Path
 from node.config.config import Config
 from node.config.kinds import CURRICULA
 from node.engines.engine import Sampling
+from node.errors import ConfigError
 from node.playing.limits import TurnLimits
 from node.rollout.generator import Generator
 from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
@@ -76,10 +77,15 @@ class OwnGroups:
         )
 
     def source(self, done: int) -> GroupSource:
-        """Own groups of the rounds after ``done``, as the schedule has them written."""
+        """Own groups of the rounds after ``done``, as the schedule has them written.
+
+        Raises:
+            ConfigError: the schedule does not play environments.
+        """
         policy, schedule = self._trained.policy, self._schedule
         if self._trained.streaming is None:
             return self._generator
+        self._refuse_environments()
         unfinished = UnfinishedGroups(self._journal)
         if lost := unfinished.rewind(done, policy.version):
             tokens = counted(lost, "token")
@@ -99,6 +105,16 @@ class OwnGroups:
             counters=self._counters,
         )
         return self._overlapping
+
+    def _refuse_environments(self) -> None:
+        practised = {env for env, _ in self._generator.levels}
+        if played := sorted(practised & self._verifier.environments):
+            raise ConfigError(
+                "schedule.mode",
+                self._schedule.mode,
+                f"Environments ({', '.join(played)}) are played while the policy waits: set it to "
+                "'sync', or leave them out with tasks.weights.",
+            )
 
     def shareable(self, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
         """Those of the groups that others may get, and what they are told of their policy."""

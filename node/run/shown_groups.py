@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from node.learner.advantage import Advantage
 from node.monitor.groups import MOST_ANSWERS, ShownCompletion, ShownGroup, ShownTokens
 from node.monitor.refusal_words import in_words
+from node.monitor.transcript import transcript
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.run.outcome import Outcome
@@ -133,7 +134,7 @@ class ShownGroups:
             reason=in_words(refused.reason),
             completions=[
                 ShownCompletion(
-                    text=done.text,
+                    text=transcript(done),
                     reward=refused.rewards[place] if place < len(refused.rewards) else None,
                     advantage=None,
                     cut=done.finish is Finish.LENGTH,
@@ -158,7 +159,7 @@ class ShownGroups:
         columns = zip(completions, rewards, self._advantage(rewards), told, strict=True)
         return [
             ShownCompletion(
-                text=done.text,
+                text=transcript(done),
                 reward=reward,
                 advantage=advantage,
                 cut=done.finish is Finish.LENGTH,

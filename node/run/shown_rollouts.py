@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from node.monitor.rollouts import LONGEST, ShownRollout, shortened
+from node.monitor.transcript import transcript
 from node.run.outcome import Outcome
 from protocol.identity import peer_id_of
 from protocol.rollout import Finish, Group
@@ -41,7 +42,7 @@ def _ends(
             env=group.env,
             level=group.level,
             prompt=shortened(prompt, LONGEST),
-            completion=shortened(completion.text, LONGEST),
+            completion=shortened(transcript(completion), LONGEST),
             reward=rewards[place],
             cut=completion.finish is Finish.LENGTH,
             author=author,

@@ -1,0 +1,160 @@
+"""The shipped games: what a seed makes, what can be earned, and what no action can do."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.environments.driving import finished
+from node.environments.episode import MOST_OBSERVATION
+from node.environments.games.players import PLAYERS
+from node.environments.replay import replayed
+from node.environments.shipped import SHIPPED
+from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.sources.environments import Environments
+from node.tasks.task import Task, TaskSource
+from swarm.task_ref import Split
+
+SOURCES = open_catalogue(load_catalogue("games"), {})
+LEVELS = [(name, level) for name, source in SOURCES.items() for level in range(source.levels)]
+SEEDS = st.integers(0, (1 << 63) - 1)
+MARGIN = 0.25
+"""By which a good player beats one that does not look, at the least."""
+MOST_TURNS = 16
+REWARDS = {
+    "bandit": {n / 6 for n in range(7)},
+    "calculator": {0.0, 1.0},
+    "guess": {0.0, 1.0},
+    "maze": {0.0, 0.125, 0.25, 0.375, 1.0},
+    "tictactoe": {0.0, 0.5, 1.0},
+}
+"""Of the catalogue's levels together, but for what luck alone could earn."""
+
+
+def environment(source: TaskSource) -> Environments:
+    assert source.environment is not None
+    return source.environment
+
+
+def played(task: Task, kind: str, seed: int) -> tuple[list[str], float]:
+    """What was seen and done in an episode that a player has played, and its reward."""
+    rng = random.Random(seed)
+    act = getattr(PLAYERS[task.ref.env], kind)
+    episode = environment(SOURCES[task.ref.env]).episode(task.entry)
+    seen = [finished(episode.begin())]
+    while not episode.over:
+        seen.append(act(seen, rng))
+        seen.append(finished(episode.step(seen[-1])))
+    return seen, finished(episode.reward())
+
+
+def test_every_game_is_in_the_catalogue_and_has_a_player() -> None:
+    assert SOURCES.keys() == SHIPPED.keys() == PLAYERS.keys()
+
+
+@pytest.mark.parametrize(("name", "level"), LEVELS)
+@given(seed=SEEDS, moves=st.integers(0, 1 << 32), kind=st.sampled_from(["good", "any"]))
+def test_whoever_plays_it_once_more_finds_the_same(
+    name: str, level: int, seed: int, moves: int, kind: str
+) -> None:
+    task = SOURCES[name].build(level, seed)
+    assert SOURCES[name].build(level, seed) == task
+    seen, reward = played(task, kind, moves)
+    assert seen[0] == task.entry["question"]
+    again = environment(SOURCES[name]).episode(task.entry)
+    random.seed(moves)
+    assert finished(replayed(again, seen[1:-1], cut=False)) == reward
+    assert len(seen[1::2]) <= MOST_TURNS
+
+
+FRESH = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.node.environments.test_games import LEVELS, SOURCES, played
+for name, level in LEVELS:
+    for seed in range(20):
+        print(played(SOURCES[name].build(level, seed), ("good", "any")[seed % 2], seed))
+"""
+
+
+def test_a_fresh_process_with_another_order_of_sets_finds_the_same() -> None:
+    root = str(Path(__file__).parents[3])
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", FRESH.format(root=root)],
+            env={"PYTHONHASHSEED": order, "PYTHONPATH": root},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for order in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert told[0].count("\n") == 20 * len(LEVELS)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_reward_that_it_promises_is_earned(name: str) -> None:
+    source = SOURCES[name]
+    earned = {
+        played(source.build(level, seed), kind, seed)[1]
+        for level in range(source.levels)
+        for seed in range(150)
+        for kind in ("good", "any")
+    }
+    assert {round(each, 6) for each in earned} >= {round(each, 6) for each in REWARDS[name]}
+
+
+@pytest.mark.parametrize(("name", "level"), LEVELS)
+def test_who_looks_beats_who_does_not_by_a_margin(name: str, level: int) -> None:
+    source = SOURCES[name]
+    tasks = [source.build(level, seed, Split.HELDOUT) for seed in range(100)]
+    good, any_ = (fmean(played(task, kind, 1)[1] for task in tasks) for kind in ("good", "any"))
+    assert good - any_ > MARGIN
+    assert good > 0.6
+
+
+HOSTILE = (
+    "",
+    "x" * 10_000_000,
+    "\0\x1b[2J\x07",
+    "[" * 100_000,
+    "\ud800",
+    "٣",
+    "calc 9**9",
+    "__import__('os').abort()",
+    "9" * 5000,
+)
+
+
+@pytest.mark.parametrize(("name", "level"), LEVELS)
+@given(actions=st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40)), max_size=20))
+def test_no_action_does_more_than_earn_an_answer_or_end_the_episode(
+    name: str, level: int, actions: list[str]
+) -> None:
+    source = SOURCES[name]
+    episode = environment(source).episode(source.build(level, 5).entry)
+    finished(episode.begin())
+    for action in actions:
+        if episode.over:
+            break
+        assert len(finished(episode.step(action))) < 100 < MOST_OBSERVATION
+    assert episode.tripped is None
+    assert 0.0 <= finished(episode.reward()) <= 1.0
+
+
+@pytest.mark.parametrize(("name", "level"), LEVELS)
+def test_first_observations_differ_enough_to_keep_some_for_evaluation(
+    name: str, level: int
+) -> None:
+    source = SOURCES[name]
+    held = {source.build(level, seed, Split.HELDOUT).prompt for seed in range(200)}
+    trained = {source.build(level, seed).prompt for seed in range(200)}
+    assert len(held) >= 20 and held.isdisjoint(trained)
