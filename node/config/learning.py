@@ -16,7 +16,8 @@ class PolicySection(Section):
 
     model: str = key(
         "tiny",
-        'A folder, a hub id, or one of the shipped models "tiny", "tiny-wide" and "tiny-working". '
+        'A folder, a hub id, or one of the shipped models "tiny", "tiny-wide", "tiny-working" and '
+        '"tiny-games". '
         "A relative folder is looked for beside this file.",
         min_length=1,
     )

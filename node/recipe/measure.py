@@ -8,12 +8,19 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from node.engines.engine import Sampling
+from node.engines.transformers.engine import TransformersEngine
+from node.playing.limits import TurnLimits
+from node.playing.player import Player
+from node.policy.policy import Policy
 from node.recipe.corpus import TINY, TaskSet
 from node.tasks.answer_extraction import extract
 from node.tasks.task import Task, TaskSource
+from node.tasks.verifier.in_process import LocalJudge
 from swarm.task_ref import Split
 
 GROUP = 8
+TURN_TOKENS = 8
 FIRST_SEED = 1 << 32
 
 
@@ -46,10 +53,27 @@ def measure(
     for env, source in tasks.open().items():
         for level in range(source.levels):
             drawn = [source.build(level, FIRST_SEED + i, split) for i in range(count)]
-            right = _right(model, tokenizer, source, drawn, tasks.longest).mean(dim=1)
-            rates[env, level] = right.mean().item()
-            informative[env, level] = ((right > 0) & (right < 1)).float().mean().item()
+            if source.environment:
+                rewards = _played(model, tokenizer, tasks, drawn)
+            else:
+                rewards = _right(model, tokenizer, source, drawn, tasks.longest)
+            rates[env, level] = rewards.mean().item()
+            differ = rewards.amax(dim=1) > rewards.amin(dim=1)
+            informative[env, level] = differ.float().mean().item()
     return Success(_over_families(rates), _over_families(informative), rates)
+
+
+def _played(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tasks: TaskSet, drawn: list[Task]
+) -> torch.Tensor:
+    """Rewards [tasks, GROUP] of sampled trajectories."""
+    policy, judge = Policy(model, tokenizer, "measured"), LocalJudge(tasks.specs())
+    limits = TurnLimits(turn_tokens=TURN_TOKENS, tokens=tasks.longest)
+    player = Player(policy, TransformersEngine(policy, seed=0), judge, limits)
+    prompts = [policy.encode_prompt(task.prompt) for task in drawn]
+    sampling = Sampling(max_new_tokens=tasks.longest)
+    groups = player.play([task.ref for task in drawn], prompts, GROUP, sampling)
+    return torch.tensor([[each.reward or 0.0 for each in group] for group in groups])
 
 
 @torch.no_grad()

@@ -42,6 +42,7 @@ from tests.protocol import (
     cases_manifest,
     cases_profile,
     cases_record,
+    cases_transcripts,
 )
 from tests.protocol.samples import (
     ALICE,
@@ -301,6 +302,26 @@ def answers() -> dict:
     return {"context": {}, "vectors": entries}
 
 
+def transcripts() -> dict:
+    """Trajectories that are played again."""
+    entries = [
+        {
+            "name": name,
+            "input": "",
+            "number": case.number,
+            "settings": case.settings,
+            "turns": list(case.turns),
+            "cut": case.cut,
+            "expected": {
+                "first": cases_transcripts.first(case.number, case.settings),
+                **cases_transcripts.outcome(case),
+            },
+        }
+        for name, case in cases_transcripts.TRANSCRIPTS.items()
+    ]
+    return {"context": {"env": "guess", "version": "1"}, "vectors": entries}
+
+
 def in_swarm(manifest: Manifest = MANIFEST) -> dict:
     signed = sign_manifest(manifest, ALICE)
     return {"swarm_id": swarm_id(signed).hex(), "manifest": signed.hex()}
@@ -316,6 +337,7 @@ FILES = {
     "messages": messages,
     "profile": profile,
     "answers": answers,
+    "transcripts": transcripts,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,6 +125,43 @@ def read_answers(vector: dict, context: dict) -> object:
     return extract(unhex(vector["input"]).decode(), vector["extract"])
 
 
+def read_transcripts(vector: dict, context: dict) -> object:
+    """As the document says, without any part of a node."""
+    played = Game(vector["number"], vector["settings"])
+    turns = vector["turns"]
+    told = {"first": played.first}
+    for place, action in enumerate(turns[::2]):
+        if played.over:
+            return {**told, "refused": "not_replayed"}
+        answered = played.step(action)
+        follows = turns[2 * place + 1 : 2 * place + 2]
+        if follows and not played.over and follows != [answered]:
+            return {**told, "refused": "not_replayed"}
+    if not played.over and not vector["cut"]:
+        return {**told, "refused": "not_replayed"}
+    return {**told, "reward": played.reward}
+
+
+class Game:
+    """``guess``, written anew from section 12 of docs/protocol.md alone."""
+
+    def __init__(self, number: int, settings: dict) -> None:
+        rng = random.Random(f"guess/{number}")
+        low = rng.randint(1, 900)
+        self._hidden = rng.randrange(low, low + settings["most"])
+        self.first = f"Guess from {low} to {low + settings['most'] - 1}"
+        self._left, self.over, self.reward = settings["tries"], False, 0.0
+
+    def step(self, action: str) -> str:
+        self._left -= 1
+        self.over = not self._left
+        if not (1 <= len(action) <= 4 and all("0" <= each <= "9" for each in action)):
+            return "no number"
+        if int(action) == self._hidden:
+            self.over, self.reward = True, 1.0
+        return "higher" if int(action) < self._hidden else "lower"
+
+
 READERS = {
     "codec": read_codec,
     "identity": read_identity,
@@ -134,6 +172,7 @@ READERS = {
     "messages": read_messages,
     "profile": read_profile,
     "answers": read_answers,
+    "transcripts": read_transcripts,
 }
 
 

@@ -71,7 +71,14 @@ def test_prompts_and_answers_come_back_from_their_tokens(policy: Policy, tasks: 
             assert policy.decode(ids) == text
 
 
-def test_prompts_and_answers_are_short_enough_for_a_quick_round(policy: Policy):
+@pytest.fixture(params=[name for name in SHIPPED if name != "tiny-games"])
+def answering(request: pytest.FixtureRequest) -> Policy:
+    """One that was made for answers of one turn."""
+    return Policy.load(PolicySection(model=request.param, device="cpu"))
+
+
+def test_prompts_and_answers_are_short_enough_for_a_quick_round(answering: Policy):
+    policy = answering
     told = RECIPES[policy.name].tasks
     asked = [
         source.build(level, seed)
@@ -118,8 +125,18 @@ def test_the_recipe_never_sees_a_question_that_is_held_out(tasks: list[Task]):
     assert seen.isdisjoint(held_out)
 
 
-RIGHT = {"tiny": (0.015, 0.08), "tiny-wide": (0.015, 0.08), "tiny-working": (0.28, 0.4)}
-INFORMATIVE = {"tiny": (0.08, 0.3), "tiny-wide": (0.08, 0.3), "tiny-working": (0.4, 0.7)}
+RIGHT = {
+    "tiny": (0.015, 0.08),
+    "tiny-wide": (0.015, 0.08),
+    "tiny-working": (0.28, 0.4),
+    "tiny-games": (0.18, 0.32),
+}
+INFORMATIVE = {
+    "tiny": (0.08, 0.3),
+    "tiny-wide": (0.08, 0.3),
+    "tiny-working": (0.4, 0.7),
+    "tiny-games": (0.55, 0.9),
+}
 
 
 @pytest.mark.parametrize("split", Split)
@@ -131,6 +148,16 @@ def test_the_base_is_as_often_right_as_it_is_said_to_be(policy: Policy, split: S
     assert least < success.rate < most
     least, most = INFORMATIVE[policy.name]
     assert least < success.informative < most
+
+
+def test_every_game_has_groups_to_learn_from_and_none_is_long():
+    policy = Policy.load(PolicySection(model="tiny-games", device="cpu"))
+    torch.manual_seed(0)
+    tasks = RECIPES["tiny-games"].tasks
+    success = measure(policy.model, policy.tokenizer, Split.TRAIN, 64, tasks)
+    assert {env for env, _ in success.by_level} == set(tasks.open())
+    easiest = [rate for (_, level), rate in success.by_level.items() if level == 0]
+    assert all(0.01 < rate < 0.7 for rate in easiest)
 
 
 def test_the_recipe_makes_the_tokenizers_that_are_shipped(policy: Policy):
