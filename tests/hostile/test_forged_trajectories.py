@@ -1,0 +1,228 @@
+"""Trajectories of strangers: honest ones are all admitted, forged ones never."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from node.environments.driving import finished
+from node.environments.games.players import PLAYERS
+from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.verifier.verifier import Verifier
+from protocol.frame import seal
+from protocol.identity import Identity
+from protocol.keys import epoch_of, task_seed
+from protocol.manifest import Manifest, sign_manifest, swarm_id
+from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
+from swarm.accounts import Accounts
+from swarm.admission import Admission
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
+from swarm.journal import MEMORY, Journal
+from tests.swarm.experience_parts import START
+
+SPECS = load_catalogue("games")
+SOURCES = open_catalogue(SPECS, {})
+NAMES = tuple(SOURCES)
+FOUNDER = Identity.from_seed(b"f" * 32)
+NOW = epoch_of(START, 60.0)
+HONEST, FORGED, SIZE = 10_000, 1_000, 8
+
+
+class Reader:
+    """A node's gate, with the worker that strangers' texts are judged in."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        manifest = Manifest(name="games", founder=FOUNDER.author, created=START, catalogue=SPECS)
+        self.swarm_id = swarm_id(sign_manifest(manifest, FOUNDER))
+        self.counters = Counters()
+        clock = VirtualClock(START)
+        journal = Journal(MEMORY, clock)
+        accounts = Accounts(journal, clock)
+        self._admission = Admission(
+            manifest,
+            self.swarm_id,
+            verifier,
+            accounts,
+            journal,
+            clock,
+            self.counters,
+            threaded=False,
+        )
+
+    def admit(self, author: Identity, *groups: Group) -> int:
+        """How many groups of a frame are admitted."""
+        batch = Batch(1, 5, START, "tiny", b"\x02" * 32, 1.0, 64, groups)
+        frame = seal(batch, author, self.swarm_id)
+        return len(self._admission.examine(frame, author.author))
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[Verifier]:
+    with Verifier(SPECS, outside=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reader(verifier: Verifier) -> Reader:
+    return Reader(verifier)
+
+
+def segments(seen: list[str]) -> tuple[Segment, ...]:
+    """Of what was seen and done, the first observation and the last left out."""
+    return tuple(
+        Segment(Writer.ENVIRONMENT if n % 2 else Writer.POLICY, text)
+        for n, text in enumerate(seen[1:-1])
+    )
+
+
+def trajectory(env: str, level: int, seed: int, rng: random.Random) -> Completion:
+    """One episode, as an honest author's policy might have played it."""
+    source = SOURCES[env]
+    assert source.environment is not None
+    episode = source.environment.episode(source.build(level, seed).entry)
+    seen = [finished(episode.begin())]
+    whole = rng.random() < 0.9
+    while not episode.over and (whole or len(seen) < 4):
+        act = PLAYERS[env].any if rng.random() < 0.4 else PLAYERS[env].good
+        seen.append(act(seen, rng))
+        seen.append(finished(episode.step(seen[-1])))
+    finish = Finish.STOP if episode.over else Finish.LENGTH
+    return Completion(segments(seen), finished(episode.reward()), finish)
+
+
+def group(author: Identity, index: int, rng: random.Random, size: int) -> Group:
+    """Completions of the task that the author has drawn."""
+    env = NAMES[index % len(NAMES)]
+    level = rng.randrange(SOURCES[env].levels)
+    seed = task_seed(author.author, NOW, index)
+    done = tuple(trajectory(env, level, seed, rng) for _ in range(size))
+    return Group(env, level, NOW, index, done)
+
+
+def test_of_ten_thousand_honest_trajectories_none_is_refused(reader: Reader) -> None:
+    rng = random.Random(0)
+    admitted = 0
+    for number in range(HONEST // SIZE // 5):
+        author = Identity.from_seed(number.to_bytes(32, "big"))
+        groups = [group(author, index, rng, SIZE) for index in range(5)]
+        admitted += reader.admit(author, *groups)
+    assert admitted * SIZE == HONEST
+    assert reader.counters.snapshot() == {"admitted": admitted}
+
+
+Forgery = Callable[[Completion, random.Random], Completion]
+
+
+def another_observation(done: Completion, rng: random.Random) -> Completion:
+    place = rng.randrange(1, len(done.segments), 2)
+    told = replace(done.segments[place], text=done.segments[place].text + rng.choice(" .\u200b1"))
+    return replace(done, segments=(*done.segments[:place], told, *done.segments[place + 1 :]))
+
+
+def another_reward(done: Completion, rng: random.Random) -> Completion:
+    return replace(done, reward=0.5 if done.reward in (0.0, 1.0) else 1.0)
+
+
+def another_order(done: Completion, rng: random.Random) -> Completion:
+    first, second, *rest = done.segments
+    return replace(done, segments=(rest[0], second, first, *rest[1:]))
+
+
+def a_turn_dropped(done: Completion, rng: random.Random) -> Completion:
+    return replace(done, segments=done.segments[:-2])
+
+
+def the_first_turn_dropped(done: Completion, rng: random.Random) -> Completion:
+    return replace(done, segments=done.segments[2:])
+
+
+def a_turn_added(done: Completion, rng: random.Random) -> Completion:
+    more = (Segment(Writer.ENVIRONMENT, "higher"), done.segments[-1])
+    return replace(done, segments=(*done.segments, *more))
+
+
+def two_turns_of_the_policy(done: Completion, rng: random.Random) -> Completion:
+    return replace(done, segments=(done.segments[0], *done.segments[2:]))
+
+
+def the_environment_last(done: Completion, rng: random.Random) -> Completion:
+    return replace(done, segments=done.segments[:-1])
+
+
+FORGERIES: tuple[Forgery, ...] = (
+    another_observation,
+    another_reward,
+    another_order,
+    a_turn_dropped,
+    the_first_turn_dropped,
+    a_turn_added,
+    two_turns_of_the_policy,
+    the_environment_last,
+)
+
+
+def came_so(env: str, level: int, seed: int, told: Completion) -> bool:
+    """Whether playing the policy's turns gives this very trajectory."""
+    source = SOURCES[env]
+    assert source.environment is not None
+    episode = source.environment.episode(source.build(level, seed).entry)
+    seen = [finished(episode.begin())]
+    for action in [each.text for each in told.segments if each.writer is Writer.POLICY]:
+        if episode.over:
+            return False
+        seen += [action, finished(episode.step(action))]
+    true = Completion(segments(seen), finished(episode.reward()), Finish.STOP)
+    return episode.over and told == true
+
+
+def forgeable(author: Identity, rng: random.Random) -> Group:
+    """A group whose first trajectory ended by itself after turns that differ."""
+    for index in range(64):
+        drawn = group(author, index, rng, 2)
+        first = drawn.completions[0]
+        turns = [segment.text for segment in first.segments]
+        if first.finish is Finish.STOP and len(turns) > 4 and turns[0] != turns[2]:
+            return drawn
+    raise AssertionError("no long trajectory in 64 draws")
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_of_mallorys_forged_trajectories_none_is_admitted(reader: Reader, forge: Forgery) -> None:
+    rng = random.Random(forge.__name__)
+    count = FORGED // len(FORGERIES)
+    for number in range(count):
+        mallory = Identity.from_seed((1 << 200 | number).to_bytes(32, "big"))
+        drawn = forgeable(mallory, rng)
+        forged = forge(drawn.completions[0], rng)
+        seed = task_seed(mallory.author, NOW, drawn.index)
+        told = replace(drawn, completions=(forged, *drawn.completions[1:]))
+        # Without a guess that did not help, a game of guessing is another one, and a true one.
+        assert reader.admit(mallory, told) == came_so(drawn.env, drawn.level, seed, forged)
+    counts = reader.counters.snapshot()
+    admitted = counts.pop("admitted", 0)
+    assert admitted < 0.5 * count < sum(counts.values())
+
+
+def test_a_trajectory_of_another_task_is_not_mallorys(reader: Reader) -> None:
+    anna, mallory = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2))
+    drawn = forgeable(anna, random.Random(3))
+    assert reader.admit(mallory, drawn) == 0
+    assert reader.admit(anna, drawn) == 1
+
+
+def test_a_frame_of_the_largest_trajectories_costs_its_author_and_nobody_else(
+    reader: Reader,
+) -> None:
+    """Flo fills 64 segments with as much text as the swarm takes."""
+    flo = Identity.from_seed(b"o" * 32)
+    long = tuple(
+        Segment(Writer.ENVIRONMENT if n % 2 else Writer.POLICY, "9" * 1000) for n in range(63)
+    )
+    done = Completion(long, 0.0, Finish.STOP)
+    assert reader.admit(flo, Group("guess", 0, NOW, 0, (done, done))) == 0
+    anna = Identity.from_seed(b"a" * 32)
+    assert reader.admit(anna, group(anna, 0, random.Random(0), SIZE)) == 1
