@@ -129,6 +129,10 @@ class Episode:
         self._chance.restore()
         try:
             reward = await _awaited(self._environment.reward())
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as error:
+            raise EpisodeError(f"reward fails: {error!r:.80}") from error
         finally:
             self._chance.keep()
         if isinstance(reward, bool) or not isinstance(reward, int | float):

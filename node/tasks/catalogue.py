@@ -17,12 +17,19 @@ The file: keys before the first ``[[env]]`` are defaults for every env in it::
     file = "sums.jsonl"                 # beside the TOML; its digest becomes the version
     levels = [{ match = "numeric" }]
 
+    [[env]]
+    name = "treasure"
+    source = "environment"              # a shipped one, a package's, or of a file as here
+    file = "treasure.py"
+    levels = [{ rooms = 5 }]            # what its reset takes
+
 Peers rebuild tasks from these values alone, so they travel in the swarm's manifest; files do not.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +57,8 @@ UNWALLED = (
     "bubblewrap and libseccomp, or allow user namespaces"
 )
 
+_DIGEST = re.compile("[0-9a-f]{64}")
+"""Version of what is in a file."""
 _KEYS = {"name", "source", "version", "levels", "template", "extract"}
 _SHIPPED = resources.files("node.tasks") / "catalogues"
 
@@ -173,13 +182,23 @@ def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
     if spec.source == ENVIRONMENT:
         from node.tasks.sources.environments import open_environment
 
-        return open_environment(spec, level_settings(spec)) or NO_PACKAGE.format(name=spec.name)
+        file = allowed.files.get(spec.name)
+        if file is None and in_file(spec):
+            return NO_FILE.format(name=spec.name)
+        opened = open_environment(spec, level_settings(spec), file)
+        return opened or NO_PACKAGE.format(name=spec.name)
     from node.tasks.sources.plugins import open_plugin
 
     plugin = open_plugin(spec, level_settings(spec))
     if plugin is None:
         return NO_PACKAGE.format(name=spec.name)
     return (plugin.evaluates_text and allowed.closed(spec.name)) or plugin
+
+
+def in_file(spec: EnvSpec) -> bool:
+    """Whether an env is what stands in a file, which each node has to have."""
+    of_file = spec.source == ENVIRONMENT and _DIGEST.fullmatch(spec.version) is not None
+    return spec.source == "jsonl" or of_file
 
 
 def evaluates(spec: EnvSpec) -> bool:

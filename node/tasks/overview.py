@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.tasks.catalogue import NO_FILE, NO_PACKAGE, UNREPEATED, Allowed, evaluates
-from node.tasks.sources.plugins import is_here
+from node.environments.shipped import SHIPPED
+from node.tasks.catalogue import NO_FILE, NO_PACKAGE, UNREPEATED, Allowed, evaluates, in_file
+from node.tasks.sources import environments, plugins
 from node.tasks.sources.unsafe_families import UNREPEATABLE
 from node.tasks.working.families import FAMILIES
-from protocol.manifest import EnvSpec
+from protocol.manifest import ENVIRONMENT, EnvSpec
 
 
 def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
@@ -24,9 +25,9 @@ def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
 def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
     """What keeps an env closed; what a package evaluates is known only once it is open."""
     reason = None
-    if spec.source == "jsonl" and spec.name not in allowed.files:
+    if in_file(spec) and spec.name not in allowed.files:
         reason = NO_FILE
-    elif spec.source == "plugin" and not is_here(spec.name):
+    elif not in_file(spec) and not _is_here(spec):
         reason = NO_PACKAGE
     elif spec.source == "reasoning-gym" and spec.name in UNREPEATABLE:
         reason = UNREPEATED
@@ -35,9 +36,16 @@ def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
     return reason.format(name=spec.name) if reason else None
 
 
+def _is_here(spec: EnvSpec) -> bool:
+    """Whether what brings an env is installed."""
+    brought = {"plugin": plugins.is_here, ENVIRONMENT: environments.is_here}.get(spec.source)
+    return brought is None or brought(spec.name)
+
+
 def _entry(spec: EnvSpec) -> str:
     levels = f"{len(spec.levels)} level" + "s" * (len(spec.levels) != 1)
-    brought = "swarm-node" if spec.name in FAMILIES else "your package"
-    source = {"jsonl": "your file", "plugin": brought}.get(spec.source, spec.source)
+    brought = "swarm-node" if spec.name in (FAMILIES.keys() | SHIPPED.keys()) else "your package"
+    source = {"plugin": brought, ENVIRONMENT: brought}.get(spec.source, spec.source)
+    source = "your file" if in_file(spec) else source
     evaluating = ", evaluates answers" * evaluates(spec)
     return f"{spec.name} ({levels} of {source}{evaluating})"

@@ -6,6 +6,8 @@ import random
 import string
 from typing import ClassVar
 
+from node.environments.games.ranges import within
+
 GOOD, BAD = 0.9, 0.15
 """How often the one pays, and each of the others."""
 
@@ -22,9 +24,9 @@ class Bandit:
     def reset(self, seed: int, *, arms: int = 2, pulls: int = 6) -> str:
         """Arms in any order; which one is good does not follow from their names."""
         self._rng = random.Random(f"bandit/{seed}")
-        self._arms = "".join(self._rng.sample(string.ascii_lowercase, arms))
+        self._arms = "".join(self._rng.sample(string.ascii_lowercase, within("arms", arms, 2, 9)))
         self._good = self._rng.choice(self._arms)
-        self._pulls = self._left = pulls
+        self._pulls = self._left = within("pulls", pulls, 1, 16)
         self._paid = 0
         return f"Pull {' '.join(self._arms)}"
 

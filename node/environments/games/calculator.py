@@ -6,6 +6,8 @@ import random
 import re
 from typing import ClassVar
 
+from node.environments.games.ranges import within
+
 CALL = re.compile(r"calc (0|[1-9][0-9]{0,5})([-+*])(0|[1-9][0-9]{0,5})")
 OPERATORS = "+-*"
 
@@ -27,10 +29,11 @@ class Calculator:
     def reset(self, seed: int, *, digits: int = 2, calls: int = 3) -> str:
         """Two numbers of as many ``digits``, and what to do with them."""
         rng = random.Random(f"calculator/{seed}")
+        within("digits", digits, 1, 5)
         first, second = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
         operator = rng.choice(OPERATORS)
         self._right = str(computed(first, operator, second))
-        self._left = calls
+        self._left = within("calls", calls, 1, 16)
         self._answered = ""
         return f"Compute {first}{operator}{second}"
 

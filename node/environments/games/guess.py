@@ -6,6 +6,8 @@ import random
 import re
 from typing import ClassVar
 
+from node.environments.games.ranges import within
+
 NUMBER = re.compile(r"[0-9]{1,4}")
 HIGHEST = 900
 """Of the lowest number of a range."""
@@ -24,8 +26,8 @@ class Guess:
         """A range of ``most`` numbers; the hidden one does not follow from it."""
         rng = random.Random(f"guess/{seed}")
         low = rng.randint(1, HIGHEST)
-        self._hidden = rng.randrange(low, low + most)
-        self._left = tries
+        self._hidden = rng.randrange(low, low + within("most", most, 2, 99))
+        self._left = within("tries", tries, 1, 16)
         self._found = False
         return f"Guess from {low} to {low + most - 1}"
 

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 from typing import ClassVar
 
+from node.environments.games.ranges import within
+
 SIDE = 9
 WAYS = {"n": (0, -1), "e": (1, 0), "s": (0, 1), "w": (-1, 0)}
 WALLED = 0.25
@@ -27,13 +29,13 @@ class Maze:
     def reset(self, seed: int, *, far: int = 3, moves: int = 6) -> str:
         """Cells as many steps apart as ``far``, with one way at least that only comes nearer."""
         rng = random.Random(f"maze/{seed}")
-        across = rng.randint(0, far)
+        across = rng.randint(0, within("far", far, 1, SIDE // 2))
         self._here = rng.randrange(SIDE), rng.randrange(SIDE)
         self._goal = _beside(rng, self._here[0], across), _beside(rng, self._here[1], far - across)
         way = {self._here, *_way(rng, self._here, self._goal)}
         cells = ((column, row) for row in range(SIDE) for column in range(SIDE))
         self._closed = {cell for cell in cells if cell not in way and rng.random() < WALLED}
-        self._far, self._left = far, moves
+        self._far, self._left = far, within("moves", moves, 1, 32)
         return self._seen()
 
     def step(self, action: str) -> tuple[str, bool]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import ClassVar
 
+from node.environments.games.ranges import within
+
 LINES = ("012", "345", "678", "036", "147", "258", "048", "246")
 FREE = "."
 
@@ -33,7 +35,7 @@ class TicTacToe:
         """A board on which nobody has won."""
         rng = random.Random(f"tictactoe/{seed}")
         while True:
-            squares = rng.sample(range(9), 2 * stones)
+            squares = rng.sample(range(9), 2 * within("stones", stones, 0, 3))
             marks = {n: "xo"[place % 2] for place, n in enumerate(squares)}
             self._board = "".join(marks.get(n, FREE) for n in range(9))
             if not won(self._board, "x") and not won(self._board, "o"):

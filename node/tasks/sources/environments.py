@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from node.environments.driving import is_async, run
 from node.environments.environment import Environment
 from node.environments.episode import Episode
+from node.environments.own_file import load_file
 from node.environments.replay import replayed
+from node.environments.settings import unfit
 from node.environments.shipped import SHIPPED
 from node.tasks.errors import CatalogueError
+from node.tasks.sources.jsonl import file_digest
 from protocol.manifest import EnvSpec
 
 GROUP = "swarm_node.environments"
@@ -68,21 +72,44 @@ class Environments:
         return Episode(self._environment, number, self._levels[level])
 
 
-def open_environment(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Environments | None:
+def open_environment(
+    spec: EnvSpec, levels: Sequence[Mapping[str, Any]], file: str | Path | None
+) -> Environments | None:
     """The environment that ``spec`` names, at its levels; None where nobody brings it.
 
+    Args:
+        file: of the user's own; its digest is the version then.
+
     Raises:
-        CatalogueError: it is of another version, or its package fails to load.
+        CatalogueError: it is of another version, fails to load, lacks a part, or does not take the
+            settings.
     """
-    found = _brought(spec.name)
+    try:
+        found = load_file(Path(file), spec.name) if file else _brought(spec.name)
+    except ImportError as error:
+        raise CatalogueError(f"env {spec.name!r}: {error}") from error
     if found is None:
         return None
-    if found.version != spec.version:
+    version = file_digest(Path(file)) if file else getattr(found, "version", None)
+    if version != spec.version:
         raise CatalogueError(
-            f"env {spec.name!r} is of version {spec.version}, installed is {found.version}: "
-            "install the version that the swarm uses"
+            f"env {spec.name!r} is of version {spec.version}, here is {version}: "
+            f"{'get the same file' if file else 'install the version that the swarm uses'}"
         )
+    if type(getattr(found, "replayable", None)) is not bool:
+        raise CatalogueError(
+            f"env {spec.name!r}: {found.__name__} does not say whether it is replayable: "
+            "add replayable = True where the same seed and actions always give the same"
+        )
+    for number, level in enumerate(levels):
+        if wrong := unfit(found, level):
+            raise CatalogueError(f"env {spec.name!r} level {number}: {wrong}")
     return Environments(found, levels)
+
+
+def is_here(name: str) -> bool:
+    """Whether this package or an installed one brings an environment; nothing of it is run."""
+    return name in SHIPPED or bool(entry_points(group=GROUP, name=name))
 
 
 def _brought(name: str) -> type[Environment] | None:
@@ -95,5 +122,5 @@ def _brought(name: str) -> type[Environment] | None:
     try:
         found: type[Environment] = entry.load()
     except Exception as error:
-        raise CatalogueError(f"env {name!r}: {entry.value} fails: {error}") from error
+        raise ImportError(f"{entry.value} fails: {error}") from error
     return found
