@@ -196,8 +196,8 @@ class TasksSection(Section):
     curriculum_options: Options = options_key("curriculum")
     files: dict[str, Annotated[str, Field(min_length=1)]] = key(
         {},
-        "Local files of the catalogue's jsonl families and environments, by name. Relative to this "
-        "file.",
+        "Local files of the catalogue's jsonl families and environments, by name. Relative to "
+        "this file.",
     )
     evaluating: Texts = key(
         (),
