@@ -24,6 +24,7 @@ from swarm.judge import (
     Asked,
     Judged,
     JudgeRefused,
+    Turns,
     Verdict,
 )
 from swarm.task_ref import TaskRef
@@ -111,7 +112,7 @@ def answers(
     for number, group in enumerate(groups, 1):
         reply = worker.hear(min(each, end - last))
         now = time.monotonic()
-        found, last = _outcome(reply, len(group.texts), now - last), now
+        found, last = _outcome(reply, group.texts, now - last), now
         over = reply.get("last")
         if not over and number == len(groups):
             raise _nonsense("last answer is followed by another")
@@ -120,19 +121,22 @@ def answers(
             return
 
 
-def refusal(reply: dict[str, Any], seconds: float) -> JudgeRefused | None:
-    """What a reply refuses, if it does."""
+def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> JudgeRefused | None:
+    """What a reply refuses, if it does; ``played``: of a task that is an environment."""
     if "refused" not in reply:
         return None
-    # A bent worker must choose neither names of counters nor what an author is blamed for.
+    # A bent worker must choose neither names of counters nor what an author is blamed for, but
+    # for what follows from the observations and rewards that it alone can tell.
     told = reply["refused"]
-    reason = told if told in (UNKNOWN_ENV, TIMEOUT, NOT_REPLAYED) else CRASHED
+    known = (UNKNOWN_ENV, TIMEOUT, NOT_REPLAYED) if played else (UNKNOWN_ENV, TIMEOUT)
+    reason = told if told in known else CRASHED
     return JudgeRefused(reason, str(reply.get("detail", "")), seconds)
 
 
-def _outcome(reply: dict[str, Any], count: int, seconds: float) -> tuple[Judged, int]:
-    """The reply on ``count`` texts; checked, since scoring strange text may bend a worker."""
-    if refused := refusal(reply, seconds):
+def _outcome(reply: dict[str, Any], texts: Sequence[Answer], seconds: float) -> tuple[Judged, int]:
+    """The reply on some texts; checked, since scoring strange text may bend a worker."""
+    count, played = len(texts), any(isinstance(text, Turns) for text in texts)
+    if refused := refusal(reply, seconds, played=played):
         return refused, 0
     prompt, rewards = reply.get("prompt"), reply.get("rewards")
     if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:

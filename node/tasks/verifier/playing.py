@@ -33,7 +33,7 @@ def moved(
         move = left.pop(_key(reply), None)
         if move is None:
             raise _nonsense("answer is to a turn that was not asked about")
-        yield move, refusal(reply, time.monotonic() - began) or _answered(reply)
+        yield move, refusal(reply, time.monotonic() - began, played=True) or _answered(reply)
 
 
 def _key(reply: dict[str, Any]) -> int:

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from node.playing.played import Played
+from node.playing.player import judged
 from node.tasks.moves import Answered, Move
 from node.tasks.scorer import Scorer
 from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
-from swarm.judge import NOT_REPLAYED, Asked, JudgeRefused, Turns
+from protocol.rollout import Finish
+from swarm.judge import NOT_REPLAYABLE, NOT_REPLAYED, Asked, JudgeRefused, Turns, Verdict
 from swarm.task_ref import TaskRef
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.node.packages import declare
@@ -151,6 +154,20 @@ def test_a_family_that_is_answered_in_one_turn_is_not_played(installed: None) ->
         assert isinstance(moved, JudgeRefused) and "one turn" in str(moved)
         with pytest.raises(JudgeRefused, match="one turn"):
             verifier.judge(TaskRef("gcd", 0, 1), [Turns(("1", "?", "2"), cut=False)])
+
+
+def test_what_never_answers_twice_alike_is_played_and_has_no_verdict(scorer: Scorer) -> None:
+    ref = task("passing")
+    turns = played(scorer, ref, "a", "b", "c")
+    assert scorer.unrepeatable == {"passing"}
+    with pytest.raises(JudgeRefused) as refused:
+        reward(scorer, ref, turns)
+    assert refused.value.reason == NOT_REPLAYABLE
+    (moved,) = scorer.play([Move(99, ref, ("a", "b"), final=False)])
+    assert isinstance(moved, JudgeRefused), "its episode is not here, and cannot be played again"
+    own = Played((), Finish.STOP, reward=0.25)
+    (verdict,) = judged(scorer, [(ref, [own, own])])
+    assert isinstance(verdict, Verdict) and verdict.rewards == (0.25, 0.25)
 
 
 def test_environments_that_wait_do_so_together(installed: None) -> None:
