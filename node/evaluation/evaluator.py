@@ -93,7 +93,8 @@ class Evaluator:
 
     Args:
         sampling: with a seed, evaluations of the same weights are the same.
-        counters: ``heldout_unbuilt{reason}``.
+        counters: ``heldout_unbuilt{reason}``; ``heldout_lost``, trajectories whose environment was
+            lost, which are worth nothing.
     """
 
     def __init__(
@@ -144,10 +145,16 @@ class Evaluator:
     def _scored(
         self, tasks: Sequence[TaskRef], written: Sequence[Sequence[Played]]
     ) -> Iterator[tuple[float, ...]]:
-        for found in judged(self._verifier, list(zip(tasks, written, strict=True))):
-            if isinstance(found, JudgeRefused):
+        pairs = list(zip(tasks, written, strict=True))
+        for (task, group), found in zip(pairs, judged(self._verifier, pairs), strict=True):
+            if not isinstance(found, JudgeRefused):
+                yield found.rewards
+            elif lost := sum(each.lost is not None for each in group):
+                self._counters.add("heldout_lost", lost)
+                log.warning("%d held-out trajectories of %s are lost: %s", lost, task.env, found)
+                yield tuple(each.reward or 0.0 for each in group)
+            else:
                 raise found
-            yield found.rewards
 
     def _unbuilt(self, task: TaskRef, refused: JudgeRefused) -> None:
         self._counters.add("heldout_unbuilt", reason=refused.reason)

@@ -79,9 +79,10 @@ class Player:
         many = self._scorer.environments
         done: dict[int, list[Played]] = {}
         once = [number for number, task in enumerate(tasks) if task.env not in many]
-        answers = self._engine.generate([prompts[number] for number in once], n, sampling)
-        for number, samples in zip(once, answers, strict=True):
-            done[number] = [Played.once(sample) for sample in samples]
+        if once:
+            answers = self._engine.generate([prompts[number] for number in once], n, sampling)
+            for number, samples in zip(once, answers, strict=True):
+                done[number] = [Played.once(sample) for sample in samples]
         played = [number for number, task in enumerate(tasks) if task.env in many]
         if played:
             begun = [(tasks[number], prompts[number]) for number in played]
@@ -154,14 +155,15 @@ def judged(scorer: Scorer, written: Sequence[tuple[TaskRef, Sequence[Played]]]) 
     shared, nor learned from. Of environments that never answer twice alike the reward is the one
     that was seen.
     """
+    known = [_settled(scorer, task, group) for task, group in written]
     asked = [
         Asked(task, [each.answer(played=task.env in scorer.environments) for each in group])
-        for task, group in written
-        if not _settled(scorer, task, group)
+        for (task, group), settled in zip(written, known, strict=True)
+        if settled is None
     ]
     found = judge_all(scorer, asked)
-    for task, group in written:
-        yield _settled(scorer, task, group) or next(found)
+    for settled in known:
+        yield next(found) if settled is None else settled
 
 
 def _settled(scorer: Scorer, task: TaskRef, group: Sequence[Played]) -> Judged | None:

@@ -10,6 +10,7 @@ import pytest
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import shipped
+from node.evaluation.evaluator import Evaluator
 from node.playing.limits import TurnLimits
 from node.playing.played import Played
 from node.playing.player import Player, judged
@@ -18,6 +19,7 @@ from node.tasks.moves import Answered, Move, Moved
 from node.tasks.scorer import Scorer
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Completion, Finish, Writer
+from swarm.common.counters import Counters
 from swarm.judge import CRASHED, JudgeRefused, Verdict
 from swarm.task_ref import TaskRef
 from tests.node.environments.parts import FOR_TESTS, spec
@@ -145,6 +147,20 @@ def test_a_lost_environment_ends_its_own_trajectory_and_no_other(judge: LocalJud
     (group,) = play(talker(), Lossy(judge), tasks(1))
     assert [each.lost is None for each in group] == [True, False, True]
     assert group[1].reward is None and len(group[1].turns) == 1
+
+
+def test_a_lost_environment_gives_up_its_own_group_and_is_worth_nothing_in_evaluation(
+    judge: LocalJudge,
+) -> None:
+    policy, scorer, counters = talker(), Lossy(judge), Counters()
+    engine = TransformersEngine(policy, seed=0)
+    (group,) = play(policy, scorer, tasks(1))
+    (found,) = judged(scorer, [(tasks(1)[0], group)])
+    assert isinstance(found, JudgeRefused) and found.reason == CRASHED
+    evaluator = Evaluator(policy, engine, scorer, tasks(3), SAMPLING, counters, LIMITS)
+    rewards = evaluator.evaluate(2).rewards
+    assert [row[1] for row in rewards] == [0.0] * 3
+    assert counters.snapshot()["heldout_lost"] == 3
 
 
 def test_a_family_of_one_turn_beside_environments_is_written_as_without_them(
