@@ -1,0 +1,127 @@
+"""``swarm-node play``: one task of a catalogue, played by hand or by a model."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.common import LOADING, DebugOption
+from node.errors import NodeError, UsageError
+from node.monitor.printable import say, say_on
+
+MOST_SEED = (1 << 63) - 1
+
+
+def command(
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the catalogue.")],
+    catalogue: Annotated[
+        str,
+        typer.Option("--catalogue", metavar="NAME|FILE", help="A shipped one, or a TOML file."),
+    ] = "games",
+    level: Annotated[int, typer.Option("--level", min=0, help="Of the family.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            min=0,
+            max=MOST_SEED,
+            help="Of the task. Left out: another one each time.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Have this one play: a folder, a hub id or a shipped model, such as tiny-games.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", help="Where the family lies, if it is in a file.", show_default=False
+        ),
+    ] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Play a task: every line is a turn, and the verifier says what it was worth.
+
+    Ctrl-D ends it before its end, with the reward so far.
+    """
+    from node.tasks.catalogue import Allowed, load_catalogue
+    from node.tasks.verifier.verifier import Verifier
+    from swarm.judge import JudgeRefused
+    from swarm.task_ref import TaskRef
+
+    specs = {spec.name: spec for spec in load_catalogue(catalogue)}
+    if family not in specs:
+        raise UsageError("FAMILY", family, f"The catalogue has: {', '.join(specs)}.")
+    number = random.Random().getrandbits(63) if seed is None else seed
+    task = TaskRef(family, level, number)
+    allowed = Allowed({family: file} if file else {})
+    try:
+        with Verifier([specs[family]], allowed, outside=True) as verifier:
+            if model is None:
+                _by_hand(verifier, task)
+            else:
+                _by_model(verifier, task, model)
+    except JudgeRefused as refused:
+        remedy = f"Levels begin at 0; this family has {len(specs[family].levels)}."
+        raise NodeError("the task cannot be played", str(refused), remedy) from refused
+
+
+def _by_hand(verifier: Any, task: Any) -> None:
+    from node.playing.sitting import Sitting
+
+    sitting = Sitting(verifier, task)
+    _show(sitting.first)
+    for line in sys.stdin:
+        answered = sitting.take(line.rstrip("\n"))
+        if answered.reward is not None:
+            _worth(answered.reward)
+            return
+        _show(answered.observation)
+    _worth(sitting.leave(), " so far")
+
+
+def _by_model(verifier: Any, task: Any, model: str) -> None:
+    from node.monitor.terminal import Terminal
+
+    with Terminal(stderr=True).status(LOADING):
+        from node.config.learning import PolicySection
+        from node.engines.engine import Sampling
+        from node.engines.transformers.engine import TransformersEngine
+        from node.playing.limits import TurnLimits
+        from node.playing.player import Player
+        from node.playing.sitting import turns_of
+        from node.policy.policy import Policy
+
+        policy = Policy.load(PolicySection(model=model))
+    (prompt,) = verifier.prompts([task])
+    _show(prompt)
+    limits = TurnLimits(turns=32, turn_tokens=256, tokens=4096)
+    player = Player(policy, TransformersEngine(policy, seed=task.seed), verifier, limits)
+    sampling = Sampling(max_new_tokens=limits.turn_tokens)
+    ((played,),) = player.play([task], [policy.encode_prompt(prompt)], 1, sampling)
+    for text, observation in turns_of(played):
+        say_on(f"{text}\n")
+        if observation is not None:
+            _show(observation)
+    if played.lost is not None:
+        raise played.lost
+    reward = played.reward
+    _worth(verifier.judge(task, [played.text]).rewards[0] if reward is None else reward)
+
+
+def _show(text: str) -> None:
+    say_on("".join(f"» {line}\n" for line in text.splitlines() or [""]))
+
+
+def _worth(reward: float, so_far: str = "") -> None:
+    say(f"reward{so_far} {reward:.2f}")

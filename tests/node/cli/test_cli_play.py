@@ -1,0 +1,82 @@
+"""Playing a task by hand, and having a model play it."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.node.conftest import Terminal
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch):
+    """What is typed, a line each."""
+    return lambda *lines: monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines) + "\n"))
+
+
+def test_a_person_plays_until_it_is_over_and_hears_what_it_was_worth(
+    terminal: Terminal, said
+) -> None:
+    said("0", "0", "0", "0")
+    assert terminal("play", "guess", "--seed", "7") == 0
+    assert terminal.out.splitlines()[1:] == ["» higher", "» higher", "reward 0.00"]
+    low, high = map(int, re.findall(r"\d+", terminal.out.splitlines()[0]))
+    said(*map(str, range(low, high + 1)))
+    assert terminal("play", "guess", "--seed", "7", "--level", "0") == 0
+    assert "reward " in terminal.out
+
+
+def test_who_leaves_early_is_told_what_it_was_worth_so_far(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for typed in ("", "n\n"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        assert terminal("play", "maze", "--seed", "1") == 0
+        assert terminal.out.splitlines()[-1].startswith("reward so far 0.")
+
+
+def test_a_family_of_one_turn_is_answered_once(terminal: Terminal, said) -> None:
+    said("no", "never")
+    assert terminal("play", "gcd", "--catalogue", "tiny", "--seed", "3") == 0
+    assert terminal.out.startswith("» Find the Greatest") and terminal.out.endswith("reward 0.00\n")
+
+
+def test_a_model_plays_and_every_turn_is_shown(terminal: Terminal) -> None:
+    for family, catalogue in (("bandit", "games"), ("gcd", "tiny")):
+        arguments = ("--catalogue", catalogue, "--model", "tiny-games", "--seed", "3")
+        assert terminal("play", family, *arguments) == 0
+        assert terminal.out.startswith("» ") and "\nreward " in terminal.out
+
+
+def test_an_environment_in_a_file_is_played_where_the_file_is_named(
+    terminal: Terminal, said
+) -> None:
+    said("w")
+    catalogue = ("--catalogue", str(EXAMPLE / "treasure.toml"))
+    file = ("--file", str(EXAMPLE / "treasure.py"))
+    assert terminal("play", "treasure", *catalogue, *file) == 0
+    assert terminal.out.startswith("» At house ")
+    assert terminal("play", "treasure", *catalogue) == 1
+    assert "name its file" in terminal.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (("guesses",), 2, "FAMILY: guesses. The catalogue has: guess, maze"),
+        (("guess", "--level", "9"), 1, "has no level 9. Levels begin at 0; this family has 2"),
+        (("guess", "--catalogue", "game"), 1, "no catalogue 'game'"),
+        (("guess", "--model", "nowhere/at-all"), 2, "policy.model"),
+    ],
+)
+def test_what_cannot_be_played_is_said_in_one_line(
+    terminal: Terminal, arguments: tuple[str, ...], status: int, why: str
+) -> None:
+    assert terminal("play", *arguments) == status
+    assert why in terminal.err and len(terminal.err.splitlines()) == 1
