@@ -28,6 +28,8 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
     f"--window-size={WIDTH},{HEIGHT}",
+    # Two hundred views in ten seconds are more than it takes from a page of strangers.
+    "--disable-ipc-flooding-protection",
 )
 GONE = "net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING"
 """What the console says of a server that has ended, and no page can keep it from saying."""
