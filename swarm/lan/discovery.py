@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Sequence
 
+from swarm.common.backoff import Backoff
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.lan.multicast import Multicast, MulticastUnavailable
@@ -19,6 +20,12 @@ from swarm.transport.transport import Transport, TransportError
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
+
+FIRST_PAUSE = 15.0
+"""Seconds after which everybody is asked again, as an answer may be lost: each time is taken for a
+failure, so that they double (RFC 6762 §5.2)."""
+
+LONGEST_PAUSE = 600.0
 
 
 class Discovery:
@@ -46,6 +53,7 @@ class Discovery:
         self._ear: Multicast | None = None
         self._swarm = b""
         self._announced = (b"", 0)
+        self._asked: Backoff[Multicast] = Backoff(clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         self._said = ""
 
     async def look(self, swarm: str = "") -> list[Sighting]:
@@ -95,6 +103,7 @@ class Discovery:
         """Say good-bye and listen no more. May be called twice."""
         ear, self._ear, self._announced = self._ear, None, (b"", 0)
         if ear is not None:
+            self._asked.succeeded(ear)
             await ear.close()
 
     async def _try(self, sighting: Sighting) -> None:
@@ -114,6 +123,10 @@ class Discovery:
                 await self.close()
         if self._ear is None:
             self._ear = await Multicast.open(here, self._counters, self._rng)
+            self._asked.failed(self._ear)
+        elif not self._asked.waits(self._ear):
+            await self._ear.ask_again()
+            self._asked.failed(self._ear)
         if all(saying) and saying != self._announced:
             await self._ear.announce(self._transport.peer_id, *saying)
             self._announced = saying

@@ -63,7 +63,7 @@ class Multicast:
             MulticastUnavailable
         """
         from zeroconf import Error
-        from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
+        from zeroconf.asyncio import AsyncZeroconf
 
         if not networks:
             raise MulticastUnavailable(
@@ -83,8 +83,14 @@ class Multicast:
                 f"no multicast DNS at {', '.join(hosts)}: {error or type(error).__name__}; look "
                 "for another program at UDP port 5353, or set network.lan = false"
             ) from error
-        browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[_heard])
-        return cls(networks, zeroconf, browser, counters, rng)
+        return cls(networks, zeroconf, _browser(zeroconf), counters, rng)
+
+    async def ask_again(self) -> None:
+        """Ask who is here a few times more: a browser does so at its start alone, and no answer
+        of a busy network or machine is sure to arrive.
+        """
+        await self._browser.async_cancel()
+        self._browser = _browser(self._zeroconf)
 
     async def announce(self, peer_id: str, swarm: bytes, port: int) -> None:
         """Say that this node is here, and answer whoever asks.
@@ -157,6 +163,19 @@ class Multicast:
         except BadSighting as error:
             self._counters.add("lan_names_refused", reason=error.reason)
             return ()
+
+
+def _browser(zeroconf: AsyncZeroconf) -> AsyncServiceBrowser:
+    """Asks for answers to everybody: one to this address goes to whichever program of the machine
+    the port 5353 that they share gives it to.
+    """
+    from zeroconf import DNSQuestionType
+    from zeroconf.asyncio import AsyncServiceBrowser
+
+    everybody = DNSQuestionType.QM
+    return AsyncServiceBrowser(
+        zeroconf.zeroconf, SERVICE, handlers=[_heard], question_type=everybody
+    )
 
 
 def _heard(**change: Any) -> None:

@@ -19,7 +19,7 @@ from protocol.identity import Identity
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 60.0
+PATIENCE = 300.0
 OURS, OTHER = "aa" * 32, "bb" * 32
 
 
@@ -52,6 +52,11 @@ class Street:
         arguments = "127.0.0.1", host, str(number), swarm, str(port), peer
         self._start("mallory", "announcing", *arguments)
         self.wait("mallory", "announced")
+
+    def quiet(self, name: str) -> None:
+        """Somebody at the port of a node that is there already."""
+        self._start("quiet", "quiet", str(self.ports[name]), OURS, peer_id(name))
+        self.wait("quiet", "listening")
 
     def said(self, name: str) -> str:
         return (self._folder / name).read_text()
@@ -139,3 +144,11 @@ def test_a_port_that_no_node_has_is_counted_and_never_dialled(street: Street) ->
     both_meet(street)
     said = street.end("anna")
     assert "lan_names_refused{reason=port}" in said and "lan_dials_failed" not in said
+
+
+def test_a_member_is_found_whose_first_answers_were_lost(street: Street) -> None:
+    street.node("anna", OTHER)
+    street.quiet("anna")
+    street.node("bert")
+    street.wait("bert", f"met {peer_id('anna')}")
+    assert "answering" in street.said("quiet")

@@ -17,7 +17,7 @@ from swarm.lan.discovery import Discovery
 from swarm.lan.sighting import Interface
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
 
-PATIENCE = 30.0
+PATIENCE = 300.0
 LISTEN = ("/ip4/0.0.0.0/tcp/31337",)
 HOME, CAFE = (ip_interface("127.0.0.1/8"),), (ip_interface("127.0.0.1/16"),)
 
