@@ -1,4 +1,4 @@
-"""Property tests judge results, never how long a busy machine took; Ctrl-C can be tested.
+"""Property tests judge results, never how long a busy machine took; keys that end can be tested.
 
 Files whose tests start processes, which take minutes, come first: begun last, one would keep
 a single worker busy while the others have nothing left to do.
@@ -26,6 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in long)
 
 
+# What a script starts with "&" ignores both; every process of a test would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As in whatever a script starts with "&"; every process of a test would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGQUIT") and signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)

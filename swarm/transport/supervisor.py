@@ -153,8 +153,9 @@ class Supervisor:
         if skew > MAX_SKEW_SECONDS:
             self._counters.add("clock_skew")
             raise ClockSkew(
-                f"this machine's clock and that of peer {peer} are {skew:.1f} s apart, more than "
-                f"{MAX_SKEW_SECONDS:g} s; set the clock (for instance: timedatectl set-ntp true)"
+                f"this machine's clock and that of peer {peer} are at least {skew:.1f} s "
+                f"apart, more than {MAX_SKEW_SECONDS:g} s; set the clock "
+                "(for instance: timedatectl set-ntp true)"
             )
         return peer
 

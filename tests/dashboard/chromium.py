@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 LOOKED_AT = Path(__file__).with_name("looked_at.js").read_text(encoding="utf-8")
-PATIENCE = 60.0
+PATIENCE = 300.0
 WIDTH, HEIGHT = 1360, 950
 PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
 VIEWS = ("learning", "rollouts", "lineage", "swarm", "health", "ask")

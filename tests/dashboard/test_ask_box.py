@@ -109,7 +109,7 @@ def test_an_answer_is_stopped_and_ends_when_the_page_is_left(
         at_work = answering()
         assert at_work
         browser.run(leave)
-        assert not psutil.wait_procs(at_work, timeout=30)[1]
+        assert not psutil.wait_procs(at_work, timeout=120)[1]
         browser.until("return [...document.querySelectorAll('.asking > button, h3')].length > 0")
     assert browser.errors() == []
 

@@ -20,7 +20,8 @@ from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
+PATIENCE = 600.0
+"""Far beyond what any command takes, beside whatever else its machine does."""
 GRACE_SECONDS = 30.0
 NOBODY = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 """Nobody listens there."""
@@ -107,7 +108,7 @@ class Command:
         sockets = [path for child in children for path in _sockets(child)]
         self.process.send_signal(number)
         status = self.wait()
-        alive = psutil.wait_procs(children, timeout=5)[1]
+        alive = psutil.wait_procs(children, timeout=120)[1]
         self.left = [*map(str, alive), *(path for path in sockets if Path(path).exists())]
         return status
 

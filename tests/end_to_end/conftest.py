@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from commands import QUICK, Command
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 class Swarm:

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command still starts, which is mostly reading modules."""
+"""Ctrl-C while a command reads modules, which is most of how it starts, and how a demo ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOMENTS = (
     ("join", "torch.nn"),
     ("seed", "node.run.seed_node"),
     ("doctor", "node.doctor.machine"),
-    ("demo", "matplotlib"),
+    ("demo --nodes 2 --rounds 1", "matplotlib"),
     ("export --out model", "transformers.utils"),
     ("init node", "cryptography"),
     ("status", "node.monitor.present_status"),

@@ -13,7 +13,7 @@ from commands import NOBODY, QUICK, ROOT, Command
 
 pytestmark = pytest.mark.processes
 
-CLOCK_AHEAD = "import time\nreally = time.time\ntime.time = lambda: really() + 10\n"
+CLOCK_AHEAD = "import time\nreally = time.time\ntime.time = lambda: really() + 60\n"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_a_second_process_in_its_folder_is_refused_and_the_first_goes_on(node: C
     second.close()
 
 
-def test_a_clock_ten_seconds_off_is_named_by_the_node_that_joins(
+def test_a_clock_a_minute_off_is_named_by_the_node_that_joins(
     node: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(CLOCK_AHEAD)
@@ -48,8 +48,8 @@ def test_a_clock_ten_seconds_off_is_named_by_the_node_that_joins(
     late = join(tmp_path, f"--peers={address}", PYTHONPATH=path)
     assert late.wait() == 1
     (line,) = late.err
-    (apart,) = re.findall(r"(\d+\.\d) s apart, more than 3 s; set the clock", line)
-    assert float(apart) == pytest.approx(10.0, abs=2.0), "but for the time that the question took"
+    (apart,) = re.findall(r"at least (\d+\.\d) s apart, more than 3 s; set the clock", line)
+    assert 48.0 < float(apart) <= 60.0, "never more, and less by the time that the question took"
     late.close()
 
 

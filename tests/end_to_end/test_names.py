@@ -53,7 +53,7 @@ def test_names_are_seen_by_peers_beside_ids_and_a_node_that_tells_nothing_has_no
     assert len(lines) == 2 and len({line.split()[0] for line in lines}) == 2
 
     url = (anna.status() or {})["dashboard"]
-    with urllib.request.urlopen(f"{url}api/v1/peers", timeout=30) as answer:
+    with urllib.request.urlopen(f"{url}api/v1/peers", timeout=120) as answer:
         page = {peer["peer_id"]: peer for peer in json.load(answer)["peers"]}
     assert (page[peer_id(double)]["name"], page[peer_id(double)]["line"]) == (NAME, LINE)
     assert page[peer_id(seed)]["name"] is None

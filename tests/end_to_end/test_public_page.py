@@ -28,7 +28,7 @@ from tests.hostile.terms import Terms
 
 pytestmark = pytest.mark.processes
 
-PATIENCE = 180.0
+PATIENCE = 300.0
 LOCAL = '--set=network.listen=["/ip4/127.0.0.1/tcp/0"]'
 QUIET = "--set=monitor.dashboard=false"
 
@@ -118,7 +118,7 @@ def until(condition: Callable[[], Any], process: NodeProcess) -> Any:
 
 
 def read(url: str, name: str) -> bytes:
-    with urllib.request.urlopen(f"{url}data/{name}.json", timeout=30) as answer:
+    with urllib.request.urlopen(f"{url}data/{name}.json", timeout=120) as answer:
         return bytes(answer.read())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from node.demo.processes import NodeProcess
 from node.monitor.history import read_records
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 def wait_until(condition: Callable[[], bool], process: NodeProcess, what: str) -> None:

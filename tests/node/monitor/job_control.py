@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 120.0
+PATIENCE = 600.0
 LINES, COLUMNS = 40, 100
 SHELL = """
 import fcntl, os, resource, signal, subprocess, sys, termios

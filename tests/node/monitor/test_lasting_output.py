@@ -38,7 +38,7 @@ def program(log: Path, output: int, **environment: str) -> subprocess.Popen[str]
 
 def test_a_character_that_the_encoding_lacks_is_spelled_out(tmp_path):
     with program(tmp_path / "log", subprocess.PIPE, PYTHONIOENCODING="latin-1") as node:
-        out, err = node.communicate("\n\n\n", timeout=60)
+        out, err = node.communicate("\n\n\n", timeout=300)
     assert node.returncode == 0, err
     assert out.splitlines()[:2] == ["\\u2013 0", "\\u2502 0"]
 
@@ -50,6 +50,6 @@ def test_a_reader_that_goes_away_ends_nothing_and_is_told_once(tmp_path, opened)
         os.close(theirs)
         assert os.read(ours, 64)
         os.close(ours)
-        _, err = node.communicate("\n\n\n", timeout=60)
+        _, err = node.communicate("\n\n\n", timeout=300)
     assert (node.returncode, err) == (0, "done\n")
     assert (tmp_path / "log").read_text().count("nobody reads descriptor 1") == 1

@@ -203,13 +203,13 @@ def test_prometheus_serves_the_newest_record_until_closed() -> None:
     url = f"http://127.0.0.1:{metrics.port}/metrics"
     metrics.write(RECORD)
     metrics.write(replace(RECORD, round=8))
-    text = urllib.request.urlopen(url, timeout=5).read().decode()
+    text = urllib.request.urlopen(url, timeout=60).read().decode()
     assert "swarm_node_round 8.0" in text
     assert 'swarm_node_refused_total{reason="reward_mismatch"} 2.0' in text
     assert 'swarm_node_events_total{event="rounds_failed"} 1.0' in text
     metrics.close()
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(url, timeout=5)
+        urllib.request.urlopen(url, timeout=60)
 
 
 def test_prometheus_has_no_sample_of_what_the_newest_round_did_not_measure() -> None:
@@ -218,7 +218,7 @@ def test_prometheus_has_no_sample_of_what_the_newest_round_did_not_measure() -> 
     served = []
     for gap in (0.0, None):
         metrics.write(replace(UNMEASURED, engine_gap=gap))
-        served.append(urllib.request.urlopen(url, timeout=5).read().decode())
+        served.append(urllib.request.urlopen(url, timeout=60).read().decode())
     metrics.close()
     assert ["swarm_node_engine_gap 0.0" in text for text in served] == [True, False]
     assert ["engine_gap" in text for text in served] == [True, False]
@@ -335,5 +335,5 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 lines.write(fourth)
 """
     path = tmp_path / "metrics.jsonl"
-    subprocess.run([sys.executable, "-c", script, str(path)], check=True, cwd=ROOT, timeout=60)
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, cwd=ROOT, timeout=300)
     assert read_history(tmp_path) == rounds(4)

@@ -267,7 +267,7 @@ def test_what_keeps_failing_is_told_while_it_does_and_the_work_ends_with_the_wat
         assert member.stopped
 
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await watch()
 
     asyncio.run(bounded())

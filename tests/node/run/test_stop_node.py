@@ -18,7 +18,7 @@ from node.run.stop_node import stop_node
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 30.0
+PATIENCE = 300.0
 NODE = """
 import sys
 import time

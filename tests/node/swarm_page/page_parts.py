@@ -15,7 +15,7 @@ from swarm.common.counters import Counters
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
 from tests.swarm.network_parts import manifest
 
-PATIENCE = 30.0
+PATIENCE = 300.0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 INNER = "SWARM_NODE_TEST_ALONE"
-SECONDS = 120
+SECONDS = 600
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -223,7 +223,7 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(
             other = ApartTransport(identity(tmp_path, "other"), listen=(taken,), over=over)
             with pytest.raises(PortTaken, match="choose another port"):
                 await other.start()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 while not counters.snapshot().get(REFUSED):
                     await asyncio.sleep(0.05)
         finally:
@@ -251,7 +251,7 @@ def test_a_start_that_is_given_up_leaves_no_process(
     async def scenario() -> None:
         anna = ApartTransport(identity(tmp_path, "anna"), listen=LOOPBACK, over=over)
         starting = asyncio.ensure_future(anna.start())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not begun(over):
                 await asyncio.sleep(0.02)
         starting.cancel()
@@ -295,4 +295,4 @@ def test_a_node_that_is_killed_leaves_no_process(over: type[NodeTransport], tmp_
         left = network_processes()
         assert len(left) == (2 if over is HivemindTransport else 1)
         node.send_signal(signal.SIGKILL)
-    assert not psutil.wait_procs(left, timeout=20)[1]
+    assert not psutil.wait_procs(left, timeout=120)[1]

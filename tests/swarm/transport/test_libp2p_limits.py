@@ -137,7 +137,7 @@ def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path: P
             await anna.start()
             await mallory.start()
             await mallory.connect(anna.addresses()[0])
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while "127.0.0.2" not in str(await anna.node.connected()):
                     await asyncio.sleep(0.05)
             request = encode_dial_back_request((port,))

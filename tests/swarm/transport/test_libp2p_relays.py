@@ -37,7 +37,7 @@ pytestmark = pytest.mark.processes
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 ECHO = "swarm-node/test/echo"
-PATIENCE = 60.0
+PATIENCE = 300.0
 BLOB_BYTES = 50_000
 """Less than a daemon relays that was started on a busy machine."""
 

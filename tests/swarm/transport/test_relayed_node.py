@@ -20,7 +20,7 @@ from swarm.transport.transport import PeerUnreachable
 pytestmark = pytest.mark.processes
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 @asynccontextmanager
@@ -60,7 +60,7 @@ def test_a_member_behind_a_relay_is_dialled_tells_its_clock_and_is_nobodys_neigh
             through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
             peer, clock = await dialled(ben, through)
             assert peer == anna.peer_id
-            assert abs(clock - time.time()) < PATIENCE
+            assert abs(clock - time.time()) < 60.0
             (address,) = (await ben.connected())[anna.peer_id][:1]
             assert is_relayed(address)
             neighbours = {str(each) for each in ben.dht.protocol.routing_table.peer_id_to_uid}
