@@ -36,6 +36,7 @@ HEAD = 64
 COPIED = 256 << 20
 WARM_UP = 1
 SIDES = ("node", "trl", "engine")
+NAMED = ("size", "words", "dtype", "optimizer", "prompts", "completions", "tokens", "threads")
 
 
 def write_model(folder: Path, size: str, words: int, dtype: str) -> None:
@@ -105,7 +106,7 @@ def _told(lines: Any) -> dict[str, Any]:
 
 def _child(options: argparse.Namespace, side: str, folder: Path) -> subprocess.Popen[str]:
     arguments = [sys.executable, __file__, "--side", side, "--folder", str(folder)]
-    for name in ("size", "words", "dtype", "prompts", "completions", "tokens", "turns", "threads"):
+    for name in (*NAMED, "turns"):
         arguments += [f"--{name}", str(getattr(options, name))]
     return subprocess.Popen(arguments, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -132,13 +133,31 @@ def _policy(options: argparse.Namespace) -> Any:
     return policy
 
 
+def _plain(options: argparse.Namespace) -> Any:
+    """The model as the library loads it, with nothing of a node in it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    dtype = getattr(torch, options.dtype)
+    model = AutoModelForCausalLM.from_pretrained(options.folder / "model", dtype=dtype)
+    model.generation_config.eos_token_id = None
+    return model.eval()
+
+
 def node_side(options: argparse.Namespace) -> None:
     """Rounds of a node without the network."""
     from node_step import NodeStep
 
+    from node.config.learning import LearnerSection
+
     with tempfile.TemporaryDirectory() as folder:
         step = NodeStep(
-            _policy(options), Path(folder), options.prompts, options.completions, options.tokens
+            _policy(options),
+            Path(folder),
+            options.prompts,
+            options.completions,
+            options.tokens,
+            LearnerSection(optimizer=options.optimizer),
         )
         try:
             for _ in sys.stdin:
@@ -149,13 +168,8 @@ def node_side(options: argparse.Namespace) -> None:
 
 def trl_side(options: argparse.Namespace) -> None:
     """Steps of TRL's trainer."""
-    import torch
     from step import trl_trainer
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-
-    source = options.folder / "model"
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, options.dtype))
-    model.generation_config.eos_token_id = None
+    from transformers import AutoTokenizer, TrainerCallback
 
     class Turn(TrainerCallback):  # type: ignore[misc]
         begin = 0.0
@@ -168,7 +182,12 @@ def trl_side(options: argparse.Namespace) -> None:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             _tell(trl_s=time.perf_counter() - self.begin, trl_mib=peak())
 
-    trainer = trl_trainer(options, model, AutoTokenizer.from_pretrained(source), options.folder)
+    trainer = trl_trainer(
+        options,
+        _plain(options),
+        AutoTokenizer.from_pretrained(options.folder / "model"),
+        options.folder,
+    )
     trainer.add_callback(Turn())
     trainer.train()
 
@@ -183,12 +202,13 @@ def engine_side(options: argparse.Namespace) -> None:
 
     policy = _policy(options)
     engine = TransformersEngine(policy, seed=0)
+    plain = _plain(options)
     prompts = [policy.encode_prompt(text) for text in PROMPTS[: options.prompts]]
     n, tokens = options.completions, options.tokens
     size = sum(p.nbytes for p in policy.model.parameters())
     for _ in sys.stdin:
         ours = seconds(lambda: engine.generate(prompts, n, Sampling(max_new_tokens=tokens)))
-        theirs = seconds(lambda: bare_generate(policy.model, prompts, n, tokens, policy.pad_id))
+        theirs = seconds(lambda: bare_generate(plain, prompts, n, tokens, policy.pad_id))
         read = size / _bandwidth()
         _tell(engine_s=ours, generate_s=theirs, engine_of_bandwidth=tokens * read / ours)
 
@@ -222,6 +242,7 @@ def main() -> None:
     arguments.add_argument("--size", choices=SHAPES, default="0.1", help="billion parameters")
     arguments.add_argument("--words", type=int, default=32_000, help="in the vocabulary")
     arguments.add_argument("--dtype", default="float32")
+    arguments.add_argument("--optimizer", default="adamw", help="of the node; TRL's keeps float32")
     arguments.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     arguments.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -236,8 +257,7 @@ def main() -> None:
         folder = Path(place)
         write_model(folder / "model", options.size, options.words, options.dtype)
         turns = turns_of(options, folder)
-    named = ("size", "words", "dtype", "prompts", "completions", "tokens", "threads")
-    show({n: getattr(options, n) for n in named} | dict(summary(turns)), as_json=options.json)
+    show({n: getattr(options, n) for n in NAMED} | dict(summary(turns)), as_json=options.json)
 
 
 if __name__ == "__main__":

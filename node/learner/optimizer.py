@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
@@ -16,6 +15,7 @@ from torch.nn import Parameter
 
 from node.config.learning import LearnerSection
 from node.errors import ConfigError
+from node.learner.eight_bit_adam import eight_bit_adam
 
 HALF_LOSS_SCALE = 1024.0
 SLAB_BYTES = 16 << 20
@@ -168,25 +168,12 @@ def _slabs(whole: Tensor, added: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
 
 
 def _adam(masters: list[Tensor], config: LearnerSection) -> torch.optim.Optimizer:
-    betas = config.betas[0], config.betas[1]
     if config.optimizer == "adamw8bit":
-        try:
-            library: Any = importlib.import_module("bitsandbytes.optim")
-        except ImportError as error:
-            raise ConfigError(
-                "learner.optimizer",
-                config.optimizer,
-                f"bitsandbytes cannot be loaded ({error}): install swarm-node[adamw8bit], or set "
-                "learner.optimizer = 'adamw'.",
-            ) from error
-        eight_bit: torch.optim.Optimizer = library.AdamW8bit(
-            masters, lr=config.lr, betas=betas, weight_decay=config.weight_decay
-        )
-        return eight_bit
+        return eight_bit_adam(masters, config)
     return torch.optim.AdamW(
         masters,
         lr=config.lr,
-        betas=betas,
+        betas=(config.betas[0], config.betas[1]),
         weight_decay=config.weight_decay,
         fused=masters[0].device.type in ("cpu", "cuda"),
     )

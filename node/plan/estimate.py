@@ -155,6 +155,10 @@ def _engine(
         return
     yield _at("cache", sizes.cache(shape, config, work), device, *writing)
     yield _at("engine", sizes.decoder(shape, config), device, *writing)
+    if device == "cpu":
+        # In this process gradients of the same sizes take its place.
+        phases: tuple[Phase, ...] = ("generate",) if shared else writing
+        yield Part("engine", memory=sizes.laid_out(shape, config), phases=phases)
     if not shared:
         yield _at("engine", model, device, *writing)
         yield Part("engine", memory=PROGRAM + 2 * model, phases=writing)

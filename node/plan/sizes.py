@@ -116,3 +116,9 @@ def decoder(shape: ModelShape, config: Config) -> float:
     """Weights that the embedded engine holds a second time while it writes."""
     merged = shape.adapted if config.policy.lora_rank else 0
     return width(config) * (merged + shape.fused)
+
+
+def laid_out(shape: ModelShape, config: Config) -> float:
+    """Weights in the layout in which a CPU multiplies few rows with them, while it writes."""
+    trains_all = shape.fused and not config.policy.lora_rank
+    return width(config) * shape.parameters if trains_all else 0

@@ -15,8 +15,9 @@ READ_SHARE = 0.6
 """Of the copy bandwidth, at which decoding reads weights and cache."""
 MULTIPLY_SHARE = 0.4
 """Of the products of large matrices, that a pass over a micro-batch reaches."""
-FEW_ROWS_SHARE = 0.15
-"""The same of a decoding step on a CPU, whose products have a row for each completion."""
+FEW_ROWS_SHARE, LAID_OUT_SHARE = 0.15, 0.25
+"""The same of a decoding step on a CPU, whose products have a row for each completion: with weights
+as they are, and as they are laid out for it."""
 LAUNCH_SECONDS = 6e-6
 LAUNCHES = 14
 """Of kernels, in a layer of a decoding step, where a GPU is not told of many at once."""
@@ -78,7 +79,8 @@ def _write(
     token = 2 * shape.layers * shape.kv_heads * shape.head_size * sizes.width(config)
     past = rows * (work.prompt + work.answer / 2) * token
     model = sizes.width(config) * _met(shape, rows)
-    share = FEW_ROWS_SHARE if device.kind == "cpu" else MULTIPLY_SHARE
+    few = LAID_OUT_SHARE if sizes.laid_out(shape, config) else FEW_ROWS_SHARE
+    share = few if device.kind == "cpu" else MULTIPLY_SHARE
     seconds = max(
         (model + past) / (device.bandwidth * READ_SHARE),
         2 * rows * shape.active / (flops * share),

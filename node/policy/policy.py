@@ -28,6 +28,7 @@ from node.policy.encoding import (
 )
 from node.policy.model_files import PolicyError, check_vocabulary
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
+from node.policy.onednn_linear import quicken
 
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
@@ -75,6 +76,7 @@ class Policy:
         self.model = model
         self.adapter = adapter
         self.model.train(False)
+        quicken(model)
         self.tokenizer = tokenizer
         self.chat_options = chat_options
         self.name = name

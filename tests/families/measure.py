@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from node.engines.backend import Job
-from node.engines.engine import Sampling
+from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
@@ -21,6 +21,7 @@ from tests.node.engines.test_transformers_backend import Writing
 PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8)]
 ADDED = 20
 CAPS = [4, 25, 12, 30]
+TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +30,24 @@ class Measured:
 
     Attributes:
         greedy: prompts whose greedy completion is that of ``transformers.generate``, of four.
-        alone, rows, joins: widest gap (nat) between a sampled token's log-prob and the learner's:
-            one row; four prompts of three rows; rows that join and leave while weights change.
+        alone, rows, many, joins, turns: widest gap (nat) between a sampled token's log-prob and the
+            learner's: one row; four prompts of three rows, and of sixteen; rows that join and leave
+            while weights change; three turns of four trajectories with something read in between.
         moved: how far (nat) the first token of a prompt moves log-probs behind it.
     """
 
     greedy: int
     alone: float
     rows: float
+    many: float
     joins: float
+    turns: float
     moved: float
+
+    @property
+    def widest(self) -> float:
+        """Of all gaps."""
+        return max(self.alone, self.rows, self.many, self.joins, self.turns)
 
 
 def measured(family: str, folder: Path) -> Measured:
@@ -50,7 +59,9 @@ def measured(family: str, folder: Path) -> Measured:
         greedy=sum(_greedy(policy, prompt) for prompt in PROMPTS),
         alone=max(_sampled(policy, [prompt], 1) for prompt in PROMPTS),
         rows=_sampled(policy, PROMPTS, 3),
+        many=_sampled(policy, PROMPTS, 16),
         joins=_joined(policies, folder),
+        turns=_turned(policy),
         moved=_moved(policy),
     )
 
@@ -101,6 +112,25 @@ def _joined(policies: Sequence[Policy], folder: Path) -> float:
             chosen = versions == policy.version
             if chosen.any():
                 gaps.append(_gap(policy, prompt, ids, told, chosen))
+    return max(gaps)
+
+
+def _turned(policy: Policy) -> float:
+    engine = TransformersEngine(policy, seed=0)
+    ids = {key: [*prompt] for key, prompt in enumerate(PROMPTS)}
+    gaps = []
+    for turn in range(TURNS):
+        wanted = [Trajectory(key, tuple(each), lasts=True) for key, each in ids.items()]
+        # Of different lengths, so that rows rest behind different ones.
+        for each, cap in zip(wanted, CAPS, strict=True):
+            engine.submit([each], Sampling(max_new_tokens=cap // 3))
+        written: list[tuple[int, Sample]] = []
+        while len(written) < len(ids):
+            written += engine.poll(1.0)
+        for key, sample in written:
+            told = torch.tensor(sample.tokens.logprobs)
+            gaps.append(_gap(policy, ids[key], sample.tokens.ids, told))
+            ids[key] += [*sample.tokens.ids, *range(10 + key, 12 + key + turn)]
     return max(gaps)
 
 

@@ -56,7 +56,14 @@ def test_every_family_is_as_the_page_says(name):
 def test_a_family_that_is_a_little_off_does_not_work():
     measured = FAMILIES["llama"].measured
     assert measured is not None and Family(measured).works
-    for field, off in (("greedy", 3), ("rows", 2e-3), ("joins", float("inf")), ("moved", 0.0)):
+    for field, off in (
+        ("greedy", 3),
+        ("rows", 2e-3),
+        ("many", 1.0),
+        ("joins", float("inf")),
+        ("turns", 0.1),
+        ("moved", 0.0),
+    ):
         keys = {name: getattr(measured, name) for name in type(measured).__slots__}
         assert not Family(type(measured)(**{**keys, field: off})).works
 

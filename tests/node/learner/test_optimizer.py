@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 
 import pytest
 import torch
 
 from node.errors import ConfigError
-from node.learner import optimizer
+from node.learner import eight_bit_adam, optimizer
 from node.learner.learner import Learner
 from tests.node.learner.test_learner import CONFIG, MIXED, weights
 from tests.support import changed, random_policy
@@ -127,3 +128,23 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
     with pytest.raises(ConfigError, match=r"learner.optimizer: 'adamw8bit'.*swarm-node\[adamw8bit"):
         Learner(random_policy(), EIGHT_BIT)
+
+
+@pytest.mark.parametrize("size", [(40, 64), (700,)])
+def test_moments_in_8_bit_are_the_same_whether_stepped_in_slabs_or_whole(monkeypatch, size):
+    pytest.importorskip("bitsandbytes")
+    found = []
+    for slab in (1 << 30, 512):
+        monkeypatch.setattr(eight_bit_adam, "SLAB", slab)
+        torch.manual_seed(0)
+        weights = torch.randn(8 * size[0], *size[1:])
+        adam = eight_bit_adam.eight_bit_adam([weights], EIGHT_BIT)
+        for _ in range(3):
+            weights.grad = torch.randn_like(weights)
+            adam.step()
+        state = deepcopy(adam.state_dict()["state"][0])
+        found.append((weights, state.pop("step"), state))
+    (whole, steps, moments), (slabs, slab_steps, slab_moments) = found
+    assert steps == slab_steps == 3
+    assert torch.equal(whole, slabs)
+    torch.testing.assert_close(slab_moments, moments, rtol=0, atol=0)

@@ -69,6 +69,14 @@ def test_where_memory_is_scarce_the_ladder_goes_down() -> None:
     assert steps[0] == 0 < steps[-1]
 
 
+def test_a_cpu_without_instructions_for_it_trains_in_half_precision_last_of_all() -> None:
+    old = laptop(16)
+    old = replace(old, device=replace(old.device, flops={"float32": 1.7e11, "bfloat16": 4e9}))
+    chosen = choose(shape("qwen-half"), old, "m", 512)
+    assert chosen.config.policy.dtype == "float32"
+    assert choose(shape("qwen-half"), laptop(16), "m", 512).config.policy.dtype == "bfloat16"
+
+
 def test_too_little_disk_keeps_fewer_checkpoints_and_then_is_refused() -> None:
     roomy = choose(shape("qwen-half"), laptop(16), "m", 512)
     each = roomy.estimate.disk / 4

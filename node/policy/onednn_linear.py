@@ -1,0 +1,183 @@
+"""Linear layers in float32 on a CPU, multiplied by oneDNN where that is quicker.
+
+torch multiplies matrices of float32 by MKL, which leaves the widest instructions of other makers'
+processors unused. oneDNN, which torch brings along and multiplies bfloat16 with, uses them and
+takes less than half the time there. Both compute in float32; sums differ in their last bits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear as torch_linear
+
+log = logging.getLogger(__name__)
+
+LEAST_WEIGHTS = 1 << 18
+"""Of a layer; in a model of small ones, calls cost more than products."""
+LEAST_WORK = 1 << 20
+"""Multiplications in a product from which on oneDNN's longer call is worth it."""
+QUICKER = 0.8
+"""Of torch's time, that oneDNN's has to stay below: nearly equal ones could change places from one
+start to the next, and with them the last bits of what a node computes."""
+PROBED_SIZE, PROBED_ROWS, PROBES = 768, 64, 9
+PACKED_ROWS = 8
+"""What a matrix is laid out for; fewer and more rows are multiplied no slower than without."""
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""``x W^T + b`` of ``x [..., I]``, ``W [O, I]`` and ``b [O]``."""
+
+
+class OneDnnLinear(nn.Linear):
+    """An ``nn.Linear`` in all but how it multiplies."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """``[..., I]`` to ``[..., O]``."""
+        return linear(input, self.weight, self.bias)
+
+
+def quicken(model: nn.Module) -> int:
+    """Have a model's large float32 layers on the CPU multiply by oneDNN, where that is quicker.
+
+    Returns:
+        How many layers do.
+    """
+    layers = [x for x in model.modules() if type(x) is nn.Linear and _suits(x.weight)]
+    if not layers or not quicker():
+        return 0
+    for layer in layers:
+        layer.__class__ = OneDnnLinear
+    return len(layers)
+
+
+def product_of(weight: Tensor) -> Product:
+    """How to multiply with a matrix outside of any layer."""
+    return linear if _suits(weight) and quicker() else torch_linear
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x W^T + b`` by oneDNN, small products by torch; has a first derivative, not a second."""
+    rows = x.numel() // weight.shape[1]
+    if rows * weight.numel() < LEAST_WORK:
+        return torch_linear(x, weight, bias)
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        applied = _Differentiable.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return cast(Tensor, applied)
+    return _product(x, weight, bias)
+
+
+def packed(weight: Tensor) -> Tensor | None:
+    """A copy of a matrix, laid out once for many products with few rows, where that is quicker.
+
+    Without it each product lays the whole matrix out anew, which for eight rows takes about as long
+    as all multiplications. Multiply with :func:`packed_product`.
+    """
+    return lay_out(weight.detach()) if _large(weight) and packing_pays(weight.dtype) else None
+
+
+def _suits(weight: Tensor) -> bool:
+    return _large(weight) and weight.dtype == torch.float32
+
+
+def _large(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.numel() >= LEAST_WEIGHTS
+
+
+def lay_out(weight: Tensor) -> Tensor:
+    """A copy for products with :data:`PACKED_ROWS` rows.
+
+    Raises:
+        RuntimeError: oneDNN cannot, on this processor.
+    """
+    laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
+    return laid_out
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x W^T + b``, either matrix transposed in memory or not, or laid out by oneDNN."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        flat = gradient.flatten(0, -2)
+        return (
+            _product(gradient, weight.t()) if of_x else None,
+            _product(flat.t(), x.flatten(0, -2).t()) if of_weight else None,
+            flat.sum(0) if of_bias else None,
+        )
+
+
+packed_product: Product = _product
+"""``x W^T + b`` where ``W`` is :func:`packed`."""
+
+
+@cache
+def quicker() -> bool:
+    """Whether this processor multiplies a middle-sized layer quicker by oneDNN."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        x = torch.randn(PROBED_ROWS, PROBED_SIZE)
+        weight = torch.randn(PROBED_SIZE, PROBED_SIZE)
+        ratio = _ratio(lambda: _product(x, weight), lambda: torch_linear(x, weight))
+    return _told(f"oneDNN with {PROBED_ROWS} rows", ratio)
+
+
+@cache
+def packing_pays(dtype: torch.dtype) -> bool:
+    """Whether few rows are multiplied quicker with a middle-sized layer that is laid out for it."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        x = torch.randn(PACKED_ROWS, PROBED_SIZE, dtype=dtype)
+        weight = torch.randn(PROBED_SIZE, PROBED_SIZE, dtype=dtype)
+        try:
+            laid_out = lay_out(weight)
+        except RuntimeError as error:
+            log.info("oneDNN lays out no matrix of %s on this processor: %.200s", dtype, error)
+            return False
+        product = product_of(weight)
+        ratio = _ratio(lambda: packed_product(x, laid_out, None), lambda: product(x, weight, None))
+    return _told(f"a matrix of {dtype} laid out for {PACKED_ROWS} rows", ratio)
+
+
+def _ratio(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> float:
+    """The least time of one over the least of the other, taken in turns."""
+    times: dict[Callable[[], Tensor], list[float]] = {ours: [], theirs: []}
+    for _ in range(PROBES):
+        for work, seconds in times.items():
+            begun = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - begun)
+    return min(times[ours]) / min(times[theirs])
+
+
+def _told(what: str, ratio: float) -> bool:
+    chosen = ratio < QUICKER
+    log.info(
+        "a product with %d x %d weights takes %.2f of its time by %s: %s",
+        PROBED_SIZE,
+        PROBED_SIZE,
+        ratio,
+        what,
+        "so it is done" if chosen else "it is left as it is",
+    )
+    return chosen
