@@ -112,7 +112,7 @@ def sampled(policy: Any) -> int:
 def learn(policy: Any, options: argparse.Namespace, *, weighed: bool, bounded: bool) -> None:
     """Train it on own and poisoned groups."""
     from node.config.learning import LearnerSection
-    from node.config.sections import MixtureSection
+    from node.config.mixing import MixtureSection
     from node.learner import influence
     from node.learner.learner import Learner
 

@@ -16,8 +16,9 @@ from node_step import NEVER, SignalVerifier
 from node.config.config import Config
 from node.config.kinds import ENGINES
 from node.config.learning import LearnerSection, PolicySection
+from node.config.mixing import MixtureSection
 from node.config.running import ScheduleSection
-from node.config.sections import EngineSection, MixtureSection
+from node.config.sections import EngineSection
 from node.engines.engine import Sampling
 from node.engines.process.engine import EngineProcess
 from node.engines.process.starter import Starter

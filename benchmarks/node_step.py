@@ -15,8 +15,8 @@ from layouts import padded, rows_of
 
 from node.config.config import Config
 from node.config.learning import LearnerSection
+from node.config.mixing import MixtureSection
 from node.config.running import ScheduleSection
-from node.config.sections import MixtureSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import MicroBatch, TrainingGroup
@@ -73,17 +73,24 @@ class NodeStep:
         folder: for the journal.
         prompts: groups a round.
         completions: of each group.
+        learner: how it learns; a node's defaults where nothing is said.
     """
 
     def __init__(
-        self, policy: Policy, folder: Path, prompts: int, completions: int, tokens: int
+        self,
+        policy: Policy,
+        folder: Path,
+        prompts: int,
+        completions: int,
+        tokens: int,
+        learner: LearnerSection | None = None,
     ) -> None:
         self._policy, self._n, self._tokens = policy, completions, tokens
         self._stack = ExitStack()
         self._counters, self._clock = Counters(), SystemClock()
         self._sampling = Sampling(max_new_tokens=tokens)
         self._engine = TransformersEngine(policy, seed=0)
-        self._learner = Learner(policy, LearnerSection())
+        self._learner = Learner(policy, learner or LearnerSection())
         self._groups: Sequence[TrainingGroup] = ()
         self._rounds = self._assemble(folder, prompts)
 

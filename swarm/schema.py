@@ -6,19 +6,23 @@ import sqlite3
 
 from swarm.repacking import repacked_pooled, repacked_waiting
 
-VERSION = 6
+VERSION = 7
 
-_BEGUN = """
+_WRITTEN = """
+CREATE TABLE written (
+    ticket INTEGER, place INTEGER, turn INTEGER, finish INTEGER, ids BLOB NOT NULL,
+    logprobs BLOB NOT NULL, versions BLOB NOT NULL, observation TEXT,
+    PRIMARY KEY (ticket, place, turn)
+) WITHOUT ROWID;
+"""
+
+_BEGUN = f"""
 -- unfinished: own groups begun that no update has used, and what is written of their completions
 CREATE TABLE begun (
     ticket INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, number INTEGER NOT NULL,
     env TEXT NOT NULL, level INTEGER NOT NULL, seed INTEGER NOT NULL, version INTEGER NOT NULL
 );
-CREATE TABLE written (
-    ticket INTEGER, place INTEGER, finish INTEGER, ids BLOB NOT NULL, logprobs BLOB NOT NULL,
-    versions BLOB NOT NULL, PRIMARY KEY (ticket, place)
-) WITHOUT ROWID;
-"""
+{_WRITTEN}"""
 
 _USED = """
 -- pool: which update used which group, a row a use; own groups have author x''
@@ -101,7 +105,22 @@ _LAST_ADMITTED = """
 ALTER TABLE accounts ADD COLUMN admitted_at REAL NOT NULL DEFAULT 0;
 """
 
-MIGRATIONS = {1: _BEGUN, 2: _SEVERAL_USES, 3: _STANDING, 4: _ENCODED_ONCE, 5: _LAST_ADMITTED}
+_TURNS = f"""
+ALTER TABLE written RENAME TO written_once;
+{_WRITTEN}
+INSERT INTO written SELECT ticket, place, 0, finish, ids, logprobs, versions, NULL
+    FROM written_once;
+DROP TABLE written_once;
+"""
+
+MIGRATIONS = {
+    1: _BEGUN,
+    2: _SEVERAL_USES,
+    3: _STANDING,
+    4: _ENCODED_ONCE,
+    5: _LAST_ADMITTED,
+    6: _TURNS,
+}
 """From each earlier layout to the one after it, with the functions of :mod:`swarm.repacking`."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from node.cli.common import (
 from node.cli.evaluation_bar import evaluated
 from node.cli.named_model import loading, model_of
 from node.errors import UsageError
+from node.monitor.printable import say, say_on
 
 
 def command(
@@ -33,6 +35,9 @@ def command(
     ] = None,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Held-out tasks.")] = 64,
     samples: Annotated[int, typer.Option("--samples", min=1, help="Completions a task.")] = 8,
+    show: Annotated[
+        int, typer.Option("--show", min=0, help="Tasks to print with all that was written.")
+    ] = 0,
     step: StepOption = None,
     best: BestOption = False,
     k: Annotated[list[int] | None, typer.Option("--k", min=1, help="k of pass@k.")] = None,
@@ -62,12 +67,45 @@ def command(
     families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
     if json:
         rows = {env: asdict(score) for env, score in families.items()}
-        print_json({"model": name, "samples": samples, **asdict(total), "families": rows})
+        found = {"model": name, "samples": samples, **asdict(total), "families": rows}
+        print_json(found | ({"shown": _shown(evaluation, show)} if show else {}))
         return
-    _show(name, {**families, "all": total}, ks)
+    for task in _shown(evaluation, show):
+        _print_task(task)
+    _print_scores(name, {**families, "all": total}, ks)
 
 
-def _show(model: str, scores: dict[str, Any], ks: list[int]) -> None:
+def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
+    """The first tasks with what was written, turn by turn, and what it was worth."""
+    from node.monitor.transcript import transcript
+
+    rows = zip(
+        evaluation.tasks, evaluation.prompts, evaluation.written, evaluation.rewards, strict=True
+    )
+    return [
+        {
+            "env": task.env,
+            "level": task.level,
+            "prompt": prompt,
+            "completions": [
+                {"reward": reward, "text": transcript(played.segments)}
+                for played, reward in zip(written, rewards, strict=False)
+            ],
+        }
+        for task, prompt, written, rewards in islice(rows, count)
+    ]
+
+
+def _print_task(task: dict[str, Any]) -> None:
+    say(f"# {task['env']}, level {task['level']}")
+    say_on(f"{task['prompt'] or ''}\n")
+    for completion in task["completions"]:
+        say(f"## reward {completion['reward']:.2f}")
+        say_on(f"{completion['text']}\n")
+    say("")
+
+
+def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
     from rich.table import Table
 
     from node.monitor.terminal import Terminal

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
-from node.errors import UsageError
+from node.errors import NodeError, UsageError
 from node.monitor.printable import say
+
+if TYPE_CHECKING:
+    from node.tasks.verifier.replay_trial import Trial
 
 
 def command(
@@ -52,13 +56,15 @@ def command(
 ) -> None:
     """Make and sign what the members of a new swarm agree on."""
     from node.cli.admission_option import parse_admission
+    from node.monitor.terminal import Terminal
     from node.network.answer_bounds import bounds_for
-    from node.network.founding import found_swarm
+    from node.network.founding import found_swarm, try_environments
     from node.storage.atomic_files import write_new
     from node.tasks.errors import CatalogueError
     from protocol.errors import BadSchema
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
+    from swarm.judge import JudgeRefused
 
     node = open_node(config)
     try:
@@ -71,6 +77,11 @@ def command(
             admission=parse_admission(admission),
             answers=answers,
         )
+        with Terminal(stderr=True).status("playing the catalogue's environments"):
+            trial = try_environments(catalogue, node.config.tasks)
+    except JudgeRefused as refused:
+        remedy = "See what this machine lacks with: swarm-node doctor."
+        raise NodeError("environments cannot be tried", str(refused), remedy) from refused
     except CatalogueError as error:
         remedy = "Correct it, or name tiny, reasoning-gym or another file."
         raise UsageError("--catalogue", f"{catalogue} ({error})", remedy) from error
@@ -83,7 +94,8 @@ def command(
     identifier = swarm_id(manifest).hex()
     if json:
         told = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
-        print_json(told | ({"answers": asdict(answers)} if answers else {}))
+        tried = {"environments": asdict(trial)}
+        print_json(told | tried | ({"answers": asdict(answers)} if answers else {}))
         return
     say(f"wrote {path}")
     say(f"the swarm is {identifier}")
@@ -92,4 +104,17 @@ def command(
             f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes, "
             f"and a frame may have {answers.max_frame_bytes}"
         )
+    for line in _tried(trial):
+        say(line)
     say(f"next: swarm-node seed --config {node.path}")
+
+
+def _tried(trial: Trial) -> Iterator[str]:
+    """What came of playing the catalogue's environments."""
+    if trial.replayed:
+        names = ", ".join(trial.replayed)
+        yield f"replayed {trial.episodes} episodes of {names} in other processes: all alike"
+    for name in trial.unshared:
+        yield f"{name} says that it is not replayable: every node practises it for itself"
+    for name in trial.absent:
+        yield f"{name} is not on this machine, and was not tried"

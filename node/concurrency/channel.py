@@ -22,12 +22,65 @@ class ChannelError(OSError):
     """The other side is gone, or sent something that is no message."""
 
 
+def packed(message: dict[str, Any]) -> bytes:
+    """A message as it is sent.
+
+    Raises:
+        ValueError: it is larger than ``MAX_MESSAGE_BYTES``.
+    """
+    body: bytes = msgpack.packb(message)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {len(body)} bytes: at most {MAX_MESSAGE_BYTES}")
+    return _LENGTH.pack(len(body)) + body
+
+
+class Unread:
+    """What has come, until it is taken message by message."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        """Take in what came next."""
+        self._data += chunk
+
+    def missing(self) -> int:
+        """Bytes that the next message lacks at the least; 0 where it is here.
+
+        Raises:
+            ChannelError: it would be larger than ``MAX_MESSAGE_BYTES``.
+        """
+        if len(self._data) < _LENGTH.size:
+            return _LENGTH.size - len(self._data)
+        size: int = _LENGTH.unpack_from(self._data)[0]
+        if size > MAX_MESSAGE_BYTES:
+            raise ChannelError(f"a message of {size} bytes: at most {MAX_MESSAGE_BYTES}")
+        return max(0, _LENGTH.size + size - len(self._data))
+
+    def take(self) -> dict[str, Any]:
+        """The next message, which is here.
+
+        Raises:
+            ChannelError: it is none.
+        """
+        end = _LENGTH.size + _LENGTH.unpack_from(self._data)[0]
+        body = bytes(self._data[_LENGTH.size : end])
+        del self._data[:end]
+        try:
+            message = msgpack.unpackb(body)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise ChannelError(f"no message: {error}") from error
+        if not isinstance(message, dict):
+            raise ChannelError("no message: not a map")
+        return message
+
+
 class Channel:
     """One end of the pair. One thread may send while another one receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._unread = bytearray()
+        self._unread = Unread()
 
     def send(self, message: dict[str, Any], seconds: float | None = None) -> None:
         """Send one message.
@@ -37,12 +90,10 @@ class Channel:
             ChannelError: the other side is gone.
             ValueError: the message is larger than ``MAX_MESSAGE_BYTES``.
         """
-        body = msgpack.packb(message)
-        if len(body) > MAX_MESSAGE_BYTES:
-            raise ValueError(f"a message of {len(body)} bytes: at most {MAX_MESSAGE_BYTES}")
+        data = packed(message)
         try:
             self._end.settimeout(seconds)
-            self._end.sendall(_LENGTH.pack(len(body)) + body)
+            self._end.sendall(data)
         except TimeoutError:
             raise
         except OSError as error:
@@ -56,17 +107,30 @@ class Channel:
             ChannelError: the other side is gone, or what came is no message.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
-        (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size, deadline))
-        if size > MAX_MESSAGE_BYTES:
-            raise ChannelError(f"a message of {size} bytes: at most {MAX_MESSAGE_BYTES}")
-        body = self._exactly(size, deadline)
-        try:
-            message = msgpack.unpackb(body)
-        except (ValueError, msgpack.UnpackException) as error:
-            raise ChannelError(f"no message: {error}") from error
-        if not isinstance(message, dict):
-            raise ChannelError("no message: not a map")
-        return message
+        while missing := self._unread.missing():
+            self._unread.add(self._chunk(missing, deadline))
+        return self._unread.take()
+
+    def arrived(self) -> list[dict[str, Any]]:
+        """The messages that are here already; waits for none.
+
+        Raises:
+            ChannelError: as :meth:`receive`.
+        """
+        messages = []
+        with contextlib.suppress(BlockingIOError):  # nothing has come
+            self._unread.add(self._received(_MOST_READ_BYTES, 0.0))
+        while not self._unread.missing():
+            messages.append(self._unread.take())
+        return messages
+
+    def fileno(self) -> int:
+        """For an event loop that waits until something has come."""
+        return self._end.fileno()
+
+    def detach(self) -> socket.socket:
+        """The socket, with nothing unread, for whoever goes on in this channel's place."""
+        return socket.socket(fileno=self._end.detach())
 
     def close(self) -> None:
         """Close this end; the other one reads end of file, as does a thread that receives here."""
@@ -74,24 +138,22 @@ class Channel:
             self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
-    def _exactly(self, size: int, deadline: float | None) -> bytes:
-        while len(self._unread) < size:
-            left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
-            # A message mostly comes whole, head and body, often with those that follow it.
-            wanted = min(max(size - len(self._unread), _READ_BYTES), _MOST_READ_BYTES)
-            try:
-                self._end.settimeout(left)
-                chunk = self._end.recv(wanted)
-            except TimeoutError:
-                raise
-            except OSError as error:
-                raise ChannelError(f"the other side is gone: {error}") from error
-            if not chunk:
-                raise ChannelError("the other side is gone: end of file")
-            self._unread += chunk
-        data = bytes(self._unread[:size])
-        del self._unread[:size]
-        return data
+    def _chunk(self, missing: int, deadline: float | None) -> bytes:
+        left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
+        # A message mostly comes whole, head and body, often with those that follow it.
+        return self._received(min(max(missing, _READ_BYTES), _MOST_READ_BYTES), left)
+
+    def _received(self, most: int, seconds: float | None) -> bytes:
+        try:
+            self._end.settimeout(seconds)
+            chunk = self._end.recv(most)
+        except (TimeoutError, BlockingIOError):
+            raise
+        except OSError as error:
+            raise ChannelError(f"the other side is gone: {error}") from error
+        if not chunk:
+            raise ChannelError("the other side is gone: end of file")
+        return chunk
 
 
 def take_over_stdin() -> Channel:

@@ -17,11 +17,11 @@ from node.config import contradictions
 from node.config.base import Section
 from node.config.kinds import ENGINES
 from node.config.learning import LearnerSection, PolicySection
+from node.config.mixing import MixtureSection
 from node.config.renamed import present
 from node.config.running import MonitorSection, ScheduleSection
 from node.config.sections import (
     EngineSection,
-    MixtureSection,
     NetworkSection,
     NodeSection,
     ProfileSection,

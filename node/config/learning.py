@@ -62,6 +62,29 @@ class LearnerSection(Section):
         'deviation ("grpo") or not ("dr_grpo").',
     )
     advantage_options: Options = options_key("advantage")
+    turn_credit: float = key(
+        0.0,
+        "How much of a turn's advantage is its own, measured against the same turn of the group's "
+        "other trajectories; the rest is that of the whole trajectory. 0: none of it. Answers of "
+        "one turn stay as they are.",
+        ge=0,
+        le=1,
+    )
+    turn_discount: float = key(
+        0.5,
+        'What a reward is worth one turn earlier, as a share of it (see "turn_credit"): below 1, '
+        "the shorter of two trajectories that end alike did better.",
+        ge=0,
+        le=1,
+    )
+    turns_kept: float = key(
+        1.0,
+        "Share of the turns of a group's trajectories that are trained on: those in which their "
+        "writer was most undecided, by the mean of its tokens' log-probs. Turns without log-probs "
+        "always are.",
+        gt=0,
+        le=1,
+    )
     clip_low: float = key(0.2, "How far the ratio may fall below 1.", ge=0, le=1)
     clip_high: float = key(0.28, "How far the ratio may rise above 1.", ge=0)
     optimizer: Literal["adamw", "adamw8bit"] = key(

@@ -45,6 +45,8 @@ class Job:
         ids: the prompt and what is written already.
         room: most tokens to add; at least one.
         temperature, greedy: as in :class:`node.engines.engine.Sampling`.
+        lasting: names a trajectory that may go on behind this job's end, as another job; None where
+            nothing follows.
     """
 
     number: int
@@ -52,6 +54,7 @@ class Job:
     room: int
     temperature: float
     greedy: bool
+    lasting: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,9 @@ class Backend(Protocol):
 
     def halt(self) -> list[Written]:
         """Forget all jobs; what was not reported of them."""
+
+    def forget(self, lasting: Sequence[int]) -> None:
+        """Keep nothing of trajectories of these names: no job of theirs follows."""
 
     def rest(self) -> None:
         """Give back what memory it can until the next job; only called when there is none."""

@@ -68,15 +68,27 @@ class Trajectory:
         key: names it among those that an engine has at a time.
         prompt: token ids.
         tokens: what is written already.
+        stream: whose it is; each asks for its own with :meth:`RolloutEngine.poll`.
+        lasts: another turn may follow, submitted under the same key with a prompt that begins with
+            this one and what is written now: until :meth:`RolloutEngine.forget` the engine keeps
+            what it can of what it has read, so that it reads on from there.
     """
 
     key: int
     prompt: tuple[int, ...]
     tokens: Tokens = field(default_factory=Tokens)
+    stream: int = 0
+    lasts: bool = False
 
 
 class RolloutEngine(Protocol):
-    """TaskIndexes completions from a policy."""
+    """Samples completions from a policy.
+
+    Single trajectories are written while they are polled for, or beside their owner where the
+    engine has a process of its own; then none of its calls but :meth:`generate` and :meth:`rest`
+    waits for a trajectory, :meth:`poll` excepted as long as it is told to. All of them but
+    :meth:`nudge` and :meth:`update` belong to one thread.
+    """
 
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
@@ -87,6 +99,35 @@ class RolloutEngine(Protocol):
 
         Raises:
             ValueError: an empty prompt, or one that leaves no room for a completion.
+        """
+
+    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+        """Begin to write, or to go on with, these completions, the first ones first.
+
+        Where chance is seeded (see :class:`Sampling`), its stream begins with the first of these
+        that is submitted while there are no others, nor any that last.
+
+        Raises:
+            ValueError: a prompt that leaves no room for a completion, or a key that is taken.
+        """
+
+    def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
+        """Keys and completions of a stream that have finished since the last call for it.
+
+        Returns at once where there are any, else as soon as there are, and empty-handed after
+        ``seconds`` or a :meth:`nudge`. Whatever was begun elsewhere is part of its sample.
+        """
+
+    def forget(self, keys: Sequence[int]) -> None:
+        """Keep nothing of these trajectories, which have ended: no turn follows."""
+
+    def nudge(self) -> None:
+        """Let a :meth:`poll` that waits, or else the next one, return; from any thread."""
+
+    def halt(self) -> list[tuple[int, Tokens]]:
+        """Stop writing; what has not finished, in the order it was submitted.
+
+        Completions that finished before the halt took effect are left to :meth:`poll`.
         """
 
     def update(self, policy: Policy) -> None:
@@ -109,34 +150,3 @@ class RolloutEngine(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken; an engine of another kind begins anew."""
-
-
-class StreamingEngine(RolloutEngine, Protocol):
-    """Writes single trajectories while its owner does something else.
-
-    None of its calls waits for a trajectory, except :meth:`poll` as long as it is told to. All of
-    them but :meth:`nudge` and :meth:`update` belong to one thread.
-    """
-
-    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
-        """Begin to write, or to go on with, these completions, the first ones first.
-
-        Raises:
-            ValueError: a prompt that leaves no room for a completion, or a key that is taken.
-        """
-
-    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
-        """Keys and completions that have finished since the last call.
-
-        Returns at once where there are any, else as soon as there are, and empty-handed after
-        ``seconds`` or a :meth:`nudge`. Whatever was begun elsewhere is part of its sample.
-        """
-
-    def nudge(self) -> None:
-        """Let a :meth:`poll` that waits, or else the next one, return; from any thread."""
-
-    def halt(self) -> list[tuple[int, Tokens]]:
-        """Stop writing; what has not finished, in the order it was submitted.
-
-        Completions that finished before the halt took effect are left to :meth:`poll`.
-        """

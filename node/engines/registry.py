@@ -9,7 +9,7 @@ import torch
 
 from node.config.config import Config
 from node.config.kinds import ENGINES
-from node.engines.engine import RolloutEngine, StreamingEngine
+from node.engines.engine import RolloutEngine
 from node.engines.kind import EngineKind
 from node.engines.process.data_parallel import EngineFleet
 from node.engines.process.engine import EngineProcess
@@ -43,7 +43,7 @@ def kind_of(config: Config) -> EngineKind:
 
 def open_streaming_engine(
     config: Config, policy: Policy, counters: Counters, threads: int
-) -> StreamingEngine:
+) -> RolloutEngine:
     """An engine in a process of its own, that writes while its owner does something else.
 
     Args:

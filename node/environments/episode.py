@@ -7,13 +7,14 @@ verifier has none.
 
 from __future__ import annotations
 
-import inspect
 import math
-import random
-import sys
 from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import isawaitable
 from typing import Any
 
+from node.environments.chance import Chance
+from node.environments.driving import awaited, surrounded
 from node.environments.environment import Environment
 
 MOST_ACTION = 1 << 16
@@ -27,34 +28,6 @@ Make = Callable[[], Environment]
 
 class EpisodeError(ValueError):
     """An environment broke its word; the message says how."""
-
-
-class Chance:
-    """The generators that libraries share, as one episode has left them.
-
-    Several episodes go on side by side in a process, and some libraries' games draw from
-    ``random`` or numpy at every step.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._python: Any = random.Random(seed).getstate()
-        self._seed = seed
-        self._numpy: Any = None
-
-    def restore(self) -> None:
-        """Let the generators go on as this episode left them."""
-        random.setstate(self._python)
-        if numpy := sys.modules.get("numpy.random"):
-            if self._numpy is None:
-                numpy.seed(self._seed >> 31)
-            else:
-                numpy.set_state(self._numpy)
-
-    def keep(self) -> None:
-        """Remember how far they have come."""
-        self._python = random.getstate()
-        if numpy := sys.modules.get("numpy.random"):
-            self._numpy = numpy.get_state()
 
 
 class Episode:
@@ -85,12 +58,10 @@ class Episode:
         Raises:
             EpisodeError: there is none.
         """
-        self._chance.restore()
-        try:
+        with self._chance:
             self._environment = self._make()
-            observation = await _awaited(self._environment.reset(self._seed, **self._settings))
-        finally:
-            self._chance.keep()
+        reset = partial(self._environment.reset, self._seed, **self._settings)
+        observation = await self._told(reset)
         if not isinstance(observation, str):
             raise EpisodeError(f"reset gave {type(observation).__name__}, not a text")
         return bounded(observation)
@@ -107,15 +78,12 @@ class Episode:
         if len(action) > MOST_ACTION:
             self.over = True
             return ""
-        self._chance.restore()
         try:
-            observation, self.over = _checked(await _awaited(self._environment.step(action)))
+            observation, self.over = _checked(await self._told(self._environment.step, action))
         except (MemoryError, RecursionError):
             raise
         except Exception as error:  # noqa: BLE001 - see above
             self.over, self.tripped, observation = True, error, ""
-        finally:
-            self._chance.keep()
         return "" if self.over else bounded(observation)
 
     async def reward(self) -> float:
@@ -126,20 +94,23 @@ class Episode:
         """
         if self.tripped is not None or self._environment is None:
             return 0.0
-        self._chance.restore()
         try:
-            reward = await _awaited(self._environment.reward())
+            reward = await self._told(self._environment.reward)
         except (MemoryError, RecursionError):
             raise
         except Exception as error:
             raise EpisodeError(f"reward fails: {error!r:.80}") from error
-        finally:
-            self._chance.keep()
         if isinstance(reward, bool) or not isinstance(reward, int | float):
             raise EpisodeError(f"reward gave {reward!r}, not a number")
         if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
             raise EpisodeError(f"reward gave {reward!r}, outside [0, 1]")
         return float(reward)
+
+    async def _told(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """What a method of the environment gives, or what comes of waiting for that."""
+        with self._chance:
+            told = method(*arguments)
+        return await surrounded(awaited(told), self._chance) if isawaitable(told) else told
 
 
 def bounded(observation: str) -> str:
@@ -155,7 +126,3 @@ def _checked(told: Any) -> tuple[str, bool]:
         case (str() as observation, bool() as over):
             return observation, over
     raise EpisodeError(f"step gave {told!r:.80}, not an observation and whether it is over")
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value

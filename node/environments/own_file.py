@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 from node.environments.environment import Environment
+from node.environments.tools import as_environment, is_tool_class
 
 METHODS = ("reset", "step", "reward")
+_HERE = "node.environments.libraries"
+OF_LIBRARIES = {
+    "gymnasium.core.Env": f"{_HERE}.gymnasium_task",
+    "verifiers.v1.taskset.Taskset": f"{_HERE}.verifiers_taskset",
+}
+"""Classes of other libraries, and which of our modules makes environments of theirs."""
 
 
 def load_file(path: Path, name: str) -> type[Environment]:
@@ -32,15 +41,41 @@ def load_file(path: Path, name: str) -> type[Environment]:
     defined = [
         each
         for each in vars(module).values()
-        if isinstance(each, type)
-        and each.__module__ == module_name
-        and all(callable(getattr(each, method, None)) for method in METHODS)
+        if isinstance(each, type) and each.__module__ == module_name and _is_one(each)
     ]
     named = [each for each in defined if each.__name__.lower() == name.lower()]
     found = named or defined
     if len(found) != 1:
         raise ImportError(
-            f"{str(path)!r} defines {len(found)} classes with {', '.join(METHODS)}: "
+            f"{str(path)!r} defines {len(found)} classes with {', '.join(METHODS)}, or with "
+            "reset, get_reward and tools: "
             f"name the one that is meant {name.capitalize()}"
         )
-    return found[0]
+    try:
+        return environment_of(found[0])
+    except TypeError as error:
+        raise ImportError(f"{str(path)!r}: {error}") from error
+
+
+def environment_of(found: type[Any]) -> type[Environment]:
+    """A class as an environment: as it is, with its tools as what a turn calls, or as what its
+    library makes of it.
+
+    Raises:
+        TypeError: its tools cannot be called by a policy.
+    """
+    if module := _library(found):
+        adapter: type[Environment] = importlib.import_module(module).as_environment(found)
+        return adapter
+    return as_environment(found) if is_tool_class(found) else found
+
+
+def _library(found: type[Any]) -> str | None:
+    """Our module that makes an environment of a class, which has imported its library already."""
+    bases = (f"{each.__module__}.{each.__name__}" for each in found.__mro__[1:])
+    return next((module for base in bases if (module := OF_LIBRARIES.get(base))), None)
+
+
+def _is_one(found: type[Any]) -> bool:
+    whole = all(callable(getattr(found, x, None)) for x in METHODS)
+    return whole or is_tool_class(found) or _library(found) is not None

@@ -34,6 +34,7 @@ class Evaluation:
         unbuilt: tasks that could not be built, with rewards of 0.
         unfit: tasks whose prompt leaves no room for a completion, with rewards of 0.
         prompts: of the tasks, where they are known; None for one that could not be built.
+        written: the completions, where they are known; none of a task that was not answered.
     """
 
     tasks: tuple[TaskRef, ...]
@@ -41,6 +42,7 @@ class Evaluation:
     unbuilt: int = 0
     unfit: int = 0
     prompts: tuple[str | None, ...] = ()
+    written: tuple[tuple[Played, ...], ...] = ()
 
     @property
     def mean(self) -> float:
@@ -137,10 +139,15 @@ class Evaluator:
         tasks = list(compress(self._tasks, answered))
         fitted = list(compress(encoded, fits))
         written = self._player.play(tasks, fitted, completions, self._sampling)
-        scored = self._scored(tasks, written)
-        rewards = tuple(next(scored) if each else (0.0,) * completions for each in answered)
-        unbuilt, unfit = prompts.count(None), fits.count(False)
-        return Evaluation(self._tasks, rewards, unbuilt, unfit, tuple(prompts))
+        scored, groups = self._scored(tasks, written), iter(written)
+        return Evaluation(
+            self._tasks,
+            tuple(next(scored) if each else (0.0,) * completions for each in answered),
+            unbuilt=prompts.count(None),
+            unfit=fits.count(False),
+            prompts=tuple(prompts),
+            written=tuple(tuple(next(groups)) if each else () for each in answered),
+        )
 
     def _scored(
         self, tasks: Sequence[TaskRef], written: Sequence[Sequence[Played]]

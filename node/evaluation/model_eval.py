@@ -103,8 +103,12 @@ def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluati
             f"{unbuilt} of {len(tasks)}",
             "Mend the family that the log names, or leave it out with tasks.weights.",
         )
-    rewards = tuple(row for part in parts for row in part.rewards)
-    return Evaluation(tasks, rewards, prompts=tuple(p for part in parts for p in part.prompts))
+    return Evaluation(
+        tasks,
+        tuple(row for part in parts for row in part.rewards),
+        prompts=tuple(prompt for part in parts for prompt in part.prompts),
+        written=tuple(group for part in parts for group in part.written),
+    )
 
 
 def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:

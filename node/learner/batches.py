@@ -29,12 +29,14 @@ class TrainingCompletion:
             None where unknown.
         versions: per token, the version of this node's policy that sampled it; None where another
             node's did.
+        replayed: it was written for an earlier group (:mod:`node.rollout.success_pool`).
     """
 
     ids: tuple[int, ...]
     trained: tuple[bool, ...]
     behaviour: tuple[float, ...] | None = None
     versions: tuple[int, ...] | None = None
+    replayed: bool = False
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.trained)}
@@ -55,7 +57,8 @@ class TrainingCompletion:
             return self
         behaviour = None if self.behaviour is None else self.behaviour[:count]
         versions = None if self.versions is None else self.versions[:count]
-        return TrainingCompletion(self.ids[:count], self.trained[:count], behaviour, versions)
+        ids, trained = self.ids[:count], self.trained[:count]
+        return TrainingCompletion(ids, trained, behaviour, versions, self.replayed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Row:
             :meth:`node.learner.loss.Loss.share`.
         group: number of its group in the update.
         first: number of its first completion among all of the update.
+        credits: of each completion, advantages by token, where turns have their own
+            (:mod:`node.learner.turn_credit`); empty where all tokens have their completion's.
         length: tokens read.
     """
 
@@ -94,6 +99,7 @@ class Row:
     share: float = 1.0
     group: int = 0
     first: int = 0
+    credits: tuple[tuple[float, ...], ...] = ()
     length: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,6 +117,7 @@ class Row:
             self,
             completions=self.completions[begin:end],
             advantages=self.advantages[begin:end],
+            credits=self.credits[begin:end],
             first=self.first + begin,
         )
 
@@ -137,8 +144,10 @@ class MicroBatch:
         behaviour: float32 ``[C, T]``, mu; zero where unknown.
         versions: int64 ``[C, T]``, of this node's policy; -1 where another's sampled the token.
         known: bool ``[C, 1]``, completions whose mu is known.
-        own: bool ``[C, 1]``, completions this node wrote.
+        own: bool ``[C, 1]``, completions this node wrote for this group.
+        replayed: bool ``[C, 1]``, those that anybody wrote for an earlier one.
         advantages: float32 ``[C]``.
+        credits: float32 ``[C, T]``, advantages by token; None where no row has any.
         shares: float32 ``[C]``, those of :class:`Row`.
         numbers: of the ``C`` completions among all of the update.
         groups: numbers of the ``B`` rows' groups in the update.
@@ -156,7 +165,9 @@ class MicroBatch:
     versions: Tensor
     known: Tensor
     own: Tensor
+    replayed: Tensor
     advantages: Tensor
+    credits: Tensor | None
     shares: Tensor
     numbers: tuple[int, ...]
     groups: tuple[int, ...]
@@ -218,7 +229,7 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
     scored, inverse = torch.unique(predictors[mask], return_inverse=True)
     advantages = [a for row in rows for a in row.advantages]
     shares = [row.share for row in rows for _ in row.completions]
-    own = [[row.own] for row in rows for _ in row.completions]
+    own = [[row.own and not c.replayed] for row in rows for c in row.completions]
     ids = [_read(row) for row in rows]
     positions, segments = zip(*map(_placed, rows), strict=True) if shared else ((), ())
     return MicroBatch(
@@ -234,11 +245,20 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
         versions=_padded([c.versions or () for c in done], width, -1, np.int64).to(device),
         known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
         own=torch.tensor(own, device=device),
+        replayed=torch.tensor([[c.replayed] for c in done], device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
+        credits=_credits(rows, width, device),
         shares=torch.tensor(shares, dtype=torch.float32, device=device),
         numbers=tuple(row.first + i for row in rows for i in range(len(row.completions))),
         groups=tuple(row.group for row in rows),
     )
+
+
+def _credits(rows: Sequence[Row], width: int, device: torch.device) -> Tensor | None:
+    if not any(row.credits for row in rows):
+        return None
+    told = (row.credits or [(gain,) * width for gain in row.advantages] for row in rows)
+    return _padded([*chain.from_iterable(told)], width, 0.0, np.float32).to(device)
 
 
 def _read(row: Row) -> list[int]:

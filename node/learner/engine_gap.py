@@ -31,7 +31,7 @@ MOST_COMPLETIONS = 4
 def tells(row: Row, version: int) -> bool:
     """Whether an update that reads the row learns from it how far the engine is off."""
     return row.own and any(
-        c.behaviour is not None and (c.versions is None or version in c.versions)
+        c.behaviour is not None and not c.replayed and (c.versions is None or version in c.versions)
         for c in row.completions
     )
 

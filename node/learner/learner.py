@@ -38,6 +38,7 @@ from node.learner.stale_tokens import Span, check_versions
 from node.learner.steps import StepFigures, steps_of, together
 from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
 from node.learner.trained import Trained
+from node.learner.turn_credit import TurnCredit, by_turn
 from node.learner.update_pass import Pass
 from node.learner.update_rows import by_own_group, rows_of
 from node.learner.update_stats import Tally, UpdateStats
@@ -82,6 +83,7 @@ class Learner:
         clip = Clip(config.clip_low, config.clip_high)
         self._loss: Loss = LOSSES.open(config.loss, config.loss_options, clip)
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
+        self._credit = TurnCredit(self._advantage, config.turn_credit, config.turn_discount)
         self.sharing = RowCost.of(policy.model) if fits(policy.model) else None
         self.optimizer = Optimizer(policy.model.parameters(), config)
         self._share = share or Share()
@@ -191,6 +193,8 @@ class Learner:
             self._loss,
             self._advantage,
             self._reads,
+            credit=self._credit,
+            turns_kept=self._config.turns_kept,
             longest=self._config.max_completion_tokens,
             context_length=self._policy.context_length,
         )
@@ -280,6 +284,7 @@ class Learner:
         done.tally.add_plausible(plausibility(prox, entropies), batch)
         weights = self._weighting.weights(prox, entropies, batch)
         terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
+        terms = by_turn(terms, batch.credits)
         loss = self._loss(terms)
         self.optimizer.backward(loss * done.factor)
         done.tally.add_bounded(self._loss, terms)

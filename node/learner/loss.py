@@ -27,6 +27,8 @@ from node.config.base import Section
 class Terms:
     """What a loss is made of. Log-probs are of the distribution sampled from, after temperature.
 
+    A row is a completion, or one turn of it where turns have advantages of their own.
+
     Attributes:
         cur: float32 ``[B, T]``, log-probs of the sampled tokens under the current policy.
         prox: float32 ``[B, T]``, the same under the policy frozen when the update began.
@@ -51,11 +53,13 @@ class Counts:
     Attributes:
         tokens: trained tokens.
         rows: completions.
+        sequences: what has an advantage: completions, or turns where these have their own.
         cap: the longest completion that may be trained on, tokens.
     """
 
     tokens: int
     rows: int
+    sequences: int
     cap: int
 
 

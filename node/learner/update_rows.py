@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from node.learner.advantage import Advantage
-from node.learner.batches import Row, TrainingGroup
+from node.learner.batches import Row, TrainingCompletion, TrainingGroup
 from node.learner.loss import Counts, Loss
+from node.learner.turn_credit import TurnCredit
+from node.learner.turn_entropy import undecided
+from node.learner.turns import turns_of
 from swarm.pooled_group import informative
 
 
@@ -16,6 +19,8 @@ def rows_of(
     advantage: Advantage,
     reads: Callable[[float], bool],
     *,
+    credit: TurnCredit,
+    turns_kept: float,
     longest: int,
     context_length: int,
 ) -> list[Row]:
@@ -26,7 +31,8 @@ def rows_of(
 
     Args:
         reads: whether an external completion of that advantage is; one that is not counts in its
-            group's mean all the same.
+            group's mean all the same, and so does a turn that is left out.
+        turns_kept: share of a group's turns that are trained on, see :func:`undecided`.
         longest: tokens of a completion that are trained on at most.
         context_length: of the policy, tokens.
     """
@@ -37,26 +43,46 @@ def rows_of(
             continue
         cap = max(0, min(longest, context_length - len(group.prompt_ids)))
         done = [completion.first(cap) for completion in group.completions]
-        counts = [sum(completion.trained) for completion in done]
+        gains = advantage(group.rewards)
+        credits = credit(group, gains)
+        kept = undecided(done, turns_kept)
         read = [
-            (completion, gain)
-            for completion, gain, count in zip(done, advantage(group.rewards), counts, strict=True)
-            if count and (group.own or reads(gain))
+            place
+            for place, (completion, gain) in enumerate(zip(kept, gains, strict=True))
+            if any(completion.trained) and (group.own or reads(gain))
         ]
         if read:
-            share = loss.share(Counts(sum(counts), len(done), longest), len(groups))
-            kept, gains = zip(*read, strict=True)
-            rows.append(Row(group.prompt_ids, kept, gains, group.own, share, number, first))
+            row = Row(
+                group.prompt_ids,
+                tuple(kept[place] for place in read),
+                tuple(gains[place] for place in read),
+                group.own,
+                loss.share(_counts(done, longest, by_turn=bool(credits)), len(groups)),
+                number,
+                first,
+                tuple(credits[place][:cap] for place in read) if credits else (),
+            )
+            rows.append(row)
             first += len(read)
     return rows
+
+
+def _counts(done: Sequence[TrainingCompletion], longest: int, *, by_turn: bool) -> Counts:
+    tokens = sum(sum(completion.trained) for completion in done)
+    turns = sum(len(turns_of(completion.trained)) for completion in done)
+    return Counts(tokens, len(done), turns if by_turn else len(done), longest)
 
 
 def by_own_group(
     told: Mapping[int, tuple[float, ...]], groups: Sequence[TrainingGroup], rows: Sequence[Row]
 ) -> tuple[tuple[tuple[float, ...], ...], ...]:
     """What is told of completions by their numbers, for each own group and each completion of it;
-    empty where nothing is."""
-    first = {row.group: row.first for row in rows if row.own}
+    empty where nothing is, or where not all of a group was read."""
+    first = {
+        row.group: row.first
+        for row in rows
+        if row.own and len(row.completions) == len(groups[row.group].completions)
+    }
     return tuple(
         tuple(told.get(first[number] + place, ()) for place in range(len(group.completions)))
         if number in first

@@ -8,6 +8,7 @@ from torch import Tensor
 from node.config.learning import LearnerSection
 from node.learner.batches import MicroBatch
 from node.learner.correction import Correction
+from node.learner.corrections.tis import tis_weights
 from node.learner.external_filters import unlikely
 from node.learner.stale_tokens import Span, Stale, decoupled_weights, interpolated_prox
 
@@ -55,16 +56,22 @@ class Weighting:
     def weights(self, prox: Tensor, entropies: Tensor, batch: MicroBatch) -> Tensor:
         """Of each token, ``[C, T]``, without a gradient; one where not trained.
 
+        What is replayed weighs as another's would, and no more than ``min(exp(prox - mu), 1)``
+        where ``mu`` is known (DART, arXiv:2509.23866).
+
         Args:
             prox: of :meth:`prox`.
             entropies: ``[C, T]``, of the policy as the update begins.
         """
         own = batch.own & batch.known & batch.mask
-        return torch.where(
+        weights = torch.where(
             batch.own,
             self._own(prox, own, batch),
             self._correction.external(prox, entropies, batch.mask & ~batch.own, batch),
         ).masked_fill(self.unlikely(prox, batch)[:, None], 0.0)
+        replayed = batch.replayed & batch.known & batch.mask
+        most = tis_weights(prox, batch.behaviour, replayed, 1.0)
+        return torch.where(replayed, weights.minimum(most), weights)
 
     def _own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         if self._decoupled:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from protocol.rollout import Completion, Writer
+from collections.abc import Iterable
+
+from protocol.rollout import Segment, Writer
 
 ANSWERED = "» "
 """Before what an environment said."""
 
 
-def transcript(completion: Completion) -> str:
+def transcript(segments: Iterable[Segment]) -> str:
     """The policy's words; between its turns, marked, what it was answered."""
     return "\n".join(
         segment.text if segment.writer is Writer.POLICY else f"{ANSWERED}{segment.text}"
-        for segment in completion.segments
+        for segment in segments
     )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
+from node.config.sections import TasksSection
 from node.network.answer_bounds import AnswerBounds
-from node.tasks.catalogue import load_catalogue
+from node.tasks.allowed import allowed_by
+from node.tasks.catalogue import load_catalogue, own_files
+from node.tasks.verifier.replay_trial import Trial, try_replays
 from protocol.admission_rule import AdmissionRule, Open
 from protocol.identity import Identity
 from protocol.manifest import Manifest, sign_manifest
@@ -51,6 +55,22 @@ def found_swarm(
         **bounds,
     )
     return sign_manifest(manifest, identity)
+
+
+def try_environments(catalogue: str, tasks: TasksSection) -> Trial:
+    """Whether the environments of a catalogue come out alike wherever they are replayed.
+
+    Args:
+        catalogue: a shipped one's name, or a path ending in ``.toml``, with its files beside it.
+        tasks: what the founder's node may open besides.
+
+    Raises:
+        CatalogueError: the catalogue cannot be read or opened, or one does not come out alike.
+        JudgeRefused: no process can be had to play them in.
+    """
+    allowed = allowed_by(tasks)
+    files = {**allowed.files, **own_files(catalogue)}
+    return try_replays(load_catalogue(catalogue), replace(allowed, files=files))
 
 
 def _of_manifest(answers: AnswerBounds) -> dict[str, int]:

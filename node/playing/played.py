@@ -15,14 +15,16 @@ class Turn:
     """What the policy wrote at a time, and what it was answered.
 
     Attributes:
-        sample: the policy's own tokens.
+        sample: the policy's own tokens, or as if they were.
         observation: what it read next; None where nothing followed.
         observed: the same as token ids.
+        own: whether the policy wrote it; another's turn, in place of its own, is not trained on.
     """
 
     sample: Sample
     observation: str | None = None
     observed: tuple[int, ...] = ()
+    own: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Played:
         return Turns(tuple(each.text for each in self.segments), self.finish is Finish.LENGTH)
 
     def training(self) -> TrainingCompletion:
-        """As the learner reads it: observations stand between the turns, and are not trained on."""
+        """As the learner reads it: what others wrote stands between own turns, untrained."""
         ids: list[int] = []
         trained: list[bool] = []
         behaviour: list[float] = []
@@ -87,7 +89,7 @@ class Played:
         for turn in self.turns:
             own, read = turn.sample.tokens, len(turn.observed)
             ids += [*own.ids, *turn.observed]
-            trained += [True] * len(own.ids) + [False] * read
+            trained += [turn.own] * len(own.ids) + [False] * read
             behaviour += [*own.logprobs, *[0.0] * read]
             versions += [*own.versions, *own.versions[-1:] * read]
         return TrainingCompletion(tuple(ids), tuple(trained), tuple(behaviour), tuple(versions))
@@ -100,3 +102,9 @@ class Played:
     def with_turn(self, sample: Sample) -> Played:
         """With one more turn."""
         return replace(self, turns=(*self.turns, Turn(sample)), finish=sample.finish)
+
+    def with_turn_of_another(self, sample: Sample) -> Played:
+        """With another's turn in the place of the last one."""
+        return replace(
+            self, turns=(*self.turns[:-1], Turn(sample, own=False)), finish=sample.finish
+        )

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 from node.engines.engine import RolloutEngine, Sample, Sampling
 from node.playing.limits import TurnLimits
+from node.playing.open_trajectory import OpenTrajectory
 from node.playing.played import Played
+from node.playing.script import Script
+from node.playing.turns import Turns
 from node.policy.policy import Policy
-from node.tasks.moves import Answered, Move, Moved
 from node.tasks.scorer import Scorer, judge_all
-from protocol.rollout import Finish
-from swarm.judge import Asked, Judged, JudgeRefused, Verdict
+from protocol.rollout import Finish, Tokens
+from swarm.judge import Asked, Judged, Verdict
 from swarm.task_ref import TaskRef
 
-
-@dataclass(slots=True)
-class _Trajectory:
-    """One that goes on.
-
-    Attributes:
-        key: names it to the scorer.
-        ids: all that the policy reads next.
-        over: nothing follows.
-    """
-
-    key: int
-    task: TaskRef
-    ids: list[int]
-    played: Played | None = None
-    over: bool = False
-
-    def add(self, sample: Sample) -> None:
-        """Take in one more turn."""
-        self.played = self.played.with_turn(sample) if self.played else Played.once(sample)
-        self.ids += sample.tokens.ids
+STREAM = 1
+"""Of the engine's; others are theirs who write beside a player."""
+LOOK_SECONDS = 1.0
+"""Between two looks where nothing happens."""
+PATIENCE = 1.0
+"""Seconds that an environment which never waits may take before others go on without it."""
 
 
 class Player:
-    """Has an engine write, and environments answer.
+    """Has an engine write, and environments answer, until all is written.
 
-    Trajectories go on side by side: the engine writes the next turn of all that go on, then their
-    environments answer. Token ids are never spelled again: a turn is written behind the very ids of
-    the turns before it and of what they were answered.
+    Each trajectory goes on by itself: while one waits for its environment, others are written.
+    What is written follows from the engine's chance alone, unless an environment waits for
+    something or takes longer than :data:`PATIENCE`.
 
     Args:
         policy: whose engine it is.
@@ -58,7 +45,6 @@ class Player:
         self._engine = engine
         self._scorer = scorer
         self._limits = limits
-        self._keys = count()
 
     def play(
         self,
@@ -66,12 +52,14 @@ class Player:
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
+        scripts: Mapping[TaskRef, Script] = MappingProxyType({}),
     ) -> list[list[Played]]:
         """``n`` completions of each task, in the order of ``tasks``.
 
         Args:
             prompts: token ids, one list a task.
             sampling: of answers in one turn; turns have the limits' own length.
+            scripts: what trajectories of some tasks are held to.
 
         Raises:
             ValueError: an empty prompt, or one that leaves no room for a completion.
@@ -86,66 +74,42 @@ class Player:
         played = [number for number, task in enumerate(tasks) if task.env in many]
         if played:
             begun = [(tasks[number], prompts[number]) for number in played]
-            done |= zip(played, self._trajectories(begun, n, sampling), strict=True)
+            done |= zip(played, self._trajectories(begun, n, sampling, scripts), strict=True)
         return [done[number] for number in range(len(tasks))]
 
     def _trajectories(
-        self, begun: Sequence[tuple[TaskRef, Sequence[int]]], n: int, sampling: Sampling
+        self,
+        begun: Sequence[tuple[TaskRef, Sequence[int]]],
+        n: int,
+        sampling: Sampling,
+        scripts: Mapping[TaskRef, Script],
     ) -> list[list[Played]]:
+        groups = [[OpenTrajectory(task, list(prompt)) for _ in range(n)] for task, prompt in begun]
+        opened = {each.key: each for group in groups for each in group}
         turn = replace(sampling, max_new_tokens=self._limits.turn_tokens)
-        groups = [
-            [_Trajectory(next(self._keys), task, list(prompt)) for _ in range(n)]
-            for task, prompt in begun
-        ]
-        going = [each for group in groups for each in group]
-        written = self._engine.generate([prompt for _, prompt in begun], n, turn)
-        samples = [sample for group in written for sample in group]
-        for number in count(1):
-            for each, sample in zip(going, samples, strict=True):
-                each.add(sample)
-            self._answer(going)
-            going = [each for each in going if not each.over]
-            if not going:
-                break
-            if turn.seed is not None:
-                turn = replace(turn, seed=turn.seed + number)
-            again = self._engine.generate([each.ids for each in going], 1, turn)
-            samples = [sample for (sample,) in again]
-        return [[each.played for each in group if each.played] for group in groups]
+        turns = Turns(self._policy, self._scorer, self._limits, self._engine.nudge)
+        ready, left = list(opened.values()), len(opened)
+        while left:
+            over = [each.key for each in ready if each.over]
+            self._engine.forget(over)
+            left -= len(over)
+            going = [each.wanted(stream=STREAM, lasts=True) for each in ready if not each.over]
+            if going:
+                self._engine.submit(going, turn)
+            written = self._engine.poll(LOOK_SECONDS, STREAM) if left else []
+            for key, sample in written:
+                opened[key].add(sample)
+                self._hold(opened[key], scripts.get(opened[key].task))
+            turns.ask([opened[key] for key, _ in written])
+            ready = turns.answered(PATIENCE)
+        return [[each.so_far for each in group] for group in groups]
 
-    def _answer(self, going: Sequence[_Trajectory]) -> None:
-        """Have environments answer the last turn of each."""
-        named = {each.key: each for each in going}
-        moves = [self._move(each) for each in going]
-        while moves:
-            # There was room for another turn, but not behind what these were answered.
-            ended = []
-            for move, moved in zip(moves, self._scorer.play(moves), strict=True):
-                if not self._take(named[move.key], moved):
-                    ended.append(replace(move, final=True))
-            moves = ended
-
-    def _move(self, each: _Trajectory) -> Move:
-        played = each.played
-        assert played is not None
-        actions = tuple(turn.sample.text for turn in played.turns)
-        final = played.finish is Finish.LENGTH or self._limits.last(played)
-        return Move(each.key, each.task, actions, final)
-
-    def _take(self, each: _Trajectory, moved: Moved) -> bool:
-        """Go on behind an answer, or end; False where it cannot go on and has no reward yet."""
-        assert each.played is not None
-        if isinstance(moved, JudgeRefused):
-            each.played, each.over = replace(each.played, lost=moved), True
-        elif moved.reward is not None:
-            each.played, each.over = _ended(each.played, moved), True
-        else:
-            observed = tuple(self._policy.encode_observation(moved.observation))
-            if len(each.ids) + len(observed) >= self._policy.context_length:
-                return False
-            each.ids += observed
-            each.played = each.played.answered(moved.observation, observed)
-        return True
+    def _hold(self, each: OpenTrajectory, script: Script | None) -> None:
+        """Put a script's turn in the place of the last one where that departs from it."""
+        if script and (action := script.instead(each.so_far)) is not None:
+            ids = tuple(self._policy.encode_completion(action, stopped=True))
+            versions = (self._policy.version,) * len(ids)
+            each.patch(Sample(Tokens(ids, (0.0,) * len(ids), versions), Finish.STOP, action))
 
 
 def judged(scorer: Scorer, written: Sequence[tuple[TaskRef, Sequence[Played]]]) -> Iterator[Judged]:
@@ -174,8 +138,3 @@ def _settled(scorer: Scorer, task: TaskRef, group: Sequence[Played]) -> Judged |
         return None
     (prompt,) = scorer.prompts([task])
     return Verdict(prompt, tuple(each.reward or 0.0 for each in group))
-
-
-def _ended(played: Played, moved: Answered) -> Played:
-    whole = moved.over and played.finish is Finish.STOP
-    return replace(played, reward=moved.reward, finish=Finish.STOP if whole else Finish.LENGTH)

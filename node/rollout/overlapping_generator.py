@@ -8,19 +8,18 @@ from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 from node.concurrency.work_thread import WorkThread
-from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
+from node.engines.engine import RolloutEngine
 from node.errors import NodeError
-from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.learner.engine_gap import MOST_COMPLETIONS
+from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
-from node.playing.played import Played
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
+from node.rollout.group_writer import GroupWriter
 from node.rollout.groups import OwnGroup
 from node.rollout.prompt_requests import PromptRequests
 from node.rollout.running_group import RunningGroup
 from node.rollout.staleness_window import StalenessWindow
-from node.rollout.unfinished_groups import Place, UnfinishedCompletion, UnfinishedGroups
+from node.rollout.unfinished_groups import UnfinishedGroups
 from swarm.common.counters import Counters
 from swarm.journal_errors import JournalError
 
@@ -46,6 +45,9 @@ class OverlappingGenerator:
 
     Args:
         tasks: chooses, asks and scores.
+        policy: whose engine it is.
+        engine: has a process of its own.
+        writer: has groups written by it.
         window: which groups may run, as the last run left it.
         unfinished: where they are kept.
         sleep_mode: whether the engine stands still while the policy learns, as on a device that
@@ -61,8 +63,8 @@ class OverlappingGenerator:
         tasks: Generator,
         *,
         policy: Policy,
-        engine: StreamingEngine,
-        sampling: Sampling,
+        engine: RolloutEngine,
+        writer: GroupWriter,
         group_size: int,
         window: StalenessWindow,
         unfinished: UnfinishedGroups,
@@ -73,7 +75,7 @@ class OverlappingGenerator:
         self._tasks = tasks
         self._policy = policy
         self._engine = engine
-        self._sampling = sampling
+        self._writer = writer
         self._group_size = group_size
         self._window = window
         self._unfinished = unfinished
@@ -83,10 +85,7 @@ class OverlappingGenerator:
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}
         self._asking = PromptRequests(tasks, policy, window, threads, self._listen, counters)
-        self._waiting: list[RunningGroup] = []
         self._judged: dict[int, Future[OwnGroup | None]] = {}
-        self._quiet = False
-        self._newest: tuple[TrainingGroup, ...] = ()
         self._restore()
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
@@ -102,7 +101,7 @@ class OverlappingGenerator:
         """
         self._window.plan(count)
         self._expire()
-        self._quiet = False
+        self._writer.go_on()
         with watch.time("wait"):
             self._admit()
             self._look(0.0)
@@ -110,7 +109,7 @@ class OverlappingGenerator:
                 self._look(LOOK_SECONDS)
                 self._admit()
             if self._sleep_mode:
-                self._halt()
+                self._writer.halt()
         taken = [self._groups.pop(ticket) for ticket in self._window.take()]
         self._unfinished.take([group.ticket for group in taken], self._policy.version)
         groups = [group.scored for group in taken if group.scored]
@@ -145,21 +144,20 @@ class OverlappingGenerator:
 
     def newest(self) -> Sequence[TrainingGroup]:
         """Completions that have come in last, each as a group by itself, without its reward."""
-        return self._newest
+        return self._writer.newest()
 
     def close(self) -> None:
         """Keep what is written of every group; the engine is left quiet."""
-        self._halt()
+        self._writer.halt()
         self._learner.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _restore(self) -> None:
         """Go on with what an earlier run left, of tasks that are still practised."""
-        cap = self._sampling.max_new_tokens
         for kept in self._unfinished.groups():
             if (kept.task.ref.env, kept.task.ref.level) in self._tasks.levels:
                 self._window.resume(kept.ticket, kept.version)
-                self._add([RunningGroup.of(kept, self._group_size, self._policy, cap)])
+                self._add([RunningGroup.of(kept, self._group_size)])
             else:
                 self._filter([kept.ticket], "task_gone")
 
@@ -191,45 +189,14 @@ class OverlappingGenerator:
         """Take what has come in and hand on what follows from it; waits for the engine only."""
         self._asking.ask()
         for group, answerable in self._asking.answered():
-            (self._to_write if answerable else self._lose)(group)
-        self._submit()
-        self._finish(self._engine.poll(seconds))
+            (self._writer.add if answerable else self._lose)(group)
+        for group in self._writer.look(seconds):
+            self._judge(group)
         self._settle()
 
-    def _to_write(self, group: RunningGroup) -> None:
-        if group.complete:
-            self._judge(group)
-        else:
-            self._waiting.append(group)
-
-    def _submit(self) -> None:
-        if self._quiet or not self._waiting:
-            return
-        waiting = sorted(self._waiting, key=lambda group: group.ticket)
-        trajectories = [
-            Trajectory(self._key(place), tuple(group.prompt_ids), begun)
-            for group in waiting
-            for place, begun in group.unfinished()
-        ]
-        self._waiting.clear()
-        self._engine.submit(trajectories, self._sampling)
-
-    def _finish(self, finished: Sequence[tuple[int, Sample]]) -> None:
-        written = []
-        for key, sample in finished:
-            place = self._place(key)
-            group = self._groups[place.ticket]
-            group.samples[place.number] = sample
-            # Replaced as a whole, as the learner's thread reads it.
-            self._newest = (*self._newest, _alone(group, sample))[-MOST_COMPLETIONS:]
-            written.append((place, UnfinishedCompletion(sample.tokens, sample.finish)))
-            if group.complete:
-                self._judge(group)
-        self._unfinished.write(written)
-
     def _judge(self, group: RunningGroup) -> None:
-        samples = [Played.once(group.samples[number]) for number in range(self._group_size)]
-        verdict = self._threads.submit(self._tasks.score, group.task, group.prompt_ids, samples)
+        written = [each.so_far for each in group.completions]
+        verdict = self._threads.submit(self._tasks.score, group.task, group.prompt_ids, written)
         self._listen(verdict)
         self._judged[group.ticket] = verdict
 
@@ -249,28 +216,6 @@ class OverlappingGenerator:
         self._unfinished.drop([group.ticket])
         self._window.settle(group.ticket)
 
-    def _halt(self) -> None:
-        """Stop the engine and keep what it has not finished, to go on with it first."""
-        self._quiet = True
-        unfinished = [(self._place(key), begun) for key, begun in self._engine.halt()]
-        for place, begun in unfinished:
-            self._groups[place.ticket].begun[place.number] = begun
-        self._unfinished.write((place, UnfinishedCompletion(begun)) for place, begun in unfinished)
-        halted = {place.ticket for place, _ in unfinished}
-        self._waiting += [self._groups[ticket] for ticket in halted]
-        self._finish(self._engine.poll(0.0))
-
     def _listen(self, work: Future[Any]) -> None:
         """Look as soon as this is done."""
         work.add_done_callback(lambda _: self._engine.nudge())
-
-    def _key(self, place: Place) -> int:
-        return place.ticket * self._group_size + place.number
-
-    def _place(self, key: int) -> Place:
-        return Place(*divmod(key, self._group_size))
-
-
-def _alone(group: RunningGroup, sample: Sample) -> TrainingGroup:
-    done = (TrainingCompletion.own(sample.tokens),)
-    return TrainingGroup(tuple(group.prompt_ids), done, (0.0,), own=True)

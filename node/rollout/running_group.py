@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from node.engines.engine import Sample
+from node.playing.open_trajectory import OpenTrajectory
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.rollout.own_task import OwnTask
-from node.rollout.unfinished_groups import Place, UnfinishedCompletion, UnfinishedGroup
-from protocol.rollout import Finish, Tokens
+from node.rollout.unfinished_groups import UnfinishedGroup, UnfinishedTurn
+from protocol.rollout import Finish
 
 
 @dataclass(slots=True)
@@ -19,47 +21,53 @@ class RunningGroup:
     Attributes:
         ticket: its name.
         size: completions to be written.
+        kept: what an earlier run has left of them, by number.
         prompt_ids: empty until the prompt is known.
-        samples: finished completions by number.
-        begun: what unfinished ones have, by number.
+        completions: none until :meth:`open`.
         scored: the whole group, once it has its verdict.
     """
 
     ticket: int
     task: OwnTask
     size: int
+    kept: dict[int, tuple[UnfinishedTurn, ...]] = field(default_factory=dict)
     prompt_ids: list[int] = field(default_factory=list)
-    samples: dict[int, Sample] = field(default_factory=dict)
-    begun: dict[int, Tokens] = field(default_factory=dict)
+    completions: list[OpenTrajectory] = field(default_factory=list)
     scored: OwnGroup | None = None
 
     @classmethod
-    def of(cls, kept: UnfinishedGroup, size: int, policy: Policy, cap: int) -> RunningGroup:
-        """A group of an earlier run, whose ``size`` or length ``cap`` may have been others."""
-        group = cls(kept.ticket, kept.task, size)
-        for number, completion in kept.completions.items():
-            if number < size:
-                group._add(number, completion, policy, cap)
-        return group
+    def of(cls, kept: UnfinishedGroup, size: int) -> RunningGroup:
+        """A group of an earlier run, whose ``size`` may have been another."""
+        return cls(kept.ticket, kept.task, size, kept.completions)
 
     @property
     def complete(self) -> bool:
-        """Whether every completion has finished."""
-        return len(self.samples) == self.size
+        """Whether every completion has ended."""
+        return bool(self.completions) and all(each.over for each in self.completions)
 
-    def unfinished(self) -> list[tuple[Place, Tokens]]:
-        """What is to be written or gone on with."""
-        return [
-            (Place(self.ticket, number), self.begun.get(number, Tokens()))
-            for number in range(self.size)
-            if number not in self.samples
+    def open(self, policy: Policy, cap: int) -> None:
+        """Have its completions as far as they were written.
+
+        Args:
+            cap: most tokens of a turn; one that an earlier run began may have more.
+        """
+        self.completions = [
+            OpenTrajectory(self.task.ref, [*self.prompt_ids]) for _ in range(self.size)
         ]
+        for number, each in enumerate(self.completions):
+            _restore(each, self.kept.get(number, ()), policy, cap)
 
-    def _add(self, number: int, kept: UnfinishedCompletion, policy: Policy, cap: int) -> None:
-        tokens, finish = kept.tokens, kept.finish
+
+def _restore(
+    each: OpenTrajectory, kept: Sequence[UnfinishedTurn], policy: Policy, cap: int
+) -> None:
+    for turn in kept:
+        tokens, finish = turn.tokens, turn.finish
         if finish is None and len(tokens.ids) >= cap:
             finish = Finish.LENGTH
         if finish is None:
-            self.begun[number] = tokens
+            each.begun = tokens
         else:
-            self.samples[number] = Sample(tokens, finish, policy.decode(tokens.ids))
+            each.add(Sample(tokens, finish, policy.decode(tokens.ids)))
+        if turn.observation is not None:
+            each.read(turn.observation, policy.encode_observation(turn.observation))

@@ -18,18 +18,25 @@ OWN = b""
 
 
 class Place(NamedTuple):
-    """One completion of one group."""
+    """One turn of one completion of one group."""
 
     ticket: int
     number: int
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class UnfinishedCompletion:
-    """What a completion has so far; ``finish`` is None while it goes on."""
+class UnfinishedTurn:
+    """What a turn of a completion has so far.
+
+    Attributes:
+        finish: None while it goes on.
+        observation: what an environment has answered, where another turn follows.
+    """
 
     tokens: Tokens
     finish: Finish | None = None
+    observation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +46,13 @@ class UnfinishedGroup:
     Attributes:
         ticket: names the group in this run folder.
         version: updates done when it was begun.
-        completions: those that have anything, by number.
+        completions: the turns of those that have anything, by number.
     """
 
     ticket: int
     task: OwnTask
     version: int
-    completions: dict[int, UnfinishedCompletion]
+    completions: dict[int, tuple[UnfinishedTurn, ...]]
 
 
 class UnfinishedGroups:
@@ -70,13 +77,13 @@ class UnfinishedGroups:
         with self._journal.transaction() as connection:
             connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def write(self, completions: Iterable[tuple[Place, UnfinishedCompletion]]) -> None:
-        """Keep what these completions have so far."""
-        rows = [(*place, *_packed(each)) for place, each in completions]
+    def write(self, turns: Iterable[tuple[Place, UnfinishedTurn]]) -> None:
+        """Keep what these turns have so far."""
+        rows = [(*place, *_packed(each)) for place, each in turns]
         if not rows:
             return
         with self._journal.transaction() as connection:
-            connection.executemany("REPLACE INTO written VALUES (?, ?, ?, ?, ?, ?)", rows)
+            connection.executemany("REPLACE INTO written VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def take(self, tickets: Sequence[int], step: int) -> None:
         """Mark these groups as used by the update after policy step ``step``, durably."""
@@ -100,17 +107,22 @@ class UnfinishedGroups:
         Tokens of policies that are no more are struck off, and groups begun after it count as
         begun now; returns how many tokens that were.
         """
-        cut = []
+        cut: dict[tuple[int, int], tuple[Place, UnfinishedTurn]] = {}
         lost = 0
-        for place, completion in self._completions():
-            tokens = completion.tokens
-            kept = sum(v <= step for v in tokens.versions)
-            if missing := len(tokens.ids) - kept:
-                lost += missing
-                cut.append((place, UnfinishedCompletion(tokens.first(kept))))
-        self.write(cut)
+        for place, turn in self._turns():
+            tokens, completion = turn.tokens, (place.ticket, place.number)
+            kept = sum(v <= step for v in tokens.versions) if completion not in cut else 0
+            lost += len(tokens.ids) - kept
+            if kept < len(tokens.ids):
+                # What an environment answered to the rest of it, and all that followed, is void.
+                cut.setdefault(completion, (place, UnfinishedTurn(tokens.first(kept))))
         with self._journal.transaction() as connection:
+            connection.executemany(
+                "DELETE FROM written WHERE ticket=? AND place=? AND turn>?",
+                [place for place, _ in cut.values()],
+            )
             connection.execute("UPDATE begun SET version=min(version, ?)", (version,))
+        self.write(cut.values())
         return lost
 
     def groups(self) -> list[UnfinishedGroup]:
@@ -124,15 +136,18 @@ class UnfinishedGroups:
             )
             for ticket, version, env, level, seed, epoch, index in rows
         }
-        for place, completion in self._completions():
-            kept[place.ticket].completions[place.number] = completion
+        for place, turn in self._turns():
+            completions = kept[place.ticket].completions
+            completions[place.number] = (*completions.get(place.number, ()), turn)
         return list(kept.values())
 
-    def _completions(self) -> list[tuple[Place, UnfinishedCompletion]]:
+    def _turns(self) -> list[tuple[Place, UnfinishedTurn]]:
+        """Everything that is written, the turns of a completion one after the other."""
         rows = self._journal.read(
-            "SELECT ticket, place, finish, ids, logprobs, versions FROM written ORDER BY 1, 2"
+            "SELECT ticket, place, turn, finish, ids, logprobs, versions, observation "
+            "FROM written ORDER BY 1, 2, 3"
         )
-        return [(Place(*row[:2]), _unpacked(*row[2:])) for row in rows]
+        return [(Place(*row[:3]), _unpacked(*row[3:])) for row in rows]
 
 
 def _strike(connection: sqlite3.Connection, tickets: Sequence[int]) -> None:
@@ -141,25 +156,26 @@ def _strike(connection: sqlite3.Connection, tickets: Sequence[int]) -> None:
     connection.executemany("DELETE FROM written WHERE ticket=?", rows)
 
 
-def _packed(completion: UnfinishedCompletion) -> tuple[int | None, bytes, bytes, bytes]:
+def _packed(turn: UnfinishedTurn) -> tuple[int | None, bytes, bytes, bytes, str | None]:
     """Little-endian words of 32 bits: a log-prob keeps the precision it was worked out in."""
-    tokens = completion.tokens
+    tokens = turn.tokens
     n = len(tokens.ids)
     return (
-        completion.finish,
+        turn.finish,
         struct.pack(f"<{n}I", *tokens.ids),
         struct.pack(f"<{n}f", *tokens.logprobs),
         struct.pack(f"<{n}I", *tokens.versions),
+        turn.observation,
     )
 
 
 def _unpacked(
-    finish: int | None, ids: bytes, logprobs: bytes, versions: bytes
-) -> UnfinishedCompletion:
+    finish: int | None, ids: bytes, logprobs: bytes, versions: bytes, observation: str | None
+) -> UnfinishedTurn:
     n = len(ids) // 4
     tokens = Tokens(
         struct.unpack(f"<{n}I", ids),
         struct.unpack(f"<{n}f", logprobs),
         struct.unpack(f"<{n}I", versions),
     )
-    return UnfinishedCompletion(tokens, None if finish is None else Finish(finish))
+    return UnfinishedTurn(tokens, None if finish is None else Finish(finish), observation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from node.config.config import Config
@@ -13,6 +13,7 @@ from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.rollout.intake import Intake, Limits
+from node.rollout.success_pool import Revived, SuccessPool
 from node.run.outcome import earned
 from node.run.rules import Rules
 from protocol.manifest import Manifest
@@ -20,7 +21,10 @@ from swarm.common.counters import Counters
 from swarm.experience import Experience
 from swarm.mixture.lead import OWN, Earned, PeersLead
 from swarm.mixture.mixture import Mixture
-from swarm.pooled_group import Candidate, PooledGroup
+from swarm.pooled_group import Candidate, GroupKey, PooledGroup, informative
+
+Left = tuple[PooledGroup, TrainingGroup]
+"""An external group, and what is learned of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class Taken:
 
     Attributes:
         training: what is learned of each.
+        own: own groups beside them, as they are trained on.
+        lent: external groups of earlier updates that own ones have an answer from.
         proven: authors with standing when they were chosen.
         wanted: how many there was room for when they were chosen.
         lead: how far peers were ahead then; None where nothing told.
@@ -37,6 +43,8 @@ class Taken:
 
     groups: tuple[PooledGroup, ...]
     training: Sequence[TrainingGroup]
+    own: Sequence[TrainingGroup]
+    lent: Sequence[GroupKey]
     proven: frozenset[bytes]
     wanted: int
     lead: float | None = None
@@ -50,6 +58,7 @@ class ExternalGroups:
         experience: its accounts say whose groups have proved useful, and are told what each update
             makes of them.
         intake: cuts external groups to size.
+        successes: right answers for own groups that failed wholly; left out, there are none.
         spared: J, own groups that external ones spare; what the pool lacks is generated.
     """
 
@@ -60,6 +69,7 @@ class ExternalGroups:
         intake: Intake,
         counters: Counters,
         *,
+        successes: SuccessPool | None = None,
         spared: int = 0,
     ) -> None:
         self._pool = experience.pool
@@ -67,6 +77,7 @@ class ExternalGroups:
         self._mixture = mixture
         self._intake = intake
         self._counters = counters
+        self._successes = successes or SuccessPool(0, counters)
         self._spared = spared
 
     def missing(self) -> int:
@@ -83,34 +94,62 @@ class ExternalGroups:
             own: those of them that the update has.
         """
         self._intake.observe(written)
-        proven, informative = self._accounts.proven(), _informative(own)
+        proven = self._accounts.proven()
+        revived = self._revived(written, own, proven)
+        teaching = sum(informative(group.rewards) for group in revived.training)
         self._mixture.observe([*map(_own, written), *map(_admitted, self._pool.arrived())], proven)
         # Now: the update itself may change what there is room for.
-        wanted = self._mixture.wanted(informative)
+        wanted = self._mixture.wanted(teaching)
         chosen = self._mixture.choose(
-            self._pool.fresh(), number, informative, len(own), proven, self._accounts.tried()
+            self._pool.fresh(), number, teaching, len(own), proven, self._accounts.tried()
         )
-        taken, training, emptied = [], [], []
-        for pooled in self._pool.consume(chosen, number):
-            left = self._intake.take(pooled)
-            if left is None:
-                self._accounts.prove([(pooled.author, 0.0)])
-                emptied.append(pooled)
-                continue
-            taken.append(pooled)
-            training.append(left)
+        left, emptied = self._left(self._pool.consume(chosen, number))
         # Where the intake left less than was chosen, shares are of less.
-        kept = self._mixture.within([pooled.author for pooled in taken], len(own), proven)
-        if over := len(taken) - len(kept):
-            self._counters.add("external_over_share", over)
+        kept = self._within(left, revived, proven)
+        for pooled, training in kept:
+            self._successes.observe(training, pooled.key)
         return Taken(
-            tuple(taken[place] for place in kept),
-            [training[place] for place in kept],
+            tuple(pooled for pooled, _ in kept),
+            [training for _, training in kept],
+            revived.training,
+            revived.lent,
             proven,
             wanted,
             self._mixture.lead,
             tuple(emptied),
         )
+
+    def _left(self, consumed: Sequence[PooledGroup]) -> tuple[list[Left], list[PooledGroup]]:
+        """What is to be learned of groups, and those of which nothing is."""
+        left, emptied = list[Left](), list[PooledGroup]()
+        for pooled in consumed:
+            training = self._intake.take(pooled)
+            if training is None:
+                self._accounts.prove([(pooled.author, 0.0)])
+                emptied.append(pooled)
+            else:
+                left.append((pooled, training))
+        return left, emptied
+
+    def _revived(
+        self, written: Sequence[OwnGroup], own: Sequence[OwnGroup], proven: Set[bytes]
+    ) -> Revived:
+        """The own groups of an update, with right answers where all of theirs are wrong."""
+        for each in written:
+            self._successes.observe(each.training)
+        return self._successes.revive(
+            [each.training for each in own],
+            lambda authors: self._mixture.within(authors, len(own), proven),
+        )
+
+    def _within(self, left: Sequence[Left], revived: Revived, proven: Set[bytes]) -> list[Left]:
+        """Those that shares allow beside what their authors lent."""
+        lent = [key.author for key in revived.lent]
+        authors = [*lent, *(pooled.author for pooled, _ in left)]
+        kept = self._mixture.within(authors, len(revived.training), proven)
+        if over := len(authors) - len(kept):
+            self._counters.add("external_over_share", over)
+        return [left[place - len(lent)] for place in kept if place >= len(lent)]
 
     def credit(
         self, own: Sequence[OwnGroup], taken: Taken, update: UpdateStats, version: int
@@ -124,7 +163,7 @@ class ExternalGroups:
         self._accounts.prove(credited)
         if useless := sum(not useful for _, useful in credited):
             self._counters.add("external_useless", useless)
-        keys = [g.key for g in own], [g.key for g in taken.groups]
+        keys = [g.key for g in own], [*(g.key for g in taken.groups), *taken.lent]
         self._pool.record_update(version, *keys)
 
 
@@ -135,10 +174,6 @@ def _own(written: OwnGroup) -> Earned:
 
 def _admitted(candidate: Candidate) -> Earned:
     return Earned(candidate.key.author, candidate.env, candidate.level, candidate.rewards)
-
-
-def _informative(own: Sequence[OwnGroup]) -> int:
-    return sum(group.informative for group in own)
 
 
 def open_intake(

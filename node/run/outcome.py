@@ -22,6 +22,7 @@ class Outcome:
         proven: authors with standing when they were chosen.
         lead: how far peers were ahead; see :class:`swarm.mixture.lead.PeersLead`.
         emptied: external groups that were chosen and of which nothing was left to learn from.
+        scripted_tokens: written along the trajectories of others.
     """
 
     round: int
@@ -36,6 +37,12 @@ class Outcome:
     proven: frozenset[bytes] = frozenset()
     lead: float | None = None
     emptied: tuple[PooledGroup, ...] = ()
+    scripted_tokens: int = 0
+
+    @property
+    def generated(self) -> int:
+        """Tokens that the policy wrote."""
+        return sum(group.tokens for group in self.own) + self.scripted_tokens
 
     @property
     def author_share(self) -> float | None:

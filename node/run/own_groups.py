@@ -11,9 +11,9 @@ from pathlib import Path
 from node.config.config import Config
 from node.config.kinds import CURRICULA
 from node.engines.engine import Sampling
-from node.errors import ConfigError
 from node.playing.limits import TurnLimits
 from node.rollout.generator import Generator
+from node.rollout.group_writer import GroupWriter
 from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
 from node.rollout.source import GroupSource
 from node.rollout.staleness_window import StalenessWindow
@@ -62,6 +62,7 @@ class OwnGroups:
         self._group_size = config.engine.group_size
         self._journal = journal
         self._counters = counters
+        self._limits = TurnLimits.of(config.engine)
         self._overlapping: OverlappingGenerator | None = None
         self._generator = Generator(
             author=author,
@@ -73,28 +74,26 @@ class OwnGroups:
             sampling=sampling,
             group_size=self._group_size,
             counters=counters,
-            limits=TurnLimits.of(config.engine),
+            limits=self._limits,
         )
 
     def source(self, done: int) -> GroupSource:
-        """Own groups of the rounds after ``done``, as the schedule has them written.
-
-        Raises:
-            ConfigError: the schedule does not play environments.
-        """
+        """Own groups of the rounds after ``done``, as the schedule has them written."""
         policy, schedule = self._trained.policy, self._schedule
         if self._trained.streaming is None:
             return self._generator
-        self._refuse_environments()
         unfinished = UnfinishedGroups(self._journal)
         if lost := unfinished.rewind(done, policy.version):
             tokens = counted(lost, "token")
             log.info("%s of policies after the last checkpoint will be written anew", tokens)
+        engine = self._trained.streaming
         self._overlapping = OverlappingGenerator(
             self._generator,
             policy=policy,
-            engine=self._trained.streaming,
-            sampling=self._sampling,
+            engine=engine,
+            writer=GroupWriter(
+                policy, engine, self._verifier, self._limits, self._sampling, unfinished
+            ),
             group_size=self._group_size,
             window=StalenessWindow(
                 schedule.max_staleness, over_provision=schedule.over_provision, version=done
@@ -105,16 +104,6 @@ class OwnGroups:
             counters=self._counters,
         )
         return self._overlapping
-
-    def _refuse_environments(self) -> None:
-        practised = {env for env, _ in self._generator.levels}
-        if played := sorted(practised & self._verifier.environments):
-            raise ConfigError(
-                "schedule.mode",
-                self._schedule.mode,
-                f"Environments ({', '.join(played)}) are played while the policy waits: set it to "
-                "'sync', or leave them out with tasks.weights.",
-            )
 
     def shareable(self, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
         """Those of the groups that others may get, and what they are told of their policy."""

@@ -91,7 +91,7 @@ def _own_figures(outcome: Outcome) -> dict[str, Any]:
     rewards = [r for g in outcome.own for r in g.training.rewards]
     completions = [c for g in outcome.own for c in g.group.completions]
     lengths = [float(len(c.ids)) for g in outcome.own for c in g.training.completions]
-    generated = sum(g.tokens for g in outcome.own)
+    generated = outcome.generated
     seconds = outcome.seconds.get("generate", outcome.seconds.get("total", 0.0))
     return {
         "reward_own": _mean(rewards),

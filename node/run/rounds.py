@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 
 from node.config.running import ScheduleSection
 from node.errors import NodeError
+from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
+from node.rollout.semi_online import SemiOnline
 from node.rollout.source import GroupSource
 from node.run.external_groups import ExternalGroups
 from node.run.outcome import Outcome
@@ -21,6 +23,7 @@ from node.run.trained_policy import TrainedPolicy
 from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.journal_errors import JournalError
+from swarm.pooled_group import PooledGroup
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ class Rounds:
     Args:
         source: of own groups.
         external: groups that the update takes beside them.
+        semi_online: own trajectories along those of external groups; left out, there are none.
         trained: learns from both.
         evaluate: scores the policy on held-out tasks.
         publish: hands informative own groups to the network, without waiting for it.
@@ -57,11 +61,13 @@ class Rounds:
         counters: Counters,
         local: int,
         schedule: ScheduleSection,
+        semi_online: SemiOnline | None = None,
         rules: Rules = Rules(),  # noqa: B008 - frozen
         round: int = 0,
     ) -> None:
         self._source = source
         self._external = external
+        self._semi_online = semi_online
         self._trained = trained
         self._heldout = evaluate
         self._publish = publish
@@ -117,8 +123,10 @@ class Rounds:
         own = self._rules.trained(written)
         with watch.time("mix"):
             taken = self._external.take(number, written, own)
+        with watch.time("generate"):
+            scripted = self._scripted(taken.groups)
         with watch.time("update"):
-            groups = [*(group.training for group in own), *taken.training]
+            groups = [*taken.own, *taken.training, *scripted]
             update = self._trained.learn(groups, self._source)
             self._external.credit(own, taken, update, self._trained.policy.version)
         if last:
@@ -137,12 +145,20 @@ class Rounds:
             taken.proven,
             taken.lead,
             taken.emptied,
+            sum(sum(done.trained) for group in scripted for done in group.completions),
         )
         # Before the checkpoint: what is killed in between is done and told again, not lost.
         self._report(outcome)
         if number % self._schedule.checkpoint_every == 0:
             self._checkpoint(number)
         return outcome
+
+    def _scripted(self, taken: Sequence[PooledGroup]) -> Sequence[TrainingGroup]:
+        """Own trajectories along the best of external groups."""
+        if self._semi_online is None:
+            return ()
+        self._semi_online.observe(taken)
+        return self._semi_online.generate()
 
     def _evaluate(self, number: int) -> float:
         """Score the policy after round ``number``."""

@@ -134,7 +134,7 @@ class ShownGroups:
             reason=in_words(refused.reason),
             completions=[
                 ShownCompletion(
-                    text=transcript(done),
+                    text=transcript(done.segments),
                     reward=refused.rewards[place] if place < len(refused.rewards) else None,
                     advantage=None,
                     cut=done.finish is Finish.LENGTH,
@@ -159,7 +159,7 @@ class ShownGroups:
         columns = zip(completions, rewards, self._advantage(rewards), told, strict=True)
         return [
             ShownCompletion(
-                text=transcript(done),
+                text=transcript(done.segments),
                 reward=reward,
                 advantage=advantage,
                 cut=done.finish is Finish.LENGTH,

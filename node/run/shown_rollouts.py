@@ -42,7 +42,7 @@ def _ends(
             env=group.env,
             level=group.level,
             prompt=shortened(prompt, LONGEST),
-            completion=shortened(transcript(completion), LONGEST),
+            completion=shortened(transcript(completion.segments), LONGEST),
             reward=rewards[place],
             cut=completion.finish is Finish.LENGTH,
             author=author,

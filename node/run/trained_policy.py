@@ -10,7 +10,7 @@ import torch
 from node.config.config import Config
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import open_learner
-from node.engines.engine import RolloutEngine, StreamingEngine
+from node.engines.engine import RolloutEngine
 from node.engines.registry import kind_of, open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
 from node.learner.update_stats import UpdateStats
@@ -52,7 +52,7 @@ class TrainedPolicy:
         self.policy = policy
         self.sleep_mode = config.engine.sleep_mode or config.schedule.over_provision > 0
         self._counters = counters
-        self.streaming: StreamingEngine | None = None
+        self.streaming: RolloutEngine | None = None
         if engine is None:
             kind_of(config).check_policy(policy)
         if config.overlaps and engine is None:

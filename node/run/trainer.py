@@ -13,14 +13,17 @@ from dataclasses import replace
 from hashlib import sha256
 
 from node.config.config import Config
-from node.config.sections import MixtureSection
+from node.config.mixing import MixtureSection
 from node.distributed.ranks import Ranks
 from node.engines.engine import RolloutEngine, Sampling
 from node.evaluation.assessment import TASKS, Assessment
 from node.evaluation.evaluator import Evaluator, heldout_tasks
 from node.evaluation.forgetting import ForgettingAlarm
 from node.playing.limits import TurnLimits
+from node.playing.player import Player
 from node.policy.policy import Policy
+from node.rollout.semi_online import SemiOnline, SemiOnlineLimits
+from node.rollout.success_pool import SuccessPool
 from node.rollout.task_indexes import TaskIndexes
 from node.run.external_groups import ExternalGroups, open_intake, open_mixture
 from node.run.outcome import Outcome
@@ -90,6 +93,15 @@ class Trainer:
             Evaluator(policy, self.engine, verifier, tasks, drawn, counters, limits)
             for tasks in (heldout, heldout[:TASKS])
         )
+        self._semi_online = SemiOnline(
+            SemiOnlineLimits(config.mixture.semi_online, config.mixture.patches),
+            Player(policy, self.engine, verifier, limits),
+            policy,
+            verifier,
+            sampling,
+            config.engine.group_size,
+            counters,
+        )
         self._own = OwnGroups(
             config, trained, self.sampler, indexes, sampling, verifier, journal, counters, author
         )
@@ -98,6 +110,7 @@ class Trainer:
             open_mixture(config, rules, self.lead),
             open_intake(config, policy, manifest, secret or secrets.token_bytes(16), counters),
             counters,
+            successes=SuccessPool(config.mixture.successes, counters),
             spared=config.mixture.external if rules.fill else 0,
         )
 
@@ -114,6 +127,7 @@ class Trainer:
         return Rounds(
             source=self._own.source(done),
             external=self._external,
+            semi_online=self._semi_online,
             trained=self._trained,
             evaluate=self._evaluate,
             publish=lambda groups: publish(*self._own.shareable(groups)),

@@ -82,6 +82,20 @@ def load_catalogue(name_or_path: str) -> tuple[EnvSpec, ...]:
     return _parse(text, name_or_path, folder)
 
 
+def own_files(name_or_path: str) -> dict[str, Path]:
+    """Where the files lie that a TOML catalogue names, which :func:`load_catalogue` has read.
+
+    Returns:
+        The path of each env that has one; none of a shipped catalogue has.
+    """
+    if not name_or_path.endswith(".toml"):
+        return {}
+    document = tomllib.loads(_read(Path(name_or_path)))
+    tables = [{**document, **env} for env in document.pop("env")]
+    folder = Path(name_or_path).parent
+    return {table["name"]: folder / table["file"] for table in tables if "file" in table}
+
+
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """What this machine's owner lets a catalogue open.

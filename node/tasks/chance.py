@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+from node.environments.chance import numpy_random
 
 _DOMAIN = b"swarm-node/1/task-chance"
 _kept: ContextVar[bool] = ContextVar("kept", default=False)
@@ -31,7 +32,7 @@ def seeded(env: str, level: int, number: int) -> Iterator[None]:
     material = _DOMAIN + env.encode() + b"\0" + level.to_bytes(4, "big") + number.to_bytes(8, "big")
     seed = int.from_bytes(hashlib.sha256(material).digest()[:8], "big")
     random.seed(seed)
-    if numpy := sys.modules.get("numpy.random"):
+    if numpy := numpy_random():
         numpy.seed(seed >> 32)
     yield
 
@@ -46,7 +47,7 @@ def kept() -> Iterator[None]:
     if _kept.get():
         yield
         return
-    numpy = sys.modules.get("numpy.random")
+    numpy = numpy_random()
     before, numpys = random.getstate(), numpy.get_state() if numpy else None
     token = _kept.set(True)
     try:

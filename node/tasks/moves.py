@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from swarm.judge import JudgeRefused
@@ -41,3 +42,10 @@ class Answered:
 
 Moved = Answered | JudgeRefused
 """A trajectory whose environment is lost has no more turns, and no reward."""
+
+
+def settled(moved: Moved) -> Future[Moved]:
+    """What has come already, for callers that would wait for it."""
+    outcome: Future[Moved] = Future()
+    outcome.set_result(moved)
+    return outcome

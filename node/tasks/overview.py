@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from node.environments.libraries.library import LIBRARIES
 from node.environments.shipped import SHIPPED
 from node.tasks.catalogue import NO_FILE, NO_PACKAGE, UNREPEATED, Allowed, evaluates, in_file
 from node.tasks.sources import environments, plugins
@@ -28,7 +29,7 @@ def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
     if in_file(spec) and spec.name not in allowed.files:
         reason = NO_FILE
     elif not in_file(spec) and not _is_here(spec):
-        reason = NO_PACKAGE
+        reason = environments.absent(spec.name) or NO_PACKAGE
     elif spec.source == "reasoning-gym" and spec.name in UNREPEATABLE:
         reason = UNREPEATED
     elif evaluates(spec):
@@ -45,7 +46,8 @@ def _is_here(spec: EnvSpec) -> bool:
 def _entry(spec: EnvSpec) -> str:
     levels = f"{len(spec.levels)} level" + "s" * (len(spec.levels) != 1)
     brought = "swarm-node" if spec.name in (FAMILIES.keys() | SHIPPED.keys()) else "your package"
-    source = {"plugin": brought, ENVIRONMENT: brought}.get(spec.source, spec.source)
+    library = spec.name if spec.name in LIBRARIES else brought
+    source = {"plugin": brought, ENVIRONMENT: library}.get(spec.source, spec.source)
     source = "your file" if in_file(spec) else source
     evaluating = ", evaluates answers" * evaluates(spec)
     return f"{spec.name} ({levels} of {source}{evaluating})"

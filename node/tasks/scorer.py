@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
-from node.tasks.moves import Move, Moved
+from node.tasks.moves import Move, Moved, settled
 from swarm.common.words import counted
 from swarm.judge import (
     UNAVAILABLE,
@@ -37,9 +38,23 @@ class Scorer(Protocol):
         """Those of them that never answer twice alike: no judge has a verdict on a trajectory."""
         return frozenset()
 
-    def play(self, moves: Sequence[Move]) -> Sequence[Moved]:
-        """Take turns in :attr:`environments`; what comes of each, in their order."""
-        return [JudgeRefused(UNKNOWN_ENV, f"{move.task.env!r} is not played") for move in moves]
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Those of them that are asynchronous: their turns wait side by side, however many."""
+        return frozenset()
+
+    def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
+        """Begin turns in :attr:`environments`, one of each trajectory at a time.
+
+        Returns:
+            In their order, what comes of each as soon as its own environment has answered. None
+            raises for what an environment does.
+        """
+        return [settled(JudgeRefused(UNKNOWN_ENV, f"{m.task.env!r} is not played")) for m in moves]
+
+    def play(self, moves: Sequence[Move]) -> list[Moved]:
+        """Take turns, and wait for all of them; what comes of each, in their order."""
+        return [outcome.result() for outcome in self.play_each(moves)]
 
     def judge(self, task: TaskRef, texts: Sequence[Answer]) -> Verdict:
         """Rebuild one task and score answers to it."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from node.environments.episode import Episode
 from node.tasks.chance import seeded
 from node.tasks.sources.environments import Environments
 from protocol.manifest import Extract
@@ -112,20 +113,52 @@ class TaskSource:
             TaskError: no such level, drawing fails, or the level has too few questions to serve
                 the split.
         """
-        if not 0 <= level < self.levels:
-            raise TaskError(f"env {self.name!r} has levels 0 to {self.levels - 1}, not {level}")
-        if not 0 <= seed < 1 << 63:
-            raise TaskError(f"env {self.name!r}: seed {seed} is not a 63-bit number")
-        for attempt in range(MAX_ATTEMPTS):
-            entry = self._draw(level, draw_number(seed, attempt))
+        task = TaskRef(self.name, level, seed, split)
+        for number in self._numbers(task):
+            entry = self._draw(level, number)
             question = entry["question"]
             if split_of(question) is split:
-                prompt = self.template.replace("{question}", question)
-                return Task(TaskRef(self.name, level, seed, split), prompt, entry)
-        raise TaskError(
-            f"env {self.name!r} level {level}: no {split.value} question in {MAX_ATTEMPTS} draws; "
-            "it has too few different questions, widen the level's settings"
+                return Task(task, self.template.replace("{question}", question), entry)
+        raise self._exhausted(task)
+
+    async def begin(self, task: TaskRef) -> Episode:
+        """Begin the episode of a task, whose question is the first observation.
+
+        Raises:
+            TaskError: as :meth:`build`; or the task is answered in one turn.
+        """
+        environment = self.environment
+        if environment is None:
+            raise TaskError(f"env {self.name!r} is answered in one turn")
+        for number in self._numbers(task):
+            episode = environment.episode({"level": task.level, "number": number})
+            try:
+                question = await episode.begin()
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise self._undrawn(task.level, error) from error
+            if split_of(question) is task.split:
+                return episode
+        raise self._exhausted(task)
+
+    def _numbers(self, task: TaskRef) -> Iterator[int]:
+        """Those of the questions that are tried for a task, in their order."""
+        if not 0 <= task.level < self.levels:
+            levels = f"levels 0 to {self.levels - 1}"
+            raise TaskError(f"env {self.name!r} has {levels}, not {task.level}")
+        if not 0 <= task.seed < 1 << 63:
+            raise TaskError(f"env {self.name!r}: seed {task.seed} is not a 63-bit number")
+        return (draw_number(task.seed, attempt) for attempt in range(MAX_ATTEMPTS))
+
+    def _exhausted(self, task: TaskRef) -> TaskError:
+        return TaskError(
+            f"env {self.name!r} level {task.level}: no {task.split.value} question in "
+            f"{MAX_ATTEMPTS} draws; it has too few different questions, widen the level's settings"
         )
+
+    def _undrawn(self, level: int, error: Exception) -> TaskError:
+        return TaskError(f"env {self.name!r} level {level} cannot draw: {error!r}")
 
     def _draw(self, level: int, number: int) -> Mapping[str, Any]:
         try:
@@ -134,7 +167,7 @@ class TaskSource:
         except MemoryError:
             raise
         except Exception as error:
-            raise TaskError(f"env {self.name!r} level {level} cannot draw: {error!r}") from error
+            raise self._undrawn(level, error) from error
 
     def score(self, task: Task, answer: str) -> float:
         """Reward of an extracted answer, in [0, 1].

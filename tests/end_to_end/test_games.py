@@ -31,16 +31,15 @@ def test_two_nodes_learn_from_each_others_games_and_refuse_none(tmp_path: Path) 
         assert any(each.author for each in shown)
 
 
-def test_a_schedule_that_does_not_play_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_games_are_played_beside_the_updates_and_gone_on_with_after_a_stop(tmp_path: Path) -> None:
     found = ("found", "--name", "players", "--catalogue", "games", "--config", "swarm-run")
     for arguments in (("init", "swarm-run"), found):
         with closing(Command(tmp_path, *arguments)) as command:
             assert command.wait() == 0, command.err
-    overlap = (*QUICK, *PLAYING, "--set=schedule.mode=overlap", "--rounds=1")
-    with closing(Command(tmp_path, "join", *overlap)) as node:
-        assert node.wait() == 2
-        (said,) = (line for line in node.err if line.startswith("error: "))
-    assert "schedule.mode" in said and "sync" in said and "tasks.weights" in said
-    with closing(Command(tmp_path, "join", *QUICK, *PLAYING, "--rounds=2")) as node:
-        assert node.wait() == 0, node.err
-        assert node.records()[-1].round == 2
+    overlap = (*QUICK, *PLAYING, "--set=schedule.mode=overlap", "--set=schedule.max_staleness=2")
+    for rounds in (4, 8):
+        with closing(Command(tmp_path, "join", *overlap, f"--rounds={rounds}")) as node:
+            assert node.wait() == 0, node.err
+            last = node.records()[-1]
+            assert last.round == rounds and not last.refused
+            assert last.groups_own and last.policy_step

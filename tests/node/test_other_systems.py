@@ -30,10 +30,16 @@ def without(name, scope=None, *rest, **named):
 
 import node, protocol, swarm
 
+NOT_HERE = (
+    "node.engines.vllm",
+    "node.environments.libraries.verifiers_taskset",
+    "node.tasks.sandbox.namespaces",
+)
+
 def ours():
     for package in (protocol, swarm, node):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.startswith(("node.engines.vllm", "node.tasks.sandbox.namespaces")):
+            if not module.name.startswith(NOT_HERE):
                 yield module.name
 
 # Other packages have their own ways around a system, and those for this one are not looked at.

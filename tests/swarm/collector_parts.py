@@ -147,7 +147,7 @@ def run(
     scenario: Callable[[Parts], Awaitable[None]], limits: CollectorLimits = MANY, seed: int = 0
 ) -> None:
     async def begun() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await scenario(await Parts(limits, seed=seed).begin())
 
     asyncio.run(begun())

@@ -251,7 +251,7 @@ def test_closing_drops_what_is_under_way_and_begins_nothing_in_its_place() -> No
             each.announce(each.offer(1))
         await parts.collector.look()
         await parts.swarm.clock.advance(0.0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await parts.collector.close()
             await parts.collector.settle()
         assert sum(len(each.asked) for each in authors) == 1

@@ -304,6 +304,26 @@ def test_a_journal_of_an_older_program_is_brought_up_to_date_and_keeps_what_it_k
     assert accounts.standing(b"author") > 0.0
 
 
+def test_completions_that_an_older_program_began_are_their_first_turns(path, clock):
+    Journal(path, clock).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            """
+            DROP TABLE written;
+            CREATE TABLE written (
+                ticket INTEGER, place INTEGER, finish INTEGER, ids BLOB NOT NULL,
+                logprobs BLOB NOT NULL, versions BLOB NOT NULL, PRIMARY KEY (ticket, place)
+            ) WITHOUT ROWID;
+            INSERT INTO written VALUES (4, 1, NULL, x'01', x'02', x'03'), (4, 2, 0, x'', x'', x'');
+            PRAGMA user_version=6;
+            """
+        )
+    assert Journal(path, clock).read("SELECT * FROM written") == [
+        (4, 1, 0, None, b"\1", b"\2", b"\3", None),
+        (4, 2, 0, 0, b"", b"", b"", None),
+    ]
+
+
 def test_a_missing_folder_is_named_with_a_remedy(tmp_path, clock):
     with pytest.raises(JournalError, match="run folder exists and is writable"):
         Journal(tmp_path / "nowhere" / "journal.sqlite", clock)

@@ -73,7 +73,7 @@ def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(path,
     rows = {
         "waiting": "VALUES (1, 7, x'00')",
         "begun": "VALUES (0, 7, 0, 'sums', 0, 1, 0)",
-        "written": "VALUES (0, 0, NULL, x'', x'', x'')",
+        "written": "VALUES (0, 0, 0, NULL, x'', x'', x'', NULL)",
     }
     with journal.transaction() as connection:
         for table, row in rows.items():
@@ -133,7 +133,7 @@ def test_a_backup_has_what_a_restored_journal_needs_and_nothing_else(path, clock
         "waiting": "(1, 41, zeroblob(1000000))",
         "pool": "(x'aa', 41, 3, 0, 1, 0, 'sums', 0, x'', 0, zeroblob(1000000), 0)",
         "begun": "(0, 41, 0, 'sums', 0, 1, 0)",
-        "written": "(0, 0, NULL, zeroblob(1000000), x'', x'')",
+        "written": "(0, 0, 0, NULL, zeroblob(1000000), x'', x'', NULL)",
     }
     with journal.transaction() as connection:
         for table, row in rows.items():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config.sections import MixtureSection
+from node.config.mixing import MixtureSection
 from swarm.mixture.lead import OWN, Earned
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.selections.auto import Auto

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.config.sections import MixtureSection
+from node.config.mixing import MixtureSection
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.selections.uniform import Uniform
 from swarm.standing import PROMISING

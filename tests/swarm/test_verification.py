@@ -144,7 +144,7 @@ def test_who_gives_up_when_the_turn_is_already_hers_hands_it_on():
             await asyncio.sleep(0)
         # Behind the hand-over, which waits in the loop, and before she is woken by it.
         asyncio.get_running_loop().call_soon(first.cancel)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await asyncio.gather(first, second, return_exceptions=True)
 
     asyncio.run(run())

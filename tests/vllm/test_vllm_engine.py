@@ -13,7 +13,7 @@ from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, Qwen3Config, Qwe
 
 from node.config.config import Config
 from node.config.learning import LearnerSection, PolicySection
-from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
+from node.engines.engine import RolloutEngine, Sample, Sampling, Trajectory
 from node.engines.registry import open_streaming_engine
 from node.errors import NodeError
 from node.learner.learner import Learner
@@ -71,7 +71,7 @@ def tied(request) -> bool:
 
 
 @pytest.fixture(scope="module")
-def engine(tied: bool) -> Iterator[StreamingEngine]:
+def engine(tied: bool) -> Iterator[RolloutEngine]:
     engine = open_streaming_engine(CONFIG, policy_of(0, tied=tied), COUNTERS, threads=1)
     yield engine
     engine.close()
@@ -85,7 +85,7 @@ def generated(policy: Policy, prompt: tuple[int, ...], cap: int) -> tuple[int, .
     return tuple(output[0, len(prompt) :].tolist())
 
 
-def finished(engine: StreamingEngine, count: int) -> dict[int, Sample]:
+def finished(engine: RolloutEngine, count: int) -> dict[int, Sample]:
     samples: dict[int, Sample] = {}
     while len(samples) < count:
         polled = engine.poll(PATIENCE)
@@ -184,6 +184,20 @@ def test_halted_completions_are_gone_on_with_under_new_weights_after_a_rest(engi
         assert sample.tokens.ids[: len(begun.ids)] == begun.ids
         assert sample.tokens.versions == (7,) * len(begun.ids) + (8,) * (300 - len(begun.ids))
         assert_drawn_from(sample, PROMPTS[key], policies)
+
+
+def test_a_trajectory_goes_on_behind_what_it_was_answered_as_if_all_were_read_anew(engine, tied):
+    policy = policy_of(9, tied=tied, spread=0.1)
+    engine.update(policy)
+    sampling = Sampling(0.7, max_new_tokens=40)
+    ids = {key: [*prompt] for key, prompt in enumerate(PROMPTS)}
+    for turn in range(3):
+        going = [Trajectory(key, tuple(each), lasts=True) for key, each in ids.items()]
+        engine.submit(going, sampling)
+        for key, sample in finished(engine, len(ids)).items():
+            assert_drawn_from(sample, tuple(ids[key]), [policy])
+            ids[key] += [*sample.tokens.ids, 1 + key, 2 + turn]
+    engine.forget(list(ids))
 
 
 def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from node.engines.engine import Sample, Sampling, StreamingEngine, Trajectory
+from node.engines.engine import RolloutEngine, Sample, Sampling, Trajectory
 from node.policy.policy import Policy
 from protocol.rollout import Tokens
 
@@ -17,20 +17,21 @@ LOOK_SECONDS = 0.005
 
 
 class EngineFleet:
-    """A :class:`node.engines.engine.StreamingEngine` made of others.
+    """A :class:`node.engines.engine.RolloutEngine` made of others.
 
     Trajectories of one prompt that are submitted together stay together, as they share what is
-    computed of it, and go where the fewest are.
+    computed of it, and go where the fewest are; the turns of one go where its first one went.
 
     Args:
         engines: at least one.
         policy: that they sample from.
     """
 
-    def __init__(self, engines: Sequence[StreamingEngine], policy: Policy) -> None:
+    def __init__(self, engines: Sequence[RolloutEngine], policy: Policy) -> None:
         self._engines = tuple(engines)
         self._policy = policy
         self._where: dict[int, int] = {}
+        self._homes: dict[int, int] = {}
         self._nudged = threading.Event()
 
     def generate(
@@ -46,26 +47,30 @@ class EngineFleet:
         return [done[number % count][number // count] for number in range(len(prompts))]
 
     def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
-        """See :class:`node.engines.engine.StreamingEngine`."""
+        """See :class:`node.engines.engine.RolloutEngine`."""
         keys = [*self._where, *(each.key for each in trajectories)]
         if len(set(keys)) < len(keys):
             raise ValueError("there is a trajectory with one of these keys already")
         load = Counter(self._where.values())
         places: dict[tuple[int, ...], int] = {}
+        chosen: dict[int, int] = {}
         for each in trajectories:
             self._policy.check_prompt(each.prompt)
-            if each.prompt not in places:
-                places[each.prompt] = min(range(len(self._engines)), key=lambda n: load[n])
-            load[places[each.prompt]] += 1
-        self._where.update({each.key: places[each.prompt] for each in trajectories})
+            place = self._homes.get(each.key, places.get(each.prompt))
+            if place is None:
+                place = min(range(len(self._engines)), key=lambda n: load[n])
+            chosen[each.key] = places[each.prompt] = place
+            load[place] += 1
+        self._where |= chosen
+        self._homes |= {each.key: chosen[each.key] for each in trajectories if each.lasts}
         for number, engine in enumerate(self._engines):
-            engine.submit([t for t in trajectories if places[t.prompt] == number], sampling)
+            engine.submit([t for t in trajectories if chosen[t.key] == number], sampling)
 
-    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
-        """See :class:`node.engines.engine.StreamingEngine`."""
+    def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
         deadline = time.monotonic() + seconds
         while True:
-            finished = [each for engine in self._engines for each in engine.poll(0.0)]
+            finished = [each for engine in self._engines for each in engine.poll(0.0, stream)]
             left = deadline - time.monotonic()
             if finished or left <= 0 or self._nudged.wait(min(LOOK_SECONDS, left)):
                 break
@@ -74,8 +79,14 @@ class EngineFleet:
             del self._where[key]
         return finished
 
+    def forget(self, keys: Sequence[int]) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        homes = {key: self._homes.pop(key) for key in keys if key in self._homes}
+        for number, engine in enumerate(self._engines):
+            engine.forget([key for key, home in homes.items() if home == number])
+
     def nudge(self) -> None:
-        """See :class:`node.engines.engine.StreamingEngine`."""
+        """See :class:`node.engines.engine.RolloutEngine`."""
         self._nudged.set()
 
     def home(self, key: int) -> int:
@@ -83,7 +94,7 @@ class EngineFleet:
         return self._where[key]
 
     def halt(self) -> list[tuple[int, Tokens]]:
-        """See :class:`node.engines.engine.StreamingEngine`."""
+        """See :class:`node.engines.engine.RolloutEngine`."""
         left = dict(each for engine in self._engines for each in engine.halt())
         ordered = [(key, left[key]) for key in self._where if key in left]
         for key in left:

@@ -6,14 +6,16 @@ import logging
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from node.engines.backend import Written
 from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.process.child import EngineChild
-from node.engines.process.request import Pending
 from node.engines.process.starter import Starter
+from node.engines.request import Pending
 from node.errors import NodeError
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens
@@ -26,7 +28,7 @@ MESSAGE_TOKENS = 1 << 20
 
 
 class EngineProcess:
-    """A :class:`node.engines.engine.StreamingEngine` that samples in another process.
+    """A :class:`node.engines.engine.RolloutEngine` that samples in another process.
 
     The process is started by the first submission, from a snapshot of the policy as it is then.
     The owner keeps every trajectory and what is known of its tokens. When the process dies, or
@@ -57,7 +59,7 @@ class EngineProcess:
         self._failure: NodeError | None = None
         self._pending: dict[int, Pending] = {}
         self._samples: dict[int, Sample] = {}
-        self._finished: list[tuple[int, Sample]] = []
+        self._finished: defaultdict[int, list[tuple[int, Sample]]] = defaultdict(list)
 
     @property
     def pid(self) -> int | None:
@@ -80,7 +82,7 @@ class EngineProcess:
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
-        """See :class:`node.engines.engine.StreamingEngine`."""
+        """See :class:`node.engines.engine.RolloutEngine`."""
         taken = {p.trajectory.key for p in self._pending.values() if p.streamed}
         for trajectory in trajectories:
             if trajectory.key in taken:
@@ -90,26 +92,30 @@ class EngineProcess:
             [Pending.of(each, sampling, self._policy, streamed=True) for each in trajectories]
         )
 
-    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
-        """See :class:`node.engines.engine.StreamingEngine`."""
+    def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
         deadline = time.monotonic() + seconds
         self._receive(0.0)
-        while not (self._finished or self._nudged.is_set()):
+        while not (self._finished[stream] or self._nudged.is_set()):
             if (left := deadline - time.monotonic()) <= 0:
                 break
             self._receive(left)
         self._nudged.clear()
-        finished, self._finished = self._finished, []
-        return finished
+        return self._finished.pop(stream, [])
+
+    def forget(self, keys: Sequence[int]) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        if self._child and keys:
+            self._child.send({"forget": list(keys)})
 
     def nudge(self) -> None:
-        """See :class:`node.engines.engine.StreamingEngine`."""
+        """See :class:`node.engines.engine.RolloutEngine`."""
         self._nudged.set()
         if child := self._child:
             child.nudge()
 
     def halt(self) -> list[tuple[int, Tokens]]:
-        """See :class:`node.engines.engine.StreamingEngine`."""
+        """See :class:`node.engines.engine.RolloutEngine`."""
         self._halting = True
         try:
             if self._pending:
@@ -198,11 +204,11 @@ class EngineProcess:
         tokens = 0
         for number in numbers:
             job = self._pending[number].job(number)
-            length = len(job[1])
+            length = len(job.ids)
             if jobs and tokens + length > MESSAGE_TOKENS:
                 self._child.send({"jobs": jobs})
                 jobs, tokens = [], 0
-            jobs.append(job)
+            jobs.append(list(astuple(job)))
             tokens += length
         self._child.send({"jobs": jobs})
 
@@ -239,7 +245,7 @@ class EngineProcess:
         pending = self._pending.pop(number)
         sample = pending.sample(self._policy, finish)
         if pending.streamed:
-            self._finished.append((pending.trajectory.key, sample))
+            self._finished[pending.trajectory.stream].append((pending.trajectory.key, sample))
         else:
             self._samples[number] = sample
 

@@ -1,11 +1,11 @@
 """The process that an engine runs in: ``python -m node.engines.process.worker``.
 
 It reads messages from the socket that is its standard input and ends with it. The first one holds
-the settings of its back-end; afterwards come ``jobs``, ``update``, ``halt`` and ``rest``. It
-answers with ``ready`` once, with what was ``written``, with the number of each halt and rest that
-is ``done``, and before it dies with how it ``failed`` and whether that names a ``remedy``. It says
-now and then that it is ``alive`` while it works, and that it is ``idle`` before it waits, with the
-number of messages that it has handled.
+the settings of its back-end; afterwards come ``jobs``, ``forget``, ``update``, ``halt`` and
+``rest``. It answers with ``ready`` once, with what was ``written``, with the number of each halt
+and rest that is ``done``, and before it dies with how it ``failed`` and whether that names a
+``remedy``. It says now and then that it is ``alive`` while it works, and that it is ``idle`` before
+it waits, with the number of messages that it has handled.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: B
 def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None:
     if "jobs" in message:
         backend.submit([Job(n, tuple(ids), *rest) for n, ids, *rest in message["jobs"]])
+    elif "forget" in message:
+        backend.forget(message["forget"])
     elif "update" in message:
         _report(channel, backend.update())
     elif "halt" in message:

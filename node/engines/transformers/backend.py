@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +10,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from node.engines.backend import BackendSettings, Job, Written
-from node.engines.engine import Sampling
-from node.engines.transformers.decoding import Decoding
+from node.engines.transformers.continuous_batch import ContinuousBatch
 from node.engines.weight_snapshot import load_into
 from node.policy.device import draws_on, give_back
 from node.policy.policy import Policy
-
-JOIN_SHARE = 0.25
-"""Jobs wait until they are this share of those that are in the batch: each time some are let in,
-the cache is copied."""
 
 READ_COST = 0.3
 """Of reading a token again, in steps of writing one, on a CPU; on a GPU it is next to nothing."""
 MOST_DELAY = 32
 """Steps."""
-
-
-@dataclass(slots=True)
-class _Row:
-    """A job in the batch, and what it was added there."""
-
-    job: Job
-    ids: list[int]
 
 
 class ContinuousDecoding:
@@ -53,14 +38,8 @@ class ContinuousDecoding:
     def __init__(self, policy: Policy, settings: BackendSettings) -> None:
         self.policy = policy
         self._folder = Path(settings.folder)
-        self._max_rows = settings.max_rows
-        self._random = torch.Generator(draws_on(policy.device))
-        self._random.manual_seed(settings.seed)
-        self._waiting: deque[Job] = deque()
-        self._rows: dict[int, _Row] = {}
-        self._joined = 0
-        self._decoding: Decoding | None = None
-        self._sampling = Sampling()
+        random = torch.Generator(draws_on(policy.device)).manual_seed(settings.seed)
+        self._batch = ContinuousBatch(policy, random, settings.max_rows)
         self._update_in: int | None = None
         policy.version = load_into(policy.model, self._folder)
 
@@ -83,20 +62,20 @@ class ContinuousDecoding:
     @property
     def busy(self) -> bool:
         """See :class:`node.engines.backend.Backend`."""
-        return bool(self._waiting or self._rows)
+        return self._batch.busy
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """See :class:`node.engines.backend.Backend`."""
-        self._waiting.extend(jobs)
+        self._batch.submit(jobs)
+
+    def forget(self, lasting: Sequence[int]) -> None:
+        """See :class:`node.engines.backend.Backend`."""
+        self._batch.forget(lasting)
 
     @torch.inference_mode()
     def step(self) -> list[Written]:
         """See :class:`node.engines.backend.Backend`."""
-        written = self._admit() if self._update_in is None else []
-        if self._decoding:
-            written += self._by_job(self._decoding.step())
-            if not self._decoding.left:
-                self._decoding = None
+        written = self._batch.step(admit=self._update_in is None)
         if self._update_in is not None:
             self._update_in -= 1
             written += self._load_when_due()
@@ -112,8 +91,7 @@ class ContinuousDecoding:
     @torch.inference_mode()
     def halt(self) -> list[Written]:
         """See :class:`node.engines.backend.Backend`."""
-        written = self._cut()
-        self._waiting.clear()
+        written = self._batch.halt()
         if self._update_in is not None:
             self._load_when_due()
         return written
@@ -124,73 +102,15 @@ class ContinuousDecoding:
 
     def _delay(self) -> int:
         """Steps that reading the batch again would cost."""
-        if self.policy.device.type != "cpu" or not self._rows:
+        lengths = self._batch.lengths
+        if self.policy.device.type != "cpu" or not lengths:
             return 0
-        tokens = sum(len(row.job.ids) + len(row.ids) for row in self._rows.values())
-        return min(MOST_DELAY, int(READ_COST * tokens / len(self._rows)))
+        return min(MOST_DELAY, int(READ_COST * sum(lengths) / len(lengths)))
 
     def _load_when_due(self) -> list[Written]:
-        if self._rows and self._update_in:
+        if self._batch.lengths and self._update_in:
             return []
-        written = self._cut()
+        written = self._batch.cut()
         self.policy.version = load_into(self.policy.model, self._folder)
         self._update_in = None
         return written
-
-    def _admit(self) -> list[Written]:
-        """Let jobs that wait into the batch, or begin another one, where that is worth it."""
-        written: list[Written] = []
-        going = len(self._rows)
-        room = min(len(self._waiting), self._max_rows - going)
-        if room <= 0 or room < JOIN_SHARE * going:
-            return written
-        if self._decoding and not self._decoding.open:
-            written = self._cut()
-        if self._decoding is None:
-            first = self._waiting[0]
-            self._sampling = Sampling(first.temperature, greedy=first.greedy)
-            self._decoding = Decoding(self.policy, self._sampling, self._random)
-            self._joined = 0
-        if alike := self._take():
-            jobs = [job for same in alike.values() for job in same]
-            counts = [len(same) for same in alike.values()]
-            joined = self._decoding.join(list(alike), counts, [job.room for job in jobs])
-            written += self._by_job(joined)
-            for number, job in enumerate(jobs, self._joined):
-                self._rows[number] = _Row(job, [])
-            self._joined += len(jobs)
-        return written
-
-    def _take(self) -> dict[tuple[int, ...], list[Job]]:
-        """From the front of the queue what is sampled alike and fits into the batch, by ids."""
-        alike: dict[tuple[int, ...], list[Job]] = {}
-        sampling = (self._sampling.temperature, self._sampling.greedy)
-        for _ in range(min(len(self._waiting), self._max_rows - len(self._rows))):
-            job = self._waiting[0]
-            if (job.temperature, job.greedy) != sampling:
-                break
-            alike.setdefault(job.ids, []).append(self._waiting.popleft())
-        return alike
-
-    def _cut(self) -> list[Written]:
-        """End the batch; what goes on in it waits, before all others and with what it has."""
-        if self._decoding is None:
-            return []
-        written = self._by_job(self._decoding.flush())
-        self._waiting.extendleft(
-            replace(row.job, ids=(*row.job.ids, *row.ids), room=row.job.room - len(row.ids))
-            for row in reversed(self._rows.values())
-        )
-        self._rows, self._decoding = {}, None
-        return written
-
-    def _by_job(self, written: Sequence[Written]) -> list[Written]:
-        """What rows were added, by the numbers of their jobs; those that have ended are let go."""
-        named = []
-        for each in written:
-            row = self._rows[each.number]
-            row.ids += each.ids
-            named.append(replace(each, number=row.job.number))
-            if each.finish is not None:
-                del self._rows[each.number]
-        return [each for each in named if each.ids]

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from node.engines.backend import Written
 from node.engines.engine import Sampling
 from node.engines.transformers.batch_rows import BatchRows
+from node.engines.transformers.cohort import Cohort, Part
 from node.engines.transformers.fused_decoder import FusedDecoder, Past, fits
 from node.engines.transformers.kv_cache import Share, gathered, growing_cache, joinable
 from node.engines.transformers.length_buckets import alike
 from node.engines.transformers.prefill import logits_after, read
+from node.engines.transformers.resting_rows import Continued, RestingRow, read_on, set_aside
 from node.engines.transformers.sampler import sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
@@ -32,34 +32,6 @@ PREFILL_WORTH, DECODE_WORTH = 256, 1024
 HIDDEN = -1e4
 
 
-@dataclass(slots=True)
-class _Cohort:
-    """Rows of similar length that share a cache.
-
-    Attributes:
-        size: how many; cohorts lie one behind the other in the batch.
-        hidden: ``[size, tokens]``, what is not a row's own; None where nothing is.
-    """
-
-    cache: DynamicCache
-    size: int
-    hidden: Tensor | None = None
-
-
-class _Part(NamedTuple):
-    """Rows that become part of a cohort.
-
-    Attributes:
-        lines: of the cache, that the rows begin with.
-        before: where the rows were in the batch; empty for newcomers.
-    """
-
-    cache: DynamicCache
-    lines: Tensor
-    rows: BatchRows
-    before: Tensor
-
-
 class Decoding:
     """Prompts are read once each, left-padded, and their cache is repeated for their rows.
 
@@ -70,6 +42,7 @@ class Decoding:
     Attributes:
         left: rows that had not ended when it was last looked at: at every step on a CPU, at
             every eighth elsewhere.
+        resting: rows that last and have ended, by number; whoever goes on with them takes them out.
     """
 
     def __init__(self, policy: Policy, sampling: Sampling, random: torch.Generator) -> None:
@@ -82,13 +55,16 @@ class Decoding:
         self._joinable = joinable(growing_cache(policy.model.config))
         self._fused: FusedDecoder | None = None
         self._rows: BatchRows | None = None
-        self._cohorts: list[_Cohort] = []
+        self._cohorts: list[Cohort] = []
         self._unsaved: list[tuple[Tensor, Tensor]] = []
         self._joined = 0
         self._steps = 0
         self._told_at = 0
         self._last = 0
+        self._lasting: set[int] = set()
+        self._unread = 0
         self.left = 0
+        self.resting: dict[int, RestingRow] = {}
 
     @property
     def open(self) -> bool:
@@ -96,7 +72,12 @@ class Decoding:
         return self._joinable or not self.left
 
     def join(
-        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], caps: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        caps: Sequence[int],
+        continued: Sequence[Continued] = (),
+        lasting: Collection[int] = (),
     ) -> list[Written]:
         """Read prompts, and write their completions from the next step on.
 
@@ -104,12 +85,17 @@ class Decoding:
             prompts: token ids, none of them empty.
             counts: how many completions of each prompt.
             caps: for each completion, in order, the most tokens to sample.
+            continued: rows that rest and go on; their completions come behind those of prompts.
+            lasting: which of the completions are set aside where they end, if rows can leave the
+                cache for another one.
 
         Returns:
             What the rows that are left were added and was not told.
         """
         written = self.flush()
-        newcomers = self._read(prompts, counts, caps)
+        newcomers = self._read(prompts, [*counts, *[1] * len(continued)], caps, continued)
+        if self._joinable:
+            self._lasting.update(self._joined + number for number in lasting)
         self._joined += len(caps)
         self._last = max(self._last, self._steps + max(caps))
         self._arrange(newcomers)
@@ -122,6 +108,7 @@ class Decoding:
         tokens, logprobs = sample_tokens(rows.logits, self._sampling, self._random)
         self._unsaved.append((tokens, logprobs))
         self._steps += 1
+        self._unread = 1
         rows.ended |= (tokens == self._stop).any(-1) | (rows.last == self._steps)
         if self._on_cpu or self._steps % CHECK_EVERY_ON_GPU == 0 or self._steps == self._last:
             left = len(rows) - int(rows.ended.sum())
@@ -154,7 +141,34 @@ class Decoding:
         self._unsaved = [(ids, logprobs)]
         rows.told = rows.ended.clone()
         columns = [each[which].tolist() for each in (rows.number, rows.last, ids, logprobs)]
-        return [self._written(*row) for row in zip(*columns, strict=True)]
+        written = [self._written(*row) for row in zip(*columns, strict=True)]
+        if self._lasting:
+            self._rest(rows, which.nonzero().squeeze(-1).tolist(), written, ids.shape[1])
+        return written
+
+    def _rest(
+        self, rows: BatchRows, places: Sequence[int], written: Sequence[Written], sampled: int
+    ) -> None:
+        """Set rows aside that have ended and may go on.
+
+        Args:
+            places: of those that were told of.
+            sampled: tokens of each that were told.
+        """
+        over: dict[int, int] = {}
+        for place, each in zip(places, written, strict=True):
+            if each.finish is not None and each.number in self._lasting:
+                # What was read behind the end, and the end itself, which whoever goes on reads.
+                over[place] = sampled - self._unread - len(each.ids) + 1
+        begin = 0
+        for cohort in self._cohorts:
+            here = [place for place in over if begin <= place < begin + cohort.size]
+            if here:
+                chosen = self._tensor(here)
+                extra = self._tensor([over[place] for place in here])
+                resting = set_aside(cohort.cache, chosen - begin, rows.position[chosen], extra)
+                self.resting |= zip(rows.number[chosen].tolist(), resting, strict=True)
+            begin += cohort.size
 
     def _written(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> Written:
         """Cut off what was sampled after the end."""
@@ -169,12 +183,19 @@ class Decoding:
         return Written(row, ids, logprobs[: len(ids)], self._policy.version, finish)
 
     def _read(
-        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], caps: Sequence[int]
-    ) -> list[_Part]:
+        self,
+        prompts: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        caps: Sequence[int],
+        continued: Sequence[Continued],
+    ) -> list[Part]:
         begins = list(accumulate(counts, initial=0))
         worth = PREFILL_WORTH if self._joinable else sys.maxsize
+        done = read(self._policy, prompts, worth) if prompts else []
+        behind = read_on(self._policy, continued, worth) if continued else []
+        done += [each._replace(which=[len(prompts) + n for n in each.which]) for each in behind]
         parts = []
-        for chosen, cache, logits, lengths in read(self._policy, prompts, worth):
+        for chosen, cache, logits, lengths in done:
             lines = self._tensor([line for line, n in enumerate(chosen) for _ in range(counts[n])])
             numbers = [number for n in chosen for number in range(begins[n], begins[n + 1])]
             rows = BatchRows(
@@ -185,10 +206,10 @@ class Decoding:
                 told=torch.zeros_like(lines, dtype=torch.bool),
                 logits=logits[lines],
             )
-            parts.append(_Part(cache, lines, rows, self._tensor([])))
+            parts.append(Part(cache, lines, rows, self._tensor([])))
         return parts
 
-    def _arrange(self, newcomers: Sequence[_Part]) -> Tensor:
+    def _arrange(self, newcomers: Sequence[Part]) -> Tensor:
         """Let rows that have ended go, and newcomers in.
 
         Returns:
@@ -196,7 +217,7 @@ class Decoding:
         """
         parts = [*self._staying(), *newcomers]
         if self._fused is None and fits(self._policy.model, parts[0].cache):
-            self._fused = FusedDecoder(self._policy.model)
+            self._fused = FusedDecoder(self._policy.model, self._last - self._steps)
         worth = DECODE_WORTH if self._fused and self._on_cpu else sys.maxsize
         lengths = [int(part.rows.position.max()) for part in parts]
         together = alike(lengths, worth, [len(part.lines) for part in parts])
@@ -210,9 +231,9 @@ class Decoding:
         self._unsaved = [(ids[kept], logprobs[kept]) for ids, logprobs in self._unsaved]
         return kept
 
-    def _staying(self) -> list[_Part]:
+    def _staying(self) -> list[Part]:
         """The rows that there are; those that have ended leave once they are worth a copy."""
-        parts: list[_Part] = []
+        parts: list[Part] = []
         begin = 0
         for cohort in self._cohorts:
             assert self._rows is not None
@@ -224,11 +245,11 @@ class Decoding:
                 lines = torch.arange(cohort.size, device=self._device)
             if left:
                 before = begin + lines
-                parts.append(_Part(cohort.cache, lines, self._rows[before], before))
+                parts.append(Part(cohort.cache, lines, self._rows[before], before))
             begin += cohort.size
         return parts
 
-    def _cohort(self, parts: Sequence[_Part]) -> _Cohort:
+    def _cohort(self, parts: Sequence[Part]) -> Cohort:
         size = sum(len(part.lines) for part in parts)
         for cohort in self._cohorts:
             if len(parts) == 1 and parts[0].cache is cohort.cache and size == cohort.size:
@@ -237,7 +258,7 @@ class Decoding:
         for cache, lines, rows, _ in parts:
             first = cache.get_seq_length() - int(rows.position.max())
             shares.append(Share(cache, lines, first))
-        return _Cohort(gathered(shares), size)
+        return Cohort(gathered(shares), size)
 
     def _look_ahead(self, rows: BatchRows) -> None:
         """Prepare for as many steps as the rows can have."""
@@ -271,6 +292,7 @@ class Decoding:
             positions = rows.position.clamp(max=self._policy.context_length - 1)[:, None]
             rows.logits = logits_after(self._policy, tokens, mask, positions, cohort.cache)
         rows.position += 1
+        self._unread = 0
 
     def _tensor(self, values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)

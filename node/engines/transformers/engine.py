@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Event
 from typing import Any
 
 import torch
 
 from node.engines.backend import Written
-from node.engines.engine import Sample, Sampling
+from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.transformers.decoding import Decoding
+from node.engines.transformers.polled_batch import PolledBatch
 from node.policy.device import draws_on
 from node.policy.policy import Policy
 from protocol.rollout import Tokens
@@ -35,6 +37,8 @@ class TransformersEngine:
         self._max_rows = max_rows
         self._random = torch.Generator(draws_on(policy.device))
         self._random.manual_seed(seed)
+        self._polled: PolledBatch | None = None
+        self._nudged = Event()
 
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
@@ -43,20 +47,51 @@ class TransformersEngine:
         for prompt in prompts:
             self._policy.check_prompt(prompt)
         at_once = max(1, self._max_rows // n)
-        random = self._random
-        if sampling.seed is not None:
-            random = torch.Generator(draws_on(self._policy.device)).manual_seed(sampling.seed)
+        random = self._chance(sampling)
         samples: list[list[Sample]] = []
         for start in range(0, len(prompts), at_once):
             samples += self._generate(prompts[start : start + at_once], n, sampling, random)
         return samples
 
+    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`; they are written by :meth:`poll`."""
+        if self._polled is None:
+            merged, random = self._policy.merged(), self._chance(sampling)
+            self._polled = PolledBatch(merged, random, self._max_rows)
+        self._polled.submit(trajectories, sampling)
+
+    def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
+        """See :class:`node.engines.engine.RolloutEngine`; what it writes it writes here."""
+        if self._polled is None:
+            self._nudged.wait(seconds)
+            self._nudged.clear()
+            return []
+        finished = self._polled.poll(seconds, stream, self._nudged)
+        self._let_go()
+        return finished
+
+    def forget(self, keys: Sequence[int]) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        if self._polled:
+            self._polled.forget(keys)
+            self._let_go()
+
+    def nudge(self) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        self._nudged.set()
+
+    def halt(self) -> list[tuple[int, Tokens]]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        return self._polled.halt() if self._polled else []
+
     def update(self, policy: Policy) -> None:
         """See :class:`node.engines.engine.RolloutEngine`."""
         self._policy = policy
+        if self._polled:
+            self._polled.update(policy.merged())
 
     def rest(self) -> None:
-        """Nothing is held between two calls."""
+        """Nothing is held where no trajectory is written or lasts."""
 
     def close(self) -> None:
         """Nothing is held that needs releasing."""
@@ -69,6 +104,16 @@ class TransformersEngine:
         """See :class:`node.engines.engine.RolloutEngine`."""
         if "random" in state:
             self._random.set_state(state["random"])
+
+    def _chance(self, sampling: Sampling) -> torch.Generator:
+        if sampling.seed is None:
+            return self._random
+        return torch.Generator(draws_on(self._policy.device)).manual_seed(sampling.seed)
+
+    def _let_go(self) -> None:
+        """Hold no merged weights and no cache once there is nothing to write."""
+        if self._polled and self._polled.idle:
+            self._polled = None
 
     @torch.inference_mode()
     def _generate(

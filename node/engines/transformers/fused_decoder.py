@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 from transformers import (
     DynamicCache,
     LlamaForCausalLM,
@@ -24,7 +24,10 @@ from transformers import (
 
 from node.engines.transformers.kv_cache import GrowingLayer, joinable
 from node.learner.prompt_sharing import STEADY_ROTATIONS
+from node.policy.onednn_linear import OneDnnLinear, packed, packed_product, product_of
 
+PACKED_STEPS = 16
+"""Fewer are not worth a copy of the weights in the layout that they are multiplied in."""
 ARCHITECTURES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 
 
@@ -37,7 +40,7 @@ def fits(model: PreTrainedModel, cache: DynamicCache) -> bool:
     return (
         type(model) in ARCHITECTURES
         and joinable(cache)
-        and all(type(part) is nn.Linear for part in _projections(model))
+        and all(type(part) in (nn.Linear, OneDnnLinear) for part in _projections(model))
         and model.config.hidden_act == "silu"
         and model.config.rope_parameters["rope_type"] in STEADY_ROTATIONS
     )
@@ -63,13 +66,16 @@ class FusedDecoder:
 
     Args:
         model: one that :func:`fits`.
+        steps: that are to come, at most.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, steps: int) -> None:
         decoder: Any = model.model
-        self._layers = [_Layer(layer) for layer in decoder.layers]
+        # Of weights that are trained the copy takes no more memory than their gradients will.
+        pack = steps >= PACKED_STEPS and bool(decoder.embed_tokens.weight.requires_grad)
+        self._layers = [_Layer(layer, pack) for layer in decoder.layers]
         self._embeddings: Tensor = decoder.embed_tokens.weight
-        self._head: Tensor = cast(Any, model).lm_head.weight
+        self._head = _Projection(cast(Any, model).lm_head, pack=pack)
         self._norm, self._epsilon = decoder.norm.weight, decoder.norm.variance_epsilon
         self._rotate = decoder.rotary_emb
         self._cos = self._sin = self._embeddings[:0]
@@ -108,13 +114,43 @@ class FusedDecoder:
             begin += rows
         for layer in self._layers:
             hidden = layer.step(hidden, cos, sin, looks)
-        return linear(rms_norm(hidden, hidden.shape[-1:], self._norm, self._epsilon), self._head)
+        return self._head(rms_norm(hidden, hidden.shape[-1:], self._norm, self._epsilon))
+
+
+class _Projection:
+    """Some linear layers as one matrix, read in place where it is one layer's.
+
+    A call of it is half a call of a module, which is much of a small model's step.
+    """
+
+    def __init__(self, *parts: nn.Linear, pack: bool) -> None:
+        biases = [part.bias for part in parts]
+        self.weight: Tensor = _joined([part.weight for part in parts])
+        self.bias = None if biases[0] is None else _joined(biases)
+        self._product = product_of(self.weight)
+        if pack and (laid_out := packed(self.weight)) is not None:
+            self.weight, self._product = laid_out, packed_product
+        self._fuses_sums = self._product is torch.nn.functional.linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x, self.weight, self.bias)
+
+    def added_to(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """``hidden`` and the product."""
+        if not self._fuses_sums:
+            return hidden + self(x)
+        total = torch.addmm(hidden, x, self.weight.t())
+        return total if self.bias is None else total + self.bias
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class _Layer:
     """A decoder layer's weights and past, looked up once; the three projections are one matrix."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, pack: bool) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.pasts: list[GrowingLayer] = []
         self._size: int = attention.head_dim
@@ -124,11 +160,11 @@ class _Layer:
         parts = (attention.q_proj, attention.k_proj, attention.v_proj)
         heads, kv_heads = (len(part.weight) // self._size for part in parts[:2])
         self._heads, self._rotated = heads, heads + kv_heads
-        self._qkv = torch.cat([part.weight for part in parts])
-        biases = [part.bias for part in parts]
-        self._qkv_bias = None if biases[0] is None else torch.cat(biases)
-        self._o, self._gate = attention.o_proj, mlp.gate_proj
-        self._up, self._down = mlp.up_proj, mlp.down_proj
+        self._qkv = _Projection(*parts, pack=pack)
+        self._o, self._gate, self._up, self._down = (
+            _Projection(part, pack=pack)
+            for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        )
         norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
         self._head_norm: Tensor | None = None
         if norms[0] is not None and norms[1] is not None:
@@ -142,8 +178,7 @@ class _Layer:
         """``[B, hidden]`` in and out; ``cos`` and ``sin`` are ``[B, 1, D]``, ``looks`` are the rows
         of each past and what is added to their scores."""
         rows, size = len(hidden), self._size
-        x = linear(_normalised(hidden, self._before), self._qkv, self._qkv_bias)
-        x = x.view(rows, -1, size)
+        x = self._qkv(_normalised(hidden, self._before)).view(rows, -1, size)
         both, value = x[:, : self._rotated], x[:, self._rotated :]
         if self._head_norm is not None:
             both = rms_norm(both, (size,), None, self._epsilon) * self._head_norm
@@ -154,11 +189,9 @@ class _Layer:
             keys, values = past.update(both[at, self._heads :, None], value[at, :, None])
             mixed.append(_attend(query[at], keys, values, bias, self._scale))
         looked = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-        hidden = _added(hidden, looked.reshape(rows, -1), self._o)
+        hidden = self._o.added_to(hidden, looked.reshape(rows, -1))
         x = _normalised(hidden, self._between)
-        gate = linear(x, self._gate.weight, self._gate.bias)
-        up = linear(x, self._up.weight, self._up.bias)
-        return _added(hidden, silu(gate) * up, self._down)
+        return self._down.added_to(hidden, silu(self._gate(x)) * self._up(x))
 
 
 def _attend(
@@ -175,11 +208,6 @@ def _attend(
     if bias is not None:
         scores = scores + bias
     return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)
-
-
-def _added(hidden: Tensor, x: Tensor, part: nn.Linear) -> Tensor:
-    total = torch.addmm(hidden, x, part.weight.t())
-    return total if part.bias is None else total + part.bias
 
 
 def _normalised(x: Tensor, norm: Any) -> Tensor:

@@ -52,6 +52,23 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._shown = self.keys
         return self.keys, self.values
 
+    def shift(self, by: Tensor) -> None:
+        """Move the tokens of each row to the right, over its last ones.
+
+        Args:
+            by: int64 ``[B]``, how many places; as many first ones become the row's first token.
+        """
+        keys, values = self.keys, self.values
+        assert keys is not None and values is not None
+        length = keys.shape[-2]
+        columns = torch.arange(length, device=keys.device)
+        places = (columns - by[:, None]).clamp_(0)[:, None, :, None]
+        room = _room(keys, length), _room(values, length)
+        for moved, past in zip(room, (keys, values), strict=True):
+            moved[..., :length, :] = past.take_along_dim(places, -2)
+        self._room = room
+        self._show(length)
+
     @classmethod
     def of(
         cls, parts: Sequence[tuple[GrowingLayer, Share]], rows: int, tokens: int
@@ -118,6 +135,17 @@ def gathered(shares: Sequence[Share]) -> DynamicCache:
         for n in range(len(first.layers))
     ]
     return whole
+
+
+def aligned(cache: DynamicCache, over: Tensor) -> None:
+    """Align rows of a :func:`joinable` cache on the right, whose last tokens are not their own.
+
+    Args:
+        over: int64 ``[B]``, tokens behind a row's own.
+    """
+    if bool(over.any()):
+        for layer in cache.layers:
+            cast(GrowingLayer, layer).shift(over)
 
 
 def _gathered(parts: Sequence[tuple[Tensor, Share]], rows: int, tokens: int) -> Tensor:

@@ -123,6 +123,9 @@ class VllmBackend:
         self._reported.clear()
         return written
 
+    def forget(self, lasting: Sequence[int]) -> None:
+        """vLLM finds what it has read by its prefix, and makes room by itself."""
+
     def rest(self) -> None:
         """See :class:`node.engines.backend.Backend`."""
         if self._sleeps and not self._asleep:

@@ -12,6 +12,7 @@ class Gspo(Loss):
 
     One ratio a sequence (arXiv:2507.18071), whose clip range is far tighter than a token's: 3e-4
     and 4e-4 in the paper. ``w_i`` is the mean weight of the row; a group is averaged over its rows.
+    Where turns have advantages of their own, a turn is a sequence.
     """
 
     def __call__(self, terms: Terms) -> Tensor:
@@ -27,5 +28,5 @@ class Gspo(Loss):
         return masked(values, mask).sum(-1) / length.clamp(min=1), length > 0
 
     def size(self, counts: Counts) -> int:
-        """Completions, for each is one term."""
-        return counts.rows
+        """Sequences, for each is one term."""
+        return counts.sequences

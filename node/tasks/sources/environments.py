@@ -10,7 +10,8 @@ from typing import Any
 from node.environments.driving import is_async, run
 from node.environments.environment import Environment
 from node.environments.episode import Episode
-from node.environments.own_file import load_file
+from node.environments.libraries.library import LIBRARIES
+from node.environments.own_file import environment_of, load_file
 from node.environments.replay import replayed
 from node.environments.settings import unfit
 from node.environments.shipped import SHIPPED
@@ -74,8 +75,10 @@ class Environments:
 
 def open_environment(
     spec: EnvSpec, levels: Sequence[Mapping[str, Any]], file: str | Path | None
-) -> Environments | None:
+) -> Environments | str | None:
     """The environment that ``spec`` names, at its levels; None where nobody brings it.
+
+    Where its library is not installed, what to do about it.
 
     Args:
         file: of the user's own; its digest is the version then.
@@ -84,6 +87,8 @@ def open_environment(
         CatalogueError: it is of another version, fails to load, lacks a part, or does not take the
             settings.
     """
+    if not file and (remedy := absent(spec.name)):
+        return remedy
     try:
         found = load_file(Path(file), spec.name) if file else _brought(spec.name)
     except ImportError as error:
@@ -107,8 +112,18 @@ def open_environment(
     return Environments(found, levels)
 
 
+def absent(name: str) -> str | None:
+    """What to do for an environment of another library, where that is not installed."""
+    library = LIBRARIES.get(name)
+    if library is None or library.is_here():
+        return None
+    return f"env {name!r} is not served here: {library.remedy}"
+
+
 def is_here(name: str) -> bool:
     """Whether this package or an installed one brings an environment; nothing of it is run."""
+    if library := LIBRARIES.get(name):
+        return library.is_here()
     return name in SHIPPED or bool(entry_points(group=GROUP, name=name))
 
 
@@ -116,11 +131,13 @@ def _brought(name: str) -> type[Environment] | None:
     """The class of that name that this package or an installed one brings."""
     if shipped := SHIPPED.get(name):
         return shipped
+    if library := LIBRARIES.get(name):
+        return library.load()
     entry = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry is None:
         return None
     try:
-        found: type[Environment] = entry.load()
+        found = environment_of(entry.load())
     except Exception as error:
         raise ImportError(f"{entry.value} fails: {error}") from error
     return found

@@ -115,7 +115,7 @@ def answers(
         found, last = _outcome(reply, group.texts, now - last), now
         over = reply.get("last")
         if not over and number == len(groups):
-            raise _nonsense("last answer is followed by another")
+            raise nonsense("last answer is followed by another")
         yield found
         if over:
             return
@@ -140,12 +140,12 @@ def _outcome(reply: dict[str, Any], texts: Sequence[Answer], seconds: float) -> 
         return refused, 0
     prompt, rewards = reply.get("prompt"), reply.get("rewards")
     if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:
-        raise _nonsense("verdict is malformed")
+        raise nonsense("verdict is malformed")
     if not all(isinstance(reward, float) and 0.0 <= reward <= 1.0 for reward in rewards):
-        raise _nonsense("rewards are not numbers in [0, 1]")
+        raise nonsense("rewards are not numbers in [0, 1]")
     unreadable = reply.get("unreadable", 0)
     if type(unreadable) is not int or not 0 <= unreadable <= count:
-        raise _nonsense("count of unreadable answers is malformed")
+        raise nonsense("count of unreadable answers is malformed")
     return Verdict(prompt, tuple(rewards), seconds), unreadable
 
 
@@ -157,5 +157,6 @@ def _length(answer: Answer) -> int:
     return len(answer) if isinstance(answer, str) else sum(map(len, answer.texts))
 
 
-def _nonsense(what: str) -> WorkerDied:
+def nonsense(what: str) -> WorkerDied:
+    """What becomes of a worker that speaks it."""
     return WorkerDied(f"the worker's {what}", ran_out_of_time=False)

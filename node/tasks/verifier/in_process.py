@@ -7,6 +7,7 @@ one, and a verdict that several of its nodes ask for is worked out once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import lru_cache
 
 from node.environments.driving import finished
@@ -14,11 +15,10 @@ from node.environments.episode import EpisodeError
 from node.environments.replay import NotReplayed
 from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.chance import kept
-from node.tasks.moves import Move, Moved
+from node.tasks.moves import Move, Moved, settled
 from node.tasks.scores import score
-from node.tasks.sources.environments import Environments
-from node.tasks.task import ScoringError, Task, TaskError
-from node.tasks.verifier.live import LiveEpisodes, Played
+from node.tasks.task import ScoringError, Task, TaskError, TaskSource
+from node.tasks.verifier.live import LiveEpisodes
 from protocol.manifest import EnvSpec
 from swarm.judge import (
     CRASHED,
@@ -77,6 +77,16 @@ class LocalJudge:
         opened = ((name, each.environment) for name, each in self._sources.items())
         return frozenset(name for name, env in opened if env and not env.replayable)
 
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Those of them that are asynchronous."""
+        opened = ((name, each.environment) for name, each in self._sources.items())
+        return frozenset(name for name, env in opened if env and env.waits)
+
+    def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
+        """Take turns in environments; what has come of each, in their order."""
+        return [settled(moved) for moved in self.play(moves)]
+
     def play(self, moves: Sequence[Move]) -> list[Moved]:
         """Take turns in environments; what comes of each, in their order."""
         with kept():
@@ -84,10 +94,14 @@ class LocalJudge:
 
     async def _played(self, move: Move) -> Moved:
         try:
-            played = Played(self._environment(move.task), self._built(move.task))
-            return await self._live.move(move.key, played, move.actions, final=move.final)
+            source = self._source(move.task)
+            return await self._live.move(
+                move.key, source, move.task, move.actions, final=move.final
+            )
         except JudgeRefused as refused:
             return refused
+        except TaskError as error:
+            return JudgeRefused(UNKNOWN_ENV, str(error))
         except (EpisodeError, NotReplayed) as error:
             return JudgeRefused(CRASHED, str(error))
 
@@ -117,11 +131,12 @@ class LocalJudge:
         first = asked[0]
         return one_outcome(lambda: self.judge(first.task, first.texts))
 
-    def _environment(self, ref: TaskRef) -> Environments:
-        source = self._sources.get(ref.env)
-        if source is None or source.environment is None:
-            raise JudgeRefused(UNKNOWN_ENV, f"{ref.env!r} is not played here")
-        return source.environment
+    def _source(self, ref: TaskRef) -> TaskSource:
+        if ref.env not in self._sources:
+            raise JudgeRefused(
+                UNKNOWN_ENV, self._closed.get(ref.env, f"{ref.env!r} is not served here")
+            )
+        return self._sources[ref.env]
 
     def _judge(self, ref: TaskRef, texts: tuple[Answer, ...]) -> Verdict:
         if ref.env in self.unrepeatable:
@@ -137,10 +152,8 @@ class LocalJudge:
         return Verdict(task.prompt, tuple(scores.rewards))
 
     def _build(self, ref: TaskRef) -> Task:
-        env = ref.env
-        if env not in self._sources:
-            raise JudgeRefused(UNKNOWN_ENV, self._closed.get(env, f"{env!r} is not served here"))
+        source = self._source(ref)
         try:
-            return self._sources[env].build(ref.level, ref.seed, ref.split)
+            return source.build(ref.level, ref.seed, ref.split)
         except TaskError as error:
             raise JudgeRefused(UNKNOWN_ENV, str(error)) from error

@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from node.environments.episode import Episode
 from node.environments.replay import NotReplayed
 from node.tasks.moves import Answered
-from node.tasks.sources.environments import Environments
-from node.tasks.task import Task
+from node.tasks.task import TaskSource
 from swarm.task_ref import TaskRef
 
 MOST_LIVE = 4096
 """Episodes; of more the one that was stepped longest ago is let go."""
-
-
-class Played(NamedTuple):
-    """A task, and what it is played in."""
-
-    environment: Environments
-    task: Task
 
 
 @dataclass(slots=True)
@@ -46,17 +37,21 @@ class LiveEpisodes:
         self._live: OrderedDict[int, _Live] = OrderedDict()
 
     async def move(
-        self, key: int, played: Played, actions: Sequence[str], *, final: bool
+        self, key: int, source: TaskSource, task: TaskRef, actions: Sequence[str], *, final: bool
     ) -> Answered:
         """Take the last of some turns, or all that are missing; what comes of it.
 
+        Args:
+            source: of the task.
+
         Raises:
             NotReplayed: the episode is not here, and cannot be played again.
+            TaskError: the task cannot be built, or is not played.
             EpisodeError: the environment breaks its word.
         """
         live = self._live.pop(key, None)
-        if live is None or not live.leads_to(played.task.ref, actions):
-            live = await _begun(played, actions)
+        if live is None or not live.leads_to(task, actions):
+            live = await _begun(source, task, actions)
         for action in actions[len(live.actions) :]:
             live.observation = await live.episode.step(action)
         if live.episode.over or final:
@@ -68,9 +63,8 @@ class LiveEpisodes:
         return Answered(live.observation, False, None)
 
 
-async def _begun(played: Played, actions: Sequence[str]) -> _Live:
-    if len(actions) > 1 and not played.environment.replayable:
+async def _begun(source: TaskSource, task: TaskRef, actions: Sequence[str]) -> _Live:
+    environment = source.environment
+    if len(actions) > 1 and environment is not None and not environment.replayable:
         raise NotReplayed("its episode is lost, and it cannot be played again")
-    episode = played.environment.episode(played.task.entry)
-    await episode.begin()
-    return _Live(played.task.ref, episode)
+    return _Live(task, await source.begin(task))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from queue import LifoQueue
 
@@ -64,8 +65,17 @@ class VerifierPool(Opened):
         """See :meth:`node.tasks.verifier.verifier.Verifier.unrepeatable`."""
         return frozenset[str]().union(*(each.unrepeatable for each in self._verifiers))
 
+    @property
+    def waiting(self) -> frozenset[str]:
+        """See :meth:`node.tasks.verifier.verifier.Verifier.waiting`."""
+        return frozenset[str]().union(*(each.waiting for each in self._verifiers))
+
+    def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
+        """See :meth:`Verifier.play_each`; one has the episodes of all."""
+        return self._verifiers[0].play_each(moves)
+
     def play(self, moves: Sequence[Move]) -> list[Moved]:
-        """See :meth:`node.tasks.verifier.verifier.Verifier.play`; one has the episodes of all."""
+        """See :meth:`node.tasks.verifier.verifier.Verifier.play`."""
         return self._verifiers[0].play(moves)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:

@@ -7,14 +7,15 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from node.tasks.catalogue import Allowed
 from node.tasks.moves import Move, Moved
 from node.tasks.sandbox.walls import find_walls
 from node.tasks.verifier.dialogue import admit, admitted, answers, refusal, wire
-from node.tasks.verifier.playing import moved
-from node.tasks.verifier.worker_process import WorkerDied, WorkerLimits, WorkerProcess
+from node.tasks.verifier.turn_workers import TurnWorkers
+from node.tasks.verifier.worker_process import HASH_SEED, WorkerDied, WorkerLimits, WorkerProcess
 from node.tasks.verifier.workers import Workers
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
@@ -30,9 +31,6 @@ from swarm.task_ref import TaskRef
 
 logger = logging.getLogger(__name__)
 
-MOST_MOVES = 256
-"""In one request."""
-
 
 class Verifier:
     """Scores answers in a process of its own, and starts another when that one is lost.
@@ -47,6 +45,7 @@ class Verifier:
         outside: whether texts come from strangers. Then envs whose scoring evaluates text are
             refused, and the worker yields the processor to the node's own work.
         counters: ``verifier_restarts{reason}``, ``answers_unreadable{env}`` go here.
+        hash_seed: of the order of sets; another one where somebody wants to know what hangs on it.
     """
 
     def __init__(
@@ -57,8 +56,12 @@ class Verifier:
         outside: bool,
         limits: WorkerLimits | None = None,
         counters: Counters | None = None,
+        hash_seed: int = HASH_SEED,
     ) -> None:
-        self._workers = Workers(specs, allowed, limits, counters, outside=outside)
+        self._workers = Workers(
+            specs, allowed, limits, counters, outside=outside, hash_seed=hash_seed
+        )
+        self._turns = TurnWorkers(self._workers)
         self._seconds = self._workers.limits.wall_seconds
         self._lock = threading.Lock()
 
@@ -151,39 +154,23 @@ class Verifier:
         """Those of them that never answer twice alike, as far as they have been opened."""
         return self._workers.unrepeatable
 
-    def play(self, moves: Sequence[Move]) -> list[Moved]:
-        """Take turns in environments; what comes of each, in their order.
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Those of them that are asynchronous, as far as they have been opened."""
+        return self._workers.waiting
 
-        What hangs or breaks the worker loses its own trajectory; the others are played again.
+    def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
+        """Begin turns in environments; in their order, what comes of each as soon as it has.
+
+        They are taken in workers of their own. What hangs or breaks one loses its own trajectory;
+        the others go on in another worker. No outcome raises, whatever an environment does. What
+        is to be called when one is there must not wait for another.
         """
-        found: dict[int, Moved] = {}
-        while left := [move for move in moves if move.key not in found]:
-            with self._lock:
-                found |= self._play(left)
-        return [found[move.key] for move in moves]
+        return self._turns.play_each(moves)
 
-    def _play(self, moves: Sequence[Move]) -> dict[int, Moved]:
-        """What comes of the first of some turns, of one at the least."""
-        first, found = moves[0], dict[int, Moved]()
-        grants = self._workers.granted(first.task.env)
-        alike = [move for move in moves if self._workers.granted(move.task.env) == grants]
-        try:
-            worker = self._workers.serving(first.task.env)
-        except JudgeRefused as refused:
-            return {move.key: refused for move in alike}
-        try:
-            admit(worker, self._workers.specs, first.task)
-        except JudgeRefused as refused:
-            return {first.key: refused}
-        began = time.monotonic()
-        try:
-            for move, answer in moved(worker, alike[:MOST_MOVES], self._seconds):
-                found[move.key], began = answer, time.monotonic()
-        except WorkerDied as death:
-            lost = next(move for move in alike if move.key not in found)
-            seconds = time.monotonic() - began
-            found[lost.key] = self._workers.lost(worker, lost.task.env, death, seconds)
-        return found
+    def play(self, moves: Sequence[Move]) -> list[Moved]:
+        """Take turns in environments, and wait for all; what comes of each, in their order."""
+        return [outcome.result() for outcome in self.play_each(moves)]
 
     @property
     def pid(self) -> int | None:
@@ -194,7 +181,8 @@ class Verifier:
     def memory_mib(self) -> float:
         """Resident memory of the workers, 0 while there is none."""
         with self._lock:
-            return self._workers.memory_mib()
+            judging = self._workers.memory_mib()
+        return judging + self._turns.memory_mib()
 
     @property
     def busy(self) -> bool:
@@ -202,7 +190,8 @@ class Verifier:
         return self._lock.locked()
 
     def close(self) -> None:
-        """End the workers. Nothing can be asked afterwards."""
+        """End the workers. Nothing can be asked afterwards; turns under way are refused."""
+        self._turns.close()
         with self._lock:
             self._workers.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -24,6 +25,9 @@ from swarm.judge import UNAVAILABLE, JudgeRefused
 logger = logging.getLogger(__name__)
 
 MODULE = "node.tasks.verifier.worker"
+HASH_SEED = 0
+"""Of every worker in the swarm: some verifiable families iterate over sets of strings, and with it
+build the same question from the same seed."""
 _END_SECONDS = 2.0
 _STARTS = ThreadPoolExecutor(1, "worker-starts")
 """Starts all workers: one ends with the thread that started it, which must outlive any caller."""
@@ -55,6 +59,7 @@ class OpenEnv:
     levels: int
     evaluates_text: bool
     replayable: bool = True
+    waits: bool = False
 
 
 class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to judge
@@ -85,7 +90,12 @@ class WorkerProcess:
 
     @classmethod
     def start(
-        cls, catalogue: dict[str, Any], limits: WorkerLimits, own: Confinement
+        cls,
+        catalogue: dict[str, Any],
+        limits: WorkerLimits,
+        own: Confinement,
+        *,
+        hash_seed: int,
     ) -> WorkerProcess:
         """Start a worker and wait until it has opened the catalogue.
 
@@ -93,7 +103,7 @@ class WorkerProcess:
             CatalogueError: it cannot be opened here.
             JudgeRefused: the process did not come up (``unavailable``).
         """
-        worker = cls._spawn(limits, own)
+        worker = cls._spawn(limits, own, hash_seed)
         try:
             reply = worker.ask(catalogue, limits.start_seconds)
         except WorkerDied as death:
@@ -105,18 +115,19 @@ class WorkerProcess:
             worker.end()
             raise CatalogueError(str(reply["error"]))
         worker.envs = {
-            name: OpenEnv(env["levels"], env["evaluates"], env["replayable"])
+            name: OpenEnv(env["levels"], env["evaluates"], env["replayable"], env["waits"])
             for name, env in reply["envs"].items()
         }
         worker.closed = reply["closed"]
         return worker
 
     @classmethod
-    def _spawn(cls, limits: WorkerLimits, own: Confinement) -> WorkerProcess:
+    def _spawn(cls, limits: WorkerLimits, own: Confinement, hash_seed: int) -> WorkerProcess:
         options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
         outside = before(find_walls(), own.readable, network=own.network)
         # Standard error is never a log file: the worker may not write to files.
-        starting = _STARTS.submit(spawn, MODULE, worker_environment(), options, before=outside)
+        environment = worker_environment(hash_seed)
+        starting = _STARTS.submit(spawn, MODULE, environment, options, before=outside)
         return cls(*starting.result())
 
     def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -133,16 +144,24 @@ class WorkerProcess:
         try:
             self._channel.send(message, seconds)
         except (TimeoutError, ChannelError) as error:
-            raise self._death(error, seconds) from error
+            raise self.death(error, seconds) from error
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """Wait for the next reply; raises as :meth:`ask`."""
         try:
             return self._channel.receive(seconds)
         except (TimeoutError, ChannelError) as error:
-            raise self._death(error, seconds) from error
+            raise self.death(error, seconds) from error
 
-    def _death(self, error: OSError, seconds: float) -> WorkerDied:
+    def detach(self) -> socket.socket:
+        """Its channel's socket: whoever has that talks to the worker from now on, and closes it."""
+        return self._channel.detach()
+
+    def death(self, error: OSError | WorkerDied, seconds: float) -> WorkerDied:
+        """End it, and say what it died of: no reply in ``seconds``, or what ``error`` has met."""
+        if isinstance(error, WorkerDied):
+            self.end()
+            return error
         if isinstance(error, TimeoutError):
             self._reap(0.0)
             return WorkerDied(f"no reply in {seconds:g} s", ran_out_of_time=True)
@@ -190,15 +209,11 @@ class WorkerProcess:
             return self._process.wait()
 
 
-def worker_environment() -> dict[str, str]:
-    """All that the worker inherits: where to import from, and one order for sets.
-
-    Some verifiable families iterate over sets of strings; with a fixed hash seed every worker in
-    the swarm builds the same question from the same seed.
-    """
+def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
+    """All that the worker inherits: where to import from, and one order for sets."""
     return {
         "PYTHONPATH": import_path(),
-        "PYTHONHASHSEED": "0",
+        "PYTHONHASHSEED": str(hash_seed),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
@@ -11,7 +12,7 @@ from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.grants import Grants
 from node.tasks.sandbox.walls import find_walls
 from node.tasks.verifier.worker_process import WorkerDied, WorkerLimits, WorkerProcess
-from protocol.manifest import EnvSpec
+from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
 from swarm.judge import CRASHED, TIMEOUT, UNAVAILABLE, JudgeRefused
 
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Workers:
-    """Not thread-safe but for :attr:`unrepeatable`; for what the arguments mean see
+    """Not thread-safe but for what it says of environments; for what the arguments mean see
     :class:`node.tasks.verifier.verifier.Verifier`.
 
     Attributes:
@@ -27,6 +28,7 @@ class Workers:
         limits: of each worker.
         counters: ``verifier_restarts{reason}``.
         unrepeatable: names of environments that never answer twice alike, once it was met.
+        waiting: names of those that are asynchronous, likewise.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Workers:
         counters: Counters | None,
         *,
         outside: bool,
+        hash_seed: int,
     ) -> None:
         self._allowed = replace(allowed or Allowed(), walled=find_walls().whole)
         self.specs = {spec.name: spec for spec in specs}
@@ -44,11 +47,14 @@ class Workers:
         self.plain = Grants(tuple(files[name] for name in self.specs if name in files))
         self._grants = {name: self._grant(name) for name in self.specs}
         self._outside = outside
+        self._hash_seed = hash_seed
         self.limits = limits or WorkerLimits()
         self.counters = counters or Counters()
         self.unrepeatable: frozenset[str] = frozenset()
+        self.waiting: frozenset[str] = frozenset()
         self._workers: dict[Grants, WorkerProcess] = {}
         self._closed = False
+        self._lock = threading.Lock()
 
     def all(self) -> list[WorkerProcess]:
         """One for each set of grants that the catalogue has, running."""
@@ -75,9 +81,17 @@ class Workers:
     ) -> JudgeRefused:
         """Let go of one that died on an env; what to say of whatever it was at."""
         self.forget(worker)
-        reason = TIMEOUT if death.ran_out_of_time else CRASHED
+        return self.loss(env, death, seconds)
+
+    def loss(self, env: str | None, death: WorkerDied, seconds: float) -> JudgeRefused:
+        """Count and log the end of a worker; what to say of whatever it was at.
+
+        Args:
+            env: that it died on; None where it was at nothing, and no text is to blame.
+        """
+        reason = TIMEOUT if death.ran_out_of_time else CRASHED if env else "idle"
         self.counters.add("verifier_restarts", reason=reason)
-        logger.warning("the worker was lost on env %r: %s", env, death)
+        logger.warning("the worker was lost on %s: %s", f"env {env!r}" if env else "nothing", death)
         return JudgeRefused(reason, str(death), seconds)
 
     def forget(self, worker: WorkerProcess) -> None:
@@ -112,16 +126,30 @@ class Workers:
             worker = self._workers[grants] = self._start(grants)
         return worker
 
-    def _start(self, grants: Grants) -> WorkerProcess:
-        specs = [spec for name, spec in self.specs.items() if self._grants[name] == grants]
+    def for_turns(self, grants: Grants) -> WorkerProcess:
+        """Another worker, for the environments with these grants; the caller's own. Thread-safe.
+
+        Raises:
+            CatalogueError, JudgeRefused: none can be had.
+        """
+        return self._start(grants, turns=True)
+
+    def _start(self, grants: Grants, *, turns: bool = False) -> WorkerProcess:
+        specs = [
+            spec
+            for name, spec in self.specs.items()
+            if self._grants[name] == grants and (spec.source == ENVIRONMENT or not turns)
+        ]
         own = grants.confinement(
             find_walls(),
             memory_mib=self.limits.memory_mib,
             nice=10 if self._outside else 0,
         )
         message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
-        worker = WorkerProcess.start(message, self.limits, own)
-        self.unrepeatable |= {n for n, env in worker.envs.items() if not env.replayable}
+        worker = WorkerProcess.start(message, self.limits, own, hash_seed=self._hash_seed)
+        with self._lock:
+            self.unrepeatable |= {n for n, env in worker.envs.items() if not env.replayable}
+            self.waiting |= {n for n, env in worker.envs.items() if env.waits}
         return worker
 
     def _grant(self, env: str) -> Grants:

@@ -191,6 +191,26 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal: Terminal, node: RunFold
     assert "--samples 3" in terminal.err
 
 
+def test_eval_shows_what_was_written_turn_by_turn_and_what_it_was_worth(
+    terminal: Terminal, node: RunFolder
+) -> None:
+    founder = Identity.load(node.identity)
+    node.manifest.write_bytes(found_swarm(founder, name="games", catalogue="games"))
+    args = ("eval", "--config", "node", "--model", "tiny-games", "--tasks", "10", "--show", "10")
+    args += ("--samples", "1", "--set", "engine.max_new_tokens=64")
+    shown = terminal.json(*args)["shown"]
+    assert len(shown) == 10
+    assert all(task["prompt"] and len(task["completions"]) == 1 for task in shown)
+    assert all(0.0 <= each["reward"] <= 1.0 for task in shown for each in task["completions"])
+    turns = [task["completions"][0]["text"] for task in shown]
+    assert any("\n» " in text for text in turns), "an observation stands behind its mark"
+    assert terminal(*args[:-4], "--show", "1", "--samples", "1") == 0
+    first = shown[0]
+    assert f"# {first['env']}, level {first['level']}\n{first['prompt']}\n" in terminal.out
+    assert "## reward " in terminal.out and "pass@1" in terminal.out
+    assert "shown" not in terminal.json(*args[:-6], "--samples", "1")
+
+
 def test_a_demo_with_vllm_needs_vllm_and_says_so_before_it_starts_anything(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from itertools import pairwise
 
 import pytest
@@ -12,10 +13,11 @@ from node.engines.transformers.engine import TransformersEngine
 from node.environments import shipped
 from node.evaluation.evaluator import Evaluator
 from node.playing.limits import TurnLimits
+from node.playing.open_trajectory import OpenTrajectory
 from node.playing.played import Played
 from node.playing.player import Player, judged
 from node.policy.policy import Policy
-from node.tasks.moves import Answered, Move, Moved
+from node.tasks.moves import Answered, Move, Moved, settled
 from node.tasks.scorer import Scorer
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Completion, Finish, Writer
@@ -126,10 +128,11 @@ def test_a_trajectory_ends_where_the_context_has_no_room_for_what_it_is_answered
 
 
 class Lossy(Scorer):
-    """Loses every second trajectory at its first turn."""
+    """Loses every second trajectory that is begun after it at its first turn."""
 
     def __init__(self, judge: LocalJudge) -> None:
         self._judge = judge
+        self._before = OpenTrajectory(TaskRef("echo", 0, 0), []).key
 
     @property
     def environments(self) -> frozenset[str]:
@@ -138,9 +141,11 @@ class Lossy(Scorer):
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         return self._judge.prompts(tasks)
 
-    def play(self, moves: Sequence[Move]) -> list[Moved]:
-        lost = JudgeRefused(CRASHED, "gone")
-        return [lost if m.key % 2 else self._judge.play([m])[0] for m in moves]
+    def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
+        lost = settled(JudgeRefused(CRASHED, "gone"))
+        return [
+            self._judge.play_each([m])[0] if (m.key - self._before) % 2 else lost for m in moves
+        ]
 
 
 def test_a_lost_environment_ends_its_own_trajectory_and_no_other(judge: LocalJudge) -> None:
@@ -157,7 +162,7 @@ def test_a_lost_environment_gives_up_its_own_group_and_is_worth_nothing_in_evalu
     (group,) = play(policy, scorer, tasks(1))
     (found,) = judged(scorer, [(tasks(1)[0], group)])
     assert isinstance(found, JudgeRefused) and found.reason == CRASHED
-    evaluator = Evaluator(policy, engine, scorer, tasks(3), SAMPLING, counters, LIMITS)
+    evaluator = Evaluator(policy, engine, Lossy(judge), tasks(3), SAMPLING, counters, LIMITS)
     rewards = evaluator.evaluate(2).rewards
     assert [row[1] for row in rewards] == [0.0] * 3
     assert counters.snapshot()["heldout_lost"] == 3

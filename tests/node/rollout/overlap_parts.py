@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from node.config.config import Config
+from node.config.mixing import MixtureSection
 from node.config.running import ScheduleSection
-from node.config.sections import MixtureSection
 from node.engines.engine import Sample, Sampling, Trajectory
+from node.playing.limits import TurnLimits
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
+from node.rollout.group_writer import GroupWriter
 from node.rollout.intake import Intake, Limits
 from node.rollout.overlapping_generator import OverlappingGenerator
 from node.rollout.staleness_window import StalenessWindow
@@ -39,6 +41,7 @@ from tests.support import random_policy
 GROUP = 2
 CAP = 40
 LETTERS = b"abcdefgh"
+LIMITS = TurnLimits(turns=4, turn_tokens=3, tokens=12)
 
 
 class Crash(BaseException):
@@ -83,7 +86,7 @@ class VirtualEngine:
             self.running[trajectory.key] = trajectory, length
         self.submitted += trajectories
 
-    def poll(self, seconds: float) -> list[tuple[int, Sample]]:
+    def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
         self._before("poll")
         done = []
         for key, (trajectory, length) in list(self.running.items()):
@@ -93,6 +96,9 @@ class VirtualEngine:
                 del self.running[key]
                 done.append((key, self._written(grown, length)))
         return done
+
+    def forget(self, keys: Sequence[int]) -> None:
+        """Nothing is kept."""
 
     def nudge(self) -> None:
         """It never waits."""
@@ -169,6 +175,7 @@ class Parts:
     tasks: Generator
     counters: Counters
     sampling: Sampling
+    teacher: Scorer
 
     def overlapping(
         self,
@@ -184,7 +191,14 @@ class Parts:
             self.tasks,
             policy=self.policy,
             engine=self.engine,
-            sampling=self.sampling,
+            writer=GroupWriter(
+                self.policy,
+                self.engine,
+                self.teacher,
+                LIMITS,
+                self.sampling,
+                self.unfinished,
+            ),
             group_size=GROUP,
             window=self.window,
             unfinished=self.unfinished,
@@ -222,21 +236,26 @@ class Parts:
         )
 
 
-def parts(journal: Journal, engine=VirtualEngine, teacher=None, *, version: int = 0) -> Parts:
+SUMS = (("sums", 0), ("sums", 1))
+
+
+def parts(
+    journal: Journal, engine=VirtualEngine, teacher=None, *, version: int = 0, levels=SUMS
+) -> Parts:
     """Fresh parts over what the journal remembers."""
     policy = random_policy(hidden=32, layers=1)
     policy.version = version
-    made, counters = engine(policy), Counters()
+    made, counters, teacher = engine(policy), Counters(), teacher or Teacher()
     sampling = Sampling(max_new_tokens=CAP)
     tasks = Generator(
         author=bytes(32),
         policy=policy,
         engine=made,
-        verifier=teacher or Teacher(),
-        sampler=TaskSampler([("sums", 0), ("sums", 1)], {}, random.Random(0)),
+        verifier=teacher,
+        sampler=TaskSampler(levels, {}, random.Random(0)),
         indexes=TaskIndexes(journal, VirtualClock(0.0), 60.0, 1 << 20, random.Random(0)),
         sampling=sampling,
         group_size=GROUP,
         counters=counters,
     )
-    return Parts(policy, made, journal, tasks, counters, sampling)
+    return Parts(policy, made, journal, tasks, counters, sampling, teacher)

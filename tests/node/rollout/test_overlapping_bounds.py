@@ -12,7 +12,7 @@ from node.monitor.stopwatch import Stopwatch
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
 from swarm.judge import CRASHED, JudgeRefused, Verdict
-from tests.node.rollout.overlap_parts import GROUP, AtOnce, Teacher, parts
+from tests.node.rollout.overlap_parts import AtOnce, Teacher, parts
 
 
 @pytest.fixture
@@ -27,14 +27,17 @@ def test_groups_that_are_too_old_after_a_restart_are_dropped_counted_and_not_wri
     source = made.overlapping(2)
     source.generate(3, Stopwatch())
     source.close()
-    old = {group.ticket for group in made.unfinished.groups()}
+    left = made.unfinished.groups()
+    old = {group.ticket for group in left}
+    asked = made.teacher.prompts([group.task.ref for group in left])
+    questions = {tuple(made.policy.encode_prompt(prompt)) for prompt in asked}
     again = parts(journal, version=5)
     source = again.overlapping(1, version=5)
     assert len(source.generate(3, Stopwatch())) == 3
     assert again.counters.snapshot() == {"own_groups_filtered{reason=stale}": len(old)}
     assert len(old) > 1
     assert not old & {group.ticket for group in again.unfinished.groups()}
-    assert not old & {trajectory.key // GROUP for trajectory in again.engine.submitted}
+    assert not questions & {trajectory.prompt for trajectory in again.engine.submitted}
 
 
 class Moody(Teacher):

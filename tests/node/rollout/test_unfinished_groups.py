@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.rollout.own_task import OwnTask
-from node.rollout.unfinished_groups import Place, UnfinishedCompletion, UnfinishedGroups
+from node.rollout.unfinished_groups import Place, UnfinishedGroups, UnfinishedTurn
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
@@ -39,18 +39,16 @@ def unfinished(journal: Journal) -> UnfinishedGroups:
 def test_what_is_written_comes_back_to_the_last_bit(begun: Tokens, finish: Finish | None) -> None:
     unfinished = UnfinishedGroups(Journal(MEMORY, VirtualClock(0.0)))
     unfinished.begin(enumerate(TASKS), 5)
-    unfinished.write([(Place(1, 3), UnfinishedCompletion(begun, finish))])
+    unfinished.write([(Place(1, 3), UnfinishedTurn(begun, finish))])
     kept = unfinished.groups()
     assert [(k.ticket, k.task, k.version) for k in kept] == [(t, TASKS[t], 5) for t in range(3)]
-    assert [k.completions for k in kept] == [{}, {3: UnfinishedCompletion(begun, finish)}, {}]
+    assert [k.completions for k in kept] == [{}, {3: (UnfinishedTurn(begun, finish),)}, {}]
 
 
 def test_taken_groups_are_used_and_dropped_ones_are_gone(
     unfinished: UnfinishedGroups, journal: Journal
 ) -> None:
-    unfinished.write(
-        [(Place(t, 0), UnfinishedCompletion(Tokens((1,), (-1.0,), (5,)))) for t in range(3)]
-    )
+    unfinished.write([(Place(t, 0), UnfinishedTurn(Tokens((1,), (-1.0,), (5,)))) for t in range(3)])
     unfinished.take([0, 2], 9)
     unfinished.drop([1])
     assert unfinished.groups() == []
@@ -66,14 +64,34 @@ def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote(
 ) -> None:
     unfinished.write(
         [
-            (Place(0, 0), UnfinishedCompletion(Tokens((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
-            (Place(0, 1), UnfinishedCompletion(Tokens((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
-            (Place(1, 0), UnfinishedCompletion(Tokens((5,), (-1.0,), (4,)))),
+            (Place(0, 0), UnfinishedTurn(Tokens((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
+            (Place(0, 1), UnfinishedTurn(Tokens((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
+            (Place(1, 0), UnfinishedTurn(Tokens((5,), (-1.0,), (4,)))),
         ]
     )
     assert unfinished.rewind(2, 3) == 2
     first, second, _ = unfinished.groups()
-    assert first.completions[0].finish is Finish.STOP
-    assert first.completions[1] == UnfinishedCompletion(Tokens((3,), (-1.0,), (3,)))
-    assert second.completions[0] == UnfinishedCompletion(Tokens())
+    assert first.completions[0][0].finish is Finish.STOP
+    assert first.completions[1] == (UnfinishedTurn(Tokens((3,), (-1.0,), (3,))),)
+    assert second.completions[0] == (UnfinishedTurn(Tokens()),)
     assert [kept.version for kept in unfinished.groups()] == [2, 2, 2]
+
+
+def test_going_back_strikes_off_what_followed_a_turn_of_a_later_policy(
+    unfinished: UnfinishedGroups,
+) -> None:
+    early, late = Tokens((1, 2), (-1.0, -2.0), (3, 3)), Tokens((3, 4), (-1.0, -2.0), (3, 4))
+    unfinished.write(
+        [
+            (Place(0, 0, 0), UnfinishedTurn(early, Finish.STOP, "lower")),
+            (Place(0, 0, 1), UnfinishedTurn(late, Finish.STOP, "higher")),
+            (Place(0, 0, 2), UnfinishedTurn(early)),
+            (Place(0, 1, 0), UnfinishedTurn(early, Finish.STOP, "lower")),
+            (Place(0, 1, 1), UnfinishedTurn(Tokens())),
+        ]
+    )
+    assert unfinished.rewind(2, 3) == 3
+    first, second = unfinished.groups()[0].completions.values()
+    cut = UnfinishedTurn(Tokens((3,), (-1.0,), (3,)))
+    assert first == (UnfinishedTurn(early, Finish.STOP, "lower"), cut)
+    assert second == (UnfinishedTurn(early, Finish.STOP, "lower"), UnfinishedTurn(Tokens()))

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from node.config.config import Config
+from node.config.mixing import MixtureSection
 from node.config.running import ScheduleSection
-from node.config.sections import MixtureSection
 from node.learner.update_stats import UpdateStats
 from node.rollout.groups import OwnGroup
 from node.rollout.intake import Intake, Limits
+from node.rollout.success_pool import SuccessPool
 from node.run.external_groups import ExternalGroups
 from node.run.outcome import Outcome
 from node.run.rounds import Rounds
@@ -85,6 +86,7 @@ class Loop:
         sleep_mode: bool = False,
         teacher: Teacher | None = None,
         select: type[Selection] = Uniform,
+        successes: int = 0,
     ) -> None:
         clock = VirtualClock(START)
         journal = Journal(MEMORY, clock)
@@ -110,6 +112,7 @@ class Loop:
             Mixture(section, 0, self.lead, select),
             self.intake,
             self.counters,
+            successes=SuccessPool(successes, self.counters),
             spared=external if rules.fill else 0,
         )
         config = Config.with_overrides(

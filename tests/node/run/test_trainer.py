@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from node.config.sections import MixtureSection
+from node.config.mixing import MixtureSection
 from node.evaluation.evaluator import Evaluation
 from node.run import trainer as module
 from node.run.rules import Rules

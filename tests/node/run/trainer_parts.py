@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from node.config.config import Config
-from node.engines.engine import StreamingEngine
+from node.engines.engine import RolloutEngine
 from node.policy.policy import Policy
 from node.run import trained_policy
 from node.run.outcome import Outcome
@@ -124,7 +124,7 @@ class Parts:
         rounds.run(limit, threading.Event())
         return self
 
-    def _open(self, *arguments: object) -> StreamingEngine:
+    def _open(self, *arguments: object) -> RolloutEngine:
         return self.engine
 
     def _publish(self, groups: list[Group], origin: Origin) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.tasks.catalogue import load_catalogue
+from node.tasks.moves import Answered, Move
 from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
 from swarm.judge import UNKNOWN_ENV, JudgeRefused
@@ -37,3 +38,15 @@ def test_what_it_does_not_know_is_refused():
         LocalJudge(SPECS).judge(TaskRef("no_such_family", 0, 1), ["1"])
     with pytest.raises(JudgeRefused, match=UNKNOWN_ENV):
         LocalJudge(SPECS).judge(TaskRef(SPECS[0].name, 99, 1), ["1"])
+
+
+def test_turns_taken_in_it_are_answered_at_once_and_never_raise():
+    judge = LocalJudge(load_catalogue("games"))
+    tasks = [TaskRef("guess", 0, 1), TaskRef("gcd", 0, 1), TaskRef("guess", 99, 1)]
+    moves = [Move(number, task, ("500",), final=False) for number, task in enumerate(tasks)]
+    outcomes = judge.play_each(moves)
+    assert all(outcome.done() for outcome in outcomes)
+    answered, unknown, no_level = (outcome.result() for outcome in outcomes)
+    assert isinstance(answered, Answered)
+    assert (unknown.reason, no_level.reason) == (UNKNOWN_ENV, UNKNOWN_ENV)
+    assert judge.waiting == frozenset()

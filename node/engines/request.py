@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from node.engines.backend import Written
+from node.engines.backend import Job, Written
 from node.engines.engine import Sample, Sampling, Trajectory
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens
@@ -62,9 +61,14 @@ class Pending:
         tokens = self.tokens
         return Sample(tokens, finish, policy.decode(tokens.ids))
 
-    def job(self, number: int) -> list[Any]:
-        """The message that has it written (see :class:`node.engines.backend.Job`)."""
+    def job(self, number: int) -> Job:
+        """The job that has it written under a number."""
         written = self.tokens.ids
-        ids = [*self.trajectory.prompt, *written]
-        room = self.cap - len(written)
-        return [number, ids, room, self.sampling.temperature, self.sampling.greedy]
+        return Job(
+            number,
+            (*self.trajectory.prompt, *written),
+            self.cap - len(written),
+            self.sampling.temperature,
+            self.sampling.greedy,
+            self.trajectory.key if self.trajectory.lasts else None,
+        )

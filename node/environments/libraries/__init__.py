@@ -1,0 +1,1 @@
+"""Environments that other libraries bring, each opened where that library is installed."""

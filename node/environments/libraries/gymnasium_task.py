@@ -1,0 +1,183 @@
+"""Environments of Gymnasium (https://gymnasium.farama.org) that show and take words or numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import metadata
+from typing import Any, ClassVar
+
+import gymnasium
+from gymnasium import spaces
+
+from node.environments.environment import Environment
+from node.environments.libraries.gymnasium_actions import actions_of, unnamed
+
+ADAPTER = 1
+"""Raised whenever the same settings, seed and actions would give anything else."""
+NUMBERS = 1_000_000
+MOST = 64
+"""Of an option's characters, of a list's values, and of options."""
+
+
+class SpokenEpisode:
+    """One of an environment.
+
+    An observation out of ``Text`` is shown as it is, numbers out of ``Discrete``, ``MultiDiscrete``
+    and ``MultiBinary`` as such, and the parts of a ``Tuple`` behind each other. A turn that names
+    no action is answered with what is asked for, and the environment does not go on.
+
+    Worth the sum of the environment's rewards, where ``low`` is 0 and ``high`` is 1; nothing before
+    its end, since where every step costs something doing nothing would be worth most.
+    """
+
+    def begin(self, made: Any, seed: int, settings: Mapping[str, Any]) -> str:
+        """Begin one of what ``made`` is an instance of; what is asked for, and is shown."""
+        self._environment = made
+        self._low, self._high = float(settings["low"]), float(settings["high"])
+        self._sum, self._over = 0.0, False
+        self._actions = actions_of(made.action_space, settings["actions"])
+        observation, _ = made.reset(seed=seed)
+        return f"{self._actions.asked}\n{self._shown(observation)}"
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """Take the action that a turn names."""
+        chosen = self._actions.read(action)
+        if chosen is None:
+            return self._actions.asked, False
+        observation, reward, ended, cut, _ = self._environment.step(chosen)
+        self._sum += float(reward)
+        self._over = bool(ended or cut)
+        return self._shown(observation), self._over
+
+    def reward(self) -> float:
+        """The sum of rewards, from ``low`` to ``high``."""
+        if not self._over:
+            return 0.0
+        return min(1.0, max(0.0, (self._sum - self._low) / (self._high - self._low)))
+
+    def _shown(self, observation: Any) -> str:
+        return _shown(self._environment.observation_space, observation)
+
+
+class GymnasiumTask(SpokenEpisode):
+    """One episode of a registered environment."""
+
+    version: ClassVar[str] = f"{metadata.version('gymnasium')}+{ADAPTER}"
+    replayable: ClassVar[bool] = True
+
+    @staticmethod
+    def refusal(settings: Mapping[str, Any]) -> str | None:
+        """Why an environment cannot be played by text, if it cannot."""
+        named = settings["id"]
+        if named not in gymnasium.registry:
+            return f"id = {named!r:.60} is not registered: see gymnasium.pprint_registry()"
+        return _refusal(partial(_registered, named), f"id = {named!r}", settings)
+
+    def reset(
+        self,
+        seed: int,
+        *,
+        id: str,
+        low: float = 0.0,
+        high: float = 1.0,
+        actions: list[str] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> str:
+        """Begin an episode.
+
+        Args:
+            id: as the environment is registered.
+            low: sum of rewards that is worth nothing.
+            high: sum that is worth 1.
+            actions: names of a ``Discrete`` space's actions, in their order; else their numbers.
+            options: keyword arguments of the environment.
+        """
+        settings = {"low": low, "high": high, "actions": actions}
+        first = self.begin(_registered(id, **(options or {})), seed, settings)
+        return f"{id}, episode {seed % NUMBERS}\n{first}"
+
+
+def as_environment(found: type[Any]) -> type[Environment]:
+    """The environment that a class of Gymnasium environments makes, with the same settings but id.
+
+    It says ``replayable``, as every environment does, and has a ``version`` in a package.
+    """
+
+    class Own(SpokenEpisode):
+        version = getattr(found, "version", None)
+        replayable = getattr(found, "replayable", None)
+        __doc__ = found.__doc__
+
+        @staticmethod
+        def refusal(settings: Mapping[str, Any]) -> str | None:
+            return _refusal(found, found.__name__, settings)
+
+        def reset(
+            self,
+            seed: int,
+            *,
+            low: float = 0.0,
+            high: float = 1.0,
+            actions: list[str] | None = None,
+            options: dict[str, Any] | None = None,
+        ) -> str:
+            settings = {"low": low, "high": high, "actions": actions}
+            first = self.begin(found(**(options or {})), seed, settings)
+            return f"{found.__name__}, episode {seed % NUMBERS}\n{first}"
+
+    made: Any = Own
+    made.__name__ = made.__qualname__ = found.__name__
+    environment: type[Environment] = made
+    return environment
+
+
+def _refusal(make: Callable[..., Any], what: str, settings: Mapping[str, Any]) -> str | None:
+    """Why what is made cannot be played by text, if it cannot."""
+    low, high = settings.get("low", 0.0), settings.get("high", 1.0)
+    options, names = settings.get("options"), settings.get("actions")
+    if not low < high:
+        return f"low = {low} is not below high = {high}"
+    if not _plain(options):
+        return "options: use numbers, true, false, short texts, and lists of up to 64 of them"
+    try:
+        made = make(**(options or {}))
+    except Exception as error:  # noqa: BLE001 - whatever it raises, it cannot be made
+        return f"{what} cannot be made: {error!r:.200}"
+    if not _readable(made.observation_space):
+        shown = made.observation_space
+        return f"{what} shows {shown!r:.80}: use one that shows text or whole numbers"
+    return unnamed(made.action_space, names)
+
+
+def _registered(named: str, **options: Any) -> Any:
+    return gymnasium.make(named, disable_env_checker=True, **options)
+
+
+def _plain(options: Any) -> bool:
+    """Whether keyword arguments, which a founder chose, are as plain as any environment's."""
+    if not isinstance(options, dict):
+        return options is None
+    lists = [each if isinstance(each, list) else [each] for each in options.values()]
+    return len(options) <= MOST and all(len(x) <= MOST and all(map(_short, x)) for x in lists)
+
+
+def _short(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MOST)
+
+
+def _readable(space: Any) -> bool:
+    if isinstance(space, spaces.Tuple):
+        return all(map(_readable, space.spaces))
+    kinds = (spaces.Text, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    return isinstance(space, kinds)
+
+
+def _shown(space: Any, observation: Any) -> str:
+    if isinstance(space, spaces.Text):
+        return str(observation)
+    if isinstance(space, spaces.Tuple):
+        return " ".join(_shown(*part) for part in zip(space.spaces, observation, strict=True))
+    if isinstance(space, spaces.Discrete):
+        return str(int(observation))
+    return " ".join(str(int(number)) for number in observation.flat)

@@ -1,0 +1,130 @@
+"""Tasksets of verifiers (https://github.com/PrimeIntellect-ai/verifiers), answered in one turn.
+
+Only what the library does without a model client, a harness and a box: the prompt of a task, and
+its rewards of a trace that holds that prompt and the policy's answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from verifiers import v1 as vf
+from verifiers.v1.state import state_cls
+from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+from verifiers.v1.types import AssistantMessage, UserMessage
+from verifiers.v1.utils.generic import concrete_type
+
+from node.environments.environment import Environment
+
+MOST_TASKS = 4096
+"""Of a taskset; further ones are not played, since all are loaded before the first is."""
+NO_BOX = ("setup", "finalize")
+"""What a task does in a box beside its scoring."""
+
+
+def as_environment(found: type[Any]) -> type[Environment]:
+    """The environment that a ``vf.Taskset`` makes; its own settings are those of a level.
+
+    It says ``replayable``, as every environment does, and has a ``version`` in a package.
+    """
+    body: dict[str, Any] = {
+        "version": getattr(found, "version", None),
+        "replayable": getattr(found, "replayable", None),
+        "taskset": found,
+        "_loaded": {},
+        "__doc__": found.__doc__,
+        "__module__": found.__module__,
+    }
+    made: type[Environment] = type(found.__name__, (_Tasks,), body)
+    return made
+
+
+class _Tasks:
+    taskset: ClassVar[type[Any]]
+    _loaded: ClassVar[dict[str, list[Any]]]
+
+    @classmethod
+    def refusal(cls, settings: Mapping[str, Any]) -> str | None:
+        """Why a taskset cannot be answered here, if it cannot; nothing of it is loaded before."""
+        if foreign := sorted(settings.keys() & vf.TasksetConfig.model_fields.keys()):
+            return f"{foreign[0]} is not for a level to set: use what {cls.__name__} adds to it"
+        try:
+            if why := _unanswerable(cls.taskset, cls._config(settings)):
+                return f"{cls.__name__} cannot be answered here: {why}"
+            tasks = cls._tasks(settings)
+        except Exception as error:  # noqa: BLE001 - whatever it raises, there are no tasks
+            why = " ".join(repr(error).split())
+            return f"the tasks of {cls.__name__} cannot be loaded: {why:.200}"
+        if not all(isinstance(task.data.prompt, str) for task in tasks):
+            return f"{cls.__name__} has prompts that are no text"
+        return None if tasks else f"{cls.__name__} has no task"
+
+    def reset(self, seed: int, **settings: Any) -> str:
+        """The task that the seed draws."""
+        tasks = self._tasks(settings)
+        self._task = tasks[seed % len(tasks)]
+        self._answer: str | None = None
+        data = self._task.data
+        return "\n\n".join(filter(None, (data.system_prompt, data.prompt_text)))
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """Take the answer, with which it is over."""
+        self._answer = action
+        return "", True
+
+    async def reward(self) -> float:
+        """The sum of the task's weighted rewards."""
+        if self._answer is None:
+            return 0.0
+        trace = _trace(self._task, self._answer)
+        await self._task.score(trace)
+        return float(trace.reward)
+
+    @classmethod
+    def _tasks(cls, settings: Mapping[str, Any]) -> list[Any]:
+        key = json.dumps(settings, sort_keys=True)
+        if key not in cls._loaded:
+            taskset = cls.taskset(cls._config(settings))
+            cls._loaded[key] = list(itertools.islice(taskset, MOST_TASKS))
+        return cls._loaded[key]
+
+    @classmethod
+    def _config(cls, settings: Mapping[str, Any]) -> Any:
+        kind = concrete_type(cls.taskset, vf.TasksetConfig) or vf.TasksetConfig
+        return kind(**settings)
+
+
+def _unanswerable(taskset: type[Any], config: Any) -> str | None:
+    """What the tasks of a taskset need beside an answer."""
+    task = taskset.task_type()
+    if taskset.toolsets(config) or task.toolsets(config.task):
+        return "it has tools, which are servers"
+    if config.task.judges:
+        return "a model judges the answers"
+    rewards = [each for each in _methods(task) if hasattr(each, "reward")]
+    if not rewards:
+        return "its tasks have no rewards of their own"
+    boxed = [each for each in rewards if "runtime" in inspect.signature(each).parameters]
+    changed = any(getattr(task, name) is not getattr(vf.Task, name) for name in NO_BOX)
+    return "its tasks need a box" if boxed or changed or task.NEEDS_CONTAINER else None
+
+
+def _methods(found: type[Any]) -> list[Any]:
+    return [each for base in found.__mro__ for each in vars(base).values() if callable(each)]
+
+
+def _trace(task: Any, answer: str) -> Any:
+    """What a rollout without tools leaves behind."""
+    told = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+    agent = AgentInfo(config=vf.AgentConfig())
+    trace: Any = Trace(task=told, state=state_cls(type(task))(), agent=agent)
+    asked, answered = UserMessage(content=task.data.prompt_text), AssistantMessage(content=answer)
+    trace.nodes = [
+        vf.MessageNode(message=asked, timestamp=0.0),
+        vf.MessageNode(message=answered, parent=0, sampled=True, timestamp=0.0),
+    ]
+    return trace

@@ -1,0 +1,215 @@
+"""Classes of tools, as trainers that call a policy's tools take them, as environments.
+
+An author writes ``reset(**row)``, public methods with type hints and docstrings, which are the
+tools, and ``get_reward()`` (``environment_factory`` of TRL 1.16's ``GRPOTrainer``); ``reset`` is
+given a ``seed`` besides.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+from node.environments.driving import awaited, finished
+from node.environments.environment import Environment
+from node.environments.settings import misfit
+from node.environments.tool_calls import MalformedCall, ToolCall, tool_calls
+
+OWN = ("reset", "get_reward")
+"""Public methods that are no tools."""
+INVITATION = "Call a tool, as name(argument=value), or answer."
+
+
+def is_tool_class(found: type[Any]) -> bool:
+    """Whether a class is one of tools, and not an environment already."""
+    return not hasattr(found, "step") and all(callable(getattr(found, x, None)) for x in OWN)
+
+
+def tools_of(found: type[Any]) -> dict[str, Callable[..., Any]]:
+    """The tools of a class, by name, in the order of their names."""
+    members = inspect.getmembers(found, inspect.isfunction)
+    return {name: x for name, x in members if not name.startswith("_") and name not in OWN}
+
+
+def as_environment(found: type[Any]) -> type[Environment]:
+    """The environment that a class of tools makes.
+
+    A turn that calls tools is answered with what they return, a line each; one that does not is the
+    policy's answer, and the end. Whatever is wrong with a call, and what a tool raises, is an
+    answer too.
+
+    Raises:
+        TypeError: it has no tools, one without a docstring, or a ``reset`` that takes no seed.
+    """
+    tools = tools_of(found)
+    if not tools:
+        raise TypeError(f"{found.__name__} has no public method that is a tool")
+    for name, tool in tools.items():
+        if not inspect.getdoc(tool):
+            raise TypeError(
+                f"{found.__name__}.{name} has no docstring, which is what a model reads"
+            )
+    methods = (found.reset, found.get_reward, *tools.values())
+    waits = any(inspect.iscoroutinefunction(method) for method in methods)
+    base = _Waiting if waits else _Ready
+    body = {
+        "version": getattr(found, "version", None),
+        "replayable": getattr(found, "replayable", None),
+        "made_of": found,
+        "tools": tools,
+        "reset": _reset_like(base.reset, found),
+        "__doc__": found.__doc__,
+        "__module__": found.__module__,
+    }
+    made: type[Environment] = type(found.__name__, (base,), body)
+    return made
+
+
+class _Tools:
+    made_of: ClassVar[type[Any]]
+    tools: ClassVar[Mapping[str, Callable[..., Any]]]
+
+    async def begin(self, seed: int, row: Mapping[str, Any]) -> str:
+        self._object = self.made_of()
+        told = await awaited(self._object.reset(seed=seed, **row))
+        first = "" if told is None else _text(told)
+        listed = "\n".join(f"- {described(name, tool)}" for name, tool in self.tools.items())
+        return f"{first}\n\nTools:\n{listed}\n{INVITATION}".lstrip()
+
+    async def turn(self, action: str) -> tuple[str, bool]:
+        try:
+            calls = tool_calls(action)
+        except MalformedCall as error:
+            return f"error: {error}", False
+        if not calls:
+            return "", True
+        return "\n".join([await self._result(call) for call in calls]), False
+
+    async def worth(self) -> Any:
+        return await awaited(self._object.get_reward())
+
+    async def _result(self, call: ToolCall) -> str:
+        tool = self.tools.get(call.name)
+        if tool is None:
+            return f"error: there is no tool {call.name[:64]}, only {', '.join(self.tools)}"
+        if wrong := _unfit(tool, call):
+            return f"error: {wrong}"
+        try:
+            return _text(await awaited(tool(self._object, *call.positional, **call.named)))
+        except (MemoryError, RecursionError):
+            raise  # depends on the machine
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is what it answers
+            return f"error: {_reason(error)}"
+
+
+class _Ready(_Tools):
+    """Nothing of it is asynchronous."""
+
+    def reset(self, seed: int, **row: Any) -> str:
+        return finished(self.begin(seed, row))
+
+    def step(self, action: str) -> tuple[str, bool]:
+        return finished(self.turn(action))
+
+    def reward(self) -> Any:
+        return finished(self.worth())
+
+
+class _Waiting(_Tools):
+    async def reset(self, seed: int, **row: Any) -> str:
+        return await self.begin(seed, row)
+
+    async def step(self, action: str) -> tuple[str, bool]:
+        return await self.turn(action)
+
+    async def reward(self) -> Any:
+        return await self.worth()
+
+
+def _reset_like(plain: Callable[..., Any], found: type[Any]) -> Callable[..., Any]:
+    """A ``reset(self, seed, …)`` that shows the arguments and types of the class's own."""
+    own = inspect.signature(found.reset)
+    takes = [x for x in own.parameters.values() if x.name not in ("self", "seed")]
+    open_end = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in takes)
+    if "seed" not in own.parameters and not open_end:
+        raise TypeError(
+            f"{found.__name__}.reset takes no seed, from which all chance has to follow"
+        )
+    # A copy of the function, since each class shows a signature of its own.
+    shown: Any = types.FunctionType(
+        plain.__code__, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+    )
+    functools.update_wrapper(shown, plain)
+    del shown.__wrapped__
+    first = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in ("self", "seed")]
+    rest = [
+        x if x.kind is inspect.Parameter.VAR_KEYWORD else x.replace(kind=x.KEYWORD_ONLY)
+        for x in takes
+    ]
+    shown.__signature__ = own.replace(parameters=[*first, *rest])
+    shown.__annotations__ = get_type_hints(found.reset)
+    return shown  # type: ignore[no-any-return]
+
+
+def signature_of(name: str, tool: Callable[..., Any]) -> str:
+    """A tool's name, arguments and types, the same in every version of Python."""
+    hints, shown = get_type_hints(tool), []
+    for each in _takes(tool):
+        text = f"{each.name}: {_type_name(hints[each.name])}" if each.name in hints else each.name
+        required = each.default is inspect.Parameter.empty
+        shown.append(text if required else f"{text} = {_text(each.default)}")
+    result = hints.get("return")
+    returned = "" if result in (None, type(None)) else f" -> {_type_name(result)}"
+    return f"{name}({', '.join(shown)}){returned}"
+
+
+def described(name: str, tool: Callable[..., Any]) -> str:
+    """A tool's signature and docstring in a line."""
+    return f"{signature_of(name, tool)}: {' '.join((inspect.getdoc(tool) or '').split())}"
+
+
+def _takes(tool: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(tool).parameters.values())[1:]
+
+
+def _unfit(tool: Callable[..., Any], call: ToolCall) -> str | None:
+    """What is wrong with the arguments of a call, if anything is."""
+    takes = [each.name for each in _takes(tool)]
+    if len(call.positional) > len(takes):
+        return f"{call.name} takes {len(takes)} arguments, not {len(call.positional)}"
+    given = dict(zip(takes, call.positional, strict=False))
+    if twice := sorted(given.keys() & call.named.keys()):
+        return f"{twice[0]} is given twice"
+    return misfit(call.name, _takes(tool), get_type_hints(tool), given | call.named)
+
+
+def _reason(error: Exception) -> str:
+    """Python's own words for what went wrong differ from version to version, those of a tool's
+    author, who raises ``ValueError`` or something of their own, do not."""
+    kind = type(error)
+    told = kind is ValueError or kind.__module__ != "builtins"
+    return f"{kind.__name__}: {error}" if told and str(error) else kind.__name__
+
+
+def _type_name(hint: Any) -> str:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " | ".join(json.dumps(part) for part in parts)
+    if origin in (Union, types.UnionType):
+        return " | ".join("None" if part is type(None) else _type_name(part) for part in parts)
+    name = getattr(origin or hint, "__name__", None) or str(hint)
+    return f"{name}[{', '.join(_type_name(part) for part in parts)}]" if parts else name
+
+
+def _text(value: Any) -> str:
+    """What a tool returned as a policy reads it."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return str(value)

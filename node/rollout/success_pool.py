@@ -1,0 +1,139 @@
+"""Right answers that are kept, for when a later group of the same question fails wholly.
+
+Such a group teaches nothing: all its rewards are 0. With one answer among it that was right before,
+it does (DART, arXiv:2509.23866). Tasks seldom come back, but questions do, in data sets and small
+games; so answers are kept by their prompts.
+
+What is kept lies in memory alone. A node that starts again begins without any, and an update after
+a restart may differ from what it would have been.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from node.evaluation.evaluator import SOLVED
+from node.learner.batches import TrainingCompletion, TrainingGroup
+from swarm.common.counters import Counters
+from swarm.pooled_group import GroupKey
+
+MOST_TOKENS = 1 << 20
+"""Of all that is kept, prompts included: some hundred MB. The questions that were asked longest ago
+are forgotten first."""
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """A right answer.
+
+    Attributes:
+        source: the external group that it is from; None of an own one.
+    """
+
+    completion: TrainingCompletion
+    reward: float
+    source: GroupKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Revived:
+    """Own groups as they are trained on.
+
+    Attributes:
+        training: in their order; in some an answer was replaced by a kept one.
+        lent: the external groups that some of these are from.
+    """
+
+    training: tuple[TrainingGroup, ...]
+    lent: tuple[GroupKey, ...]
+
+
+class SuccessPool:
+    """Keeps right answers by question, and puts one into an own group that failed wholly.
+
+    Args:
+        most: answers kept of a question; 0: nothing is kept, and no group changed.
+        counters: ``successes_replayed`` counts groups that were given one.
+    """
+
+    def __init__(self, most: int, counters: Counters) -> None:
+        self._most = most
+        self._counters = counters
+        self._kept: OrderedDict[Ids, dict[Ids, Success]] = OrderedDict()
+        self._tokens = 0
+
+    def observe(self, group: TrainingGroup, source: GroupKey | None = None) -> None:
+        """Keep a group's right answers, each text once, the newest of a question.
+
+        Args:
+            source: names the group where it is another node's.
+        """
+        for completion, reward in zip(group.completions, group.rewards, strict=True):
+            if self._most and reward >= SOLVED:
+                self._keep(group.prompt_ids, Success(completion, reward, source))
+        while self._tokens > MOST_TOKENS:
+            prompt, answers = self._kept.popitem(last=False)
+            self._tokens -= len(prompt) + sum(map(len, answers))
+
+    def revive(
+        self, groups: Sequence[TrainingGroup], within: Callable[[list[bytes]], Collection[int]]
+    ) -> Revived:
+        """Let a kept answer take the place of the last one in every group that failed wholly.
+
+        Answers to one question take turns.
+
+        Args:
+            within: the places of those external authors, of several, who may have a group in this
+                update.
+        """
+        found = [None if any(group.rewards) else self._next(group.prompt_ids) for group in groups]
+        borrowed = [n for n, each in enumerate(found) if each and each.source]
+        authors = [each.source.author for each in found if each and each.source]
+        allowed = {borrowed[place] for place in within(authors)} if authors else set()
+        training, lent = list(groups), []
+        for number, success in enumerate(found):
+            if success is None or (success.source and number not in allowed):
+                continue
+            training[number] = _with(groups[number], success)
+            self._counters.add("successes_replayed")
+            if success.source:
+                lent.append(success.source)
+        return Revived(tuple(training), tuple(lent))
+
+    def _keep(self, prompt: Ids, success: Success) -> None:
+        if prompt not in self._kept:
+            self._kept[prompt] = {}
+            self._tokens += len(prompt)
+        self._kept.move_to_end(prompt)
+        answers, ids = self._kept[prompt], success.completion.ids
+        if answers.pop(ids, None) is None:
+            self._tokens += len(ids)
+        answers[ids] = success
+        if len(answers) > self._most:
+            oldest = next(iter(answers))
+            del answers[oldest]
+            self._tokens -= len(oldest)
+
+    def _next(self, prompt: Ids) -> Success | None:
+        """Whose turn it is of the answers to a question; None of none."""
+        answers = self._kept.get(prompt)
+        if not answers:
+            return None
+        self._kept.move_to_end(prompt)
+        ids = next(iter(answers))
+        answers[ids] = success = answers.pop(ids)
+        return success
+
+
+def _with(group: TrainingGroup, success: Success) -> TrainingGroup:
+    """The group with a success in place of its last completion."""
+    replayed = replace(success.completion, versions=None, replayed=True)
+    return replace(
+        group,
+        completions=(*group.completions[:-1], replayed),
+        rewards=(*group.rewards[:-1], success.reward),
+    )

@@ -1,0 +1,155 @@
+"""Whether environments that say they are replayable are, found by playing them.
+
+An episode is played in one process and played again in others, which differ from it in all that an
+environment may not look at: the order of sets, addresses, the clock, the system's randomness, and
+which episodes came before. What does not come out alike is what a swarm's members would refuse.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from node.environments.guesses import guess
+from node.environments.replay import differing
+from node.tasks.catalogue import Allowed
+from node.tasks.errors import CatalogueError
+from node.tasks.moves import Move
+from node.tasks.verifier.verifier import Verifier
+from protocol.manifest import ENVIRONMENT, EnvSpec
+from swarm.judge import JudgeRefused, Turns
+from swarm.task_ref import TaskRef
+
+EPISODES = 4
+"""Of each level."""
+TURNS = 16
+"""Of an episode at most."""
+PLAYS, REPLAY = 1, (2, 3)
+"""Seeds of the order of sets, of the process that plays and of those that replay."""
+REMEDY = (
+    "let all its chance follow from the seed, or say replayable = False, and it is not shared "
+    "(docs/environments.md)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of one.
+
+    Attributes:
+        replayed: names of environments that came out alike.
+        episodes: of all of them together.
+        unshared: names of those that say themselves that they are not replayable.
+        absent: names of those that are not here.
+    """
+
+    replayed: tuple[str, ...] = ()
+    episodes: int = 0
+    unshared: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Episode:
+    """One, as the first process has played it.
+
+    Attributes:
+        texts: by turns, the policy first; also last, once it has ended.
+        reward: None while it goes on.
+    """
+
+    task: TaskRef
+    prompt: str
+    chance: random.Random
+    texts: list[str] = field(default_factory=list)
+    over: bool = False
+    reward: float | None = None
+
+    def move(self, key: int) -> Move:
+        """Its next turn."""
+        self.texts.append(guess([self.prompt, *self.texts[-1:]], self.chance))
+        turns = tuple(self.texts[::2])
+        return Move(key, self.task, turns, final=len(turns) == TURNS)
+
+
+def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
+    """Play the environments of a catalogue, and play them again.
+
+    Raises:
+        CatalogueError: one says that it is replayable and is not, cannot be played, or cannot be
+            opened here; the message says what came out otherwise.
+        JudgeRefused: no process can be had for them (``unavailable``).
+    """
+    played = [spec for spec in specs if spec.source == ENVIRONMENT]
+    if not played:
+        return Trial()
+    with Verifier(played, allowed, outside=False, hash_seed=PLAYS) as verifier:
+        here = verifier.start()
+        unshared = tuple(name for name in here if name in verifier.unrepeatable)
+        replayable = [spec for spec in played if spec.name in {*here} - {*unshared}]
+        episodes = [each for spec in replayable for each in _played(verifier, spec)]
+    for hash_seed in REPLAY if episodes else ():
+        with Verifier(replayable, allowed, outside=False, hash_seed=hash_seed) as verifier:
+            for episode in reversed(episodes):
+                _replay(verifier, episode)
+    absent = tuple(spec.name for spec in played if spec.name not in here)
+    return Trial(tuple(s.name for s in replayable), len(episodes), unshared, absent)
+
+
+def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
+    """Episodes of every level of an environment, those of a level side by side."""
+    found: list[_Episode] = []
+    for level in range(len(spec.levels)):
+        rng = random.Random(f"replay-trial/{spec.name}/{level}")
+        tasks = [TaskRef(spec.name, level, rng.getrandbits(63)) for _ in range(EPISODES)]
+        prompts = _prompts(verifier, tasks)
+        episodes = [
+            _Episode(task, prompt, random.Random(task.seed))
+            for task, prompt in zip(tasks, prompts, strict=True)
+        ]
+        while left := [(n, each) for n, each in enumerate(episodes) if each.reward is None]:
+            moves = [each.move(len(found) + n) for n, each in left]
+            for (_, each), moved in zip(left, verifier.play(moves), strict=True):
+                if isinstance(moved, JudgeRefused):
+                    raise _failed(each.task, f"turn {len(each.texts[::2])}: {moved}")
+                each.over, each.reward = moved.over, moved.reward
+                each.texts += [] if moved.reward is not None else [moved.observation]
+        found += episodes
+    return found
+
+
+def _replay(verifier: Verifier, episode: _Episode) -> None:
+    """Play an episode again, as whoever was told of it does.
+
+    Raises:
+        CatalogueError: it comes out otherwise.
+    """
+    (prompt,) = _prompts(verifier, [episode.task])
+    if prompt != episode.prompt:
+        raise _otherwise(episode.task, f"it begins with {differing(prompt, episode.prompt)}")
+    try:
+        turns = Turns(tuple(episode.texts), cut=not episode.over)
+        (reward,) = verifier.judge(episode.task, [turns]).rewards
+    except JudgeRefused as refused:
+        raise _otherwise(episode.task, str(refused)) from refused
+    if reward != episode.reward:
+        raise _otherwise(episode.task, f"it is worth {reward}, not {episode.reward}")
+
+
+def _prompts(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[str]:
+    try:
+        return verifier.prompts(tasks)
+    except JudgeRefused as refused:
+        raise _failed(tasks[0], str(refused)) from refused
+
+
+def _failed(task: TaskRef, why: str) -> CatalogueError:
+    return CatalogueError(f"env {task.env!r} level {task.level} cannot be played: {why}")
+
+
+def _otherwise(task: TaskRef, what: str) -> CatalogueError:
+    return CatalogueError(
+        f"env {task.env!r} level {task.level} says that it is replayable, and in another process "
+        f"seed {task.seed} comes out otherwise: {what}: {REMEDY}"
+    )

@@ -1,0 +1,172 @@
+"""Turns in environments, taken inside a worker: one after the other, and those that wait together.
+
+The node may ask for further turns at any time. It is told which one the worker is at, so that it
+knows which one hangs or breaks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from node.concurrency.channel import Channel
+from node.environments.driving import finished, surrounded
+from node.environments.episode import EpisodeError
+from node.environments.replay import NotReplayed
+from node.tasks.task import TaskError, TaskSource
+from node.tasks.verifier.apart import OutOfTime
+from node.tasks.verifier.cpu_time import allow_cpu
+from node.tasks.verifier.live import LiveEpisodes
+from node.tasks.verifier.refused import refused
+from swarm.task_ref import Split, TaskRef
+
+_IDLE_SECONDS = 0.01
+"""After so long the node is told that the worker is at nothing: mostly it is at the next turn."""
+
+Request = dict[str, Any]
+Reply = dict[str, Any]
+
+
+class TurnServer:
+    """Answers for each turn as soon as its environment has.
+
+    Args:
+        channel: to the node.
+        sources: of the tasks, by name.
+        cpu_seconds: of a turn.
+    """
+
+    def __init__(
+        self, channel: Channel, sources: Mapping[str, TaskSource], cpu_seconds: int
+    ) -> None:
+        self._channel = channel
+        self._sources = sources
+        self._cpu_seconds = cpu_seconds
+        self._live = LiveEpisodes()
+        self._asked: dict[int, Request] = {}
+        self._waiting: dict[int, asyncio.Task[None]] = {}
+        self._told: int | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._come = asyncio.Event()
+        self._failed: BaseException | None = None
+
+    async def serve(self, first: Request) -> None:
+        """Take turns, this one first, until the channel ends.
+
+        Raises:
+            ChannelError: it has ended.
+            MemoryError: a turn took more than there is.
+        """
+        self._hear(first)
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._come.set)
+        while True:
+            self._come.clear()
+            for request in self._channel.arrived():
+                self._hear(request)
+            if self._failed:
+                raise self._failed
+            if self._asked:
+                self._begin()
+                await asyncio.sleep(0)  # those that wait may go on
+            else:
+                await self._come.wait()
+
+    def _hear(self, request: Request) -> None:
+        if "turn" in request:
+            self._asked[request["turn"]] = request
+            return
+        for number in request["drop"]:
+            self._asked.pop(number, None)
+            if waiting := self._waiting.get(number):
+                waiting.cancel()
+        self._tell(None, again=True)
+
+    def _begin(self) -> None:
+        """Begin the turn that was asked for first, and end it unless it waits."""
+        number = next(iter(self._asked))
+        request = self._asked.pop(number)
+        attention = _Attention(lambda: self._tell(number), self._tell_later, self._cpu_seconds)
+        work = surrounded(self._taken(request), attention)
+        environment = self._sources[request["task"][0]].environment
+        if environment is None or not environment.waits:
+            self._answer(number, finished(work))
+            return
+        waiting = asyncio.create_task(self._wait(number, work, request["seconds"]))
+        self._waiting[number] = waiting
+        waiting.add_done_callback(lambda done: self._ended(number, done))
+
+    async def _wait(self, number: int, work: Coroutine[Any, Any, Reply], seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await work
+        except (OutOfTime, TimeoutError) as error:
+            reply = refused(error)
+        self._answer(number, reply)
+
+    def _ended(self, number: int, waiting: asyncio.Task[None]) -> None:
+        self._waiting.pop(number)
+        if not waiting.cancelled() and (error := waiting.exception()):
+            self._failed = error
+            self._come.set()
+
+    async def _taken(self, request: Request) -> Reply:
+        env, level, seed, split = request["task"]
+        task = TaskRef(env, level, seed, Split(split))
+        source, actions, final = self._sources[env], request["actions"], request["final"]
+        try:
+            answered = await self._live.move(request["key"], source, task, actions, final=final)
+        except (EpisodeError, NotReplayed, RecursionError, TaskError) as error:
+            return refused(error)
+        return asdict(answered)
+
+    def _answer(self, number: int, reply: Reply) -> None:
+        """Send a reply, after which the worker is not at this turn any more."""
+        self._channel.send({**reply, "turn": number})
+        if self._told == number:
+            self._told = None
+
+    def _tell(self, number: int | None, *, again: bool = False) -> None:
+        """Tell the node of the turn that this process is at, unless it knows."""
+        if number != self._told or again:
+            self._channel.send({"at": number})
+            self._told = number
+
+    def _tell_later(self) -> None:
+        if self._idle is None:
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(_IDLE_SECONDS, self._tell_idle)
+
+    def _tell_idle(self) -> None:
+        self._idle = None
+        self._tell(None)
+
+
+class _Attention:
+    """Around a turn whenever it goes on: the node knows of it, and its CPU time is bounded.
+
+    Args:
+        begun, left: called when it goes on, and when it waits or ends.
+        cpu_seconds: of it all.
+    """
+
+    def __init__(
+        self, begun: Callable[[], None], left: Callable[[], None], cpu_seconds: float
+    ) -> None:
+        self._begun = begun
+        self._left = left
+        self._seconds = cpu_seconds
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        if self._seconds <= 0:
+            raise OutOfTime("a turn took too much CPU time")
+        self._begun()
+        allow_cpu(self._seconds)
+        self._since = time.process_time()
+
+    def __exit__(self, *exception: object) -> None:
+        self._seconds -= time.process_time() - self._since
+        self._left()

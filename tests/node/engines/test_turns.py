@@ -1,0 +1,169 @@
+"""A trajectory goes on from what was read of it, to the same tokens as if all were read anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
+
+from node.engines.engine import Sample, Sampling, Trajectory
+from node.engines.transformers import continuous_batch
+from node.engines.transformers.decoding import Decoding
+from node.engines.transformers.engine import TransformersEngine
+from node.policy.policy import Policy
+from tests.support import lone_logprobs, policy_of, random_policy
+
+CAP = 24
+SHAPE = {
+    "vocab_size": 98,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.4,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+}
+CONFIGS = {
+    "llama": LlamaConfig(**SHAPE),
+    "qwen2": Qwen2Config(**SHAPE),
+    "gpt2": GPT2Config(vocab_size=98, n_embd=64, n_layer=2, n_head=2, initializer_range=0.4),
+    "mistral with a sliding window": MistralConfig(**SHAPE, sliding_window=12),
+}
+GREEDY = Sampling(max_new_tokens=CAP, greedy=True)
+PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8), (7,) * 3]
+
+
+def stopping(policy: Policy) -> Policy:
+    policy.stop_ids = tuple(range(0, 98, 14))
+    return policy
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return stopping(random_policy(seed=5))
+
+
+def turns(
+    engine: TransformersEngine, answers: Sequence[Sequence[int]], sampling: Sampling = GREEDY
+) -> list[list[tuple[tuple[int, ...], Sample]]]:
+    """What was written of every prompt, turn by turn, and behind what."""
+    ids = {key: [*prompt] for key, prompt in enumerate(PROMPTS)}
+    told: dict[int, list[tuple[tuple[int, ...], Sample]]] = {key: [] for key in ids}
+    engine.submit([Trajectory(k, tuple(ids[k]), lasts=True) for k in ids], sampling)
+    going = set(ids)
+    while going:
+        again = []
+        for key, sample in engine.poll(1.0):
+            told[key].append((tuple(ids[key]), sample))
+            if len(told[key]) > len(answers):
+                engine.forget([key])
+                going.remove(key)
+                continue
+            answer = [(each + key) % 98 for each in answers[len(told[key]) - 1]]
+            ids[key] += [*sample.tokens.ids, *answer]
+            again.append(Trajectory(key, tuple(ids[key]), lasts=True))
+        if again:
+            engine.submit(again, sampling)
+    return list(told.values())
+
+
+def read_anew(policy: Policy, prompt: Sequence[int]) -> tuple[int, ...]:
+    ((sample,),) = TransformersEngine(policy, seed=0).generate([prompt], 1, GREEDY)
+    return sample.tokens.ids
+
+
+ANSWERS = st.lists(st.lists(st.integers(0, 97), min_size=1, max_size=9), min_size=1, max_size=3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(answers=ANSWERS, max_rows=st.integers(1, 6))
+def test_greedy_turns_are_those_of_an_engine_that_reads_all_of_it(policy, answers, max_rows):
+    for told in turns(TransformersEngine(policy, seed=0, max_rows=max_rows), answers):
+        assert len(told) == len(answers) + 1
+        for prompt, sample in told:
+            assert sample.tokens.ids == read_anew(policy, prompt)
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_log_probs_of_later_turns_are_the_models_whatever_its_cache(architecture):
+    policy = stopping(policy_of(CONFIGS[architecture], architecture, 1))
+    sampling = Sampling(max_new_tokens=CAP, seed=3)
+    answers = [[4, 5, 6, 7], [9]]
+    for told in turns(TransformersEngine(policy, seed=0), answers, sampling):
+        for prompt, sample in told:
+            expected = lone_logprobs(policy, prompt, sample.tokens.ids)
+            torch.testing.assert_close(
+                torch.tensor(sample.tokens.logprobs), expected, atol=1e-4, rtol=0
+            )
+
+
+def test_only_what_is_new_is_read(policy, monkeypatch):
+    widths: list[int] = []
+
+    def note(_, __, inputs) -> None:
+        widths.append(inputs["input_ids"].shape[1])
+
+    hook = policy.model.register_forward_pre_hook(note, with_kwargs=True)
+    told = turns(TransformersEngine(policy, seed=0), [[1, 2], [3]])
+    hook.remove()
+    longest = max(len(prompt) for prompt in PROMPTS)
+    assert widths and widths[0] == longest
+    assert all(width <= 3 for width in widths[1:] if width != longest)
+    assert sum(len(each) for each in told) == 3 * len(PROMPTS)
+
+
+class Late(Decoding):
+    """Looks for rows that have ended at every eighth step, as on a GPU."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self._on_cpu = False
+
+
+def test_what_was_read_behind_the_end_of_a_turn_is_not_gone_on_with(policy, monkeypatch):
+    answers = [[1, 2], [3, 4, 5]]
+    expected = turns(TransformersEngine(policy, seed=0), answers)
+    monkeypatch.setattr(continuous_batch, "Decoding", Late)
+    assert [
+        [sample.tokens.ids for _, sample in told]
+        for told in turns(TransformersEngine(policy, seed=0), answers)
+    ] == [[sample.tokens.ids for _, sample in told] for told in expected]
+
+
+def test_the_engine_holds_nothing_once_every_trajectory_is_forgotten(policy):
+    engine = TransformersEngine(policy, seed=0)
+    turns(engine, [[1]])
+    assert engine.poll(0.0) == [] and engine.halt() == []
+    first = turns(engine, [[2]], Sampling(max_new_tokens=CAP, seed=8))
+    assert first == turns(engine, [[2]], Sampling(max_new_tokens=CAP, seed=8))
+
+
+def test_new_weights_are_written_with_from_the_next_token_on(policy):
+    changed = stopping(random_policy(seed=6))
+    changed.version = 1
+    engine = TransformersEngine(policy, seed=0)
+    engine.submit([Trajectory(0, PROMPTS[0], lasts=True)], GREEDY)
+    ((_, sample),) = engine.poll(1.0)
+    engine.update(changed)
+    ids = (*PROMPTS[0], *sample.tokens.ids, 4, 5)
+    engine.submit([Trajectory(0, ids, lasts=True)], GREEDY)
+    ((_, again),) = engine.poll(1.0)
+    assert again.tokens.ids == read_anew(changed, ids)
+    assert set(again.tokens.versions) == {1}
+
+
+def test_a_halt_gives_what_is_unfinished_and_a_key_is_taken_once(policy):
+    engine = TransformersEngine(policy, seed=0)
+    engine.submit([Trajectory(key, PROMPTS[1]) for key in (3, 4)], GREEDY)
+    with pytest.raises(ValueError, match="these keys"):
+        engine.submit([Trajectory(4, PROMPTS[0])], GREEDY)
+    engine.nudge()
+    assert engine.poll(9.0) == []
+    assert [key for key, _ in engine.halt()] == [3, 4]
+    assert engine.poll(0.0) == []

@@ -1,0 +1,245 @@
+"""Environments of Gymnasium that show and take words or numbers are played and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.environments.driving import finished
+from node.environments.episode import Episode
+from node.environments.libraries.library import LIBRARIES
+from node.environments.own_file import environment_of
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs, own_files
+from node.tasks.errors import CatalogueError
+from node.tasks.moves import Answered, Move
+from node.tasks.verifier.replay_trial import Trial, try_replays
+from node.tasks.verifier.verifier import Verifier
+from protocol.manifest import EnvSpec, canonical_json
+from swarm.judge import Turns
+from swarm.task_ref import TaskRef
+
+gymnasium = pytest.importorskip("gymnasium")
+spaces = gymnasium.spaces
+Task = LIBRARIES["gymnasium"].load()
+
+LAKE = {"id": "FrozenLake-v1", "actions": ["left", "down", "right", "up"]}
+FIXED = {**LAKE, "options": {"is_slippery": False}}
+WAY = ("down", "down", "right", "right", "down", "right")
+"""Over the lake, where it does not slip."""
+TOY = (
+    {"id": "Blackjack-v1", "low": -1.0, "actions": ["stick", "hit"]},
+    {"id": "CliffWalking-v1", "low": -100.0, "high": -12.0, "options": {"max_episode_steps": 40}},
+    {"id": "CliffWalkingSlippery-v1", "options": {"max_episode_steps": 40}},
+    {"id": "FrozenLake8x8-v1"},
+    {"id": "Taxi-v4", "low": -200.0, "high": 10.0},
+    LAKE,
+)
+
+
+def spec(*levels: dict[str, Any]) -> EnvSpec:
+    settings = tuple(map(canonical_json, levels))
+    return EnvSpec("gymnasium", "environment", Task.version, settings, "{question}", "text")
+
+
+def begun(seed: int, **settings: Any) -> tuple[Episode, str]:
+    episode = Episode(Task, seed, settings)
+    return episode, finished(episode.begin())
+
+
+class Parrot(gymnasium.Env):
+    """Shows and takes letters; every repetition of what was shown counts."""
+
+    observation_space = spaces.Text(3, min_length=3, charset="abc")
+    action_space = spaces.Text(3, min_length=1, charset="abc")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._shown = "".join(self.np_random.choice(list("abc"), 3))
+        return self._shown, {}
+
+    def step(self, action):
+        return self._shown, float(action == self._shown), action == "a", False, {}
+
+
+class Dial(gymnasium.Env):
+    """Numbers of several kinds, and actions from −1 on."""
+
+    observation_space = spaces.Tuple(
+        (spaces.Discrete(9), spaces.MultiDiscrete([3, 3]), spaces.MultiBinary(2))
+    )
+    action_space = spaces.Discrete(3, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        shown = (int(action) + 1, *self.observation_space.sample()[1:])
+        return shown, float(action), action == 1, False, {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    for each in (Parrot, Dial):
+        gymnasium.register(f"test/{each.__name__}-v0", each)
+    yield
+    for each in (Parrot, Dial):
+        del gymnasium.registry[f"test/{each.__name__}-v0"]
+
+
+def test_an_environment_is_played_and_judged_in_the_worker() -> None:
+    task = TaskRef("gymnasium", 0, 7)
+    with Verifier([spec(FIXED)], outside=True) as verifier:
+        assert verifier.start() == ("gymnasium",)
+        (prompt,) = verifier.prompts([task])
+        assert prompt.startswith("FrozenLake-v1, episode ")
+        assert prompt.endswith("\nAnswer with left, down, right, up\n0")
+        moves = [Move(1, task, WAY[:n], final=False) for n in range(1, len(WAY) + 1)]
+        answered = [verifier.play([move])[0] for move in moves]
+        assert answered[-1] == Answered("", True, 1.0)
+        shown = [each.observation for each in answered[:-1] if isinstance(each, Answered)]
+        assert shown == ["4", "8", "9", "10", "14"]
+        texts = [text for pair in zip(WAY, [*shown, ""], strict=True) for text in pair]
+        assert verifier.judge(task, [Turns(tuple(texts[:-1]), cut=False)]).rewards == (1.0,)
+
+
+def test_the_toy_texts_come_out_alike_elsewhere() -> None:
+    assert try_replays([spec(*TOY)], Allowed()) == Trial(("gymnasium",), 24)
+
+
+@pytest.mark.parametrize(
+    ("turn", "shown"),
+    [
+        ("down", "4"),
+        ("I would go up, no: DOWN!", "4"),
+        ("down\nup", "0"),
+        ("downwards", "Answer with left, down, right, up"),
+        ("1", "Answer with left, down, right, up"),
+        ("", "Answer with left, down, right, up"),
+    ],
+)
+def test_the_last_name_in_a_turn_is_its_action(turn: str, shown: str) -> None:
+    episode, _ = begun(3, **FIXED)
+    assert finished(episode.step(turn)) == shown
+
+
+def test_actions_without_names_are_their_numbers_and_observations_are_shown_part_by_part() -> None:
+    episode, first = begun(3, id="test/Dial-v0")
+    assert first.splitlines()[1] == "Answer with -1, 0, 1"
+    assert len(first.splitlines()[2].split()) == 5
+    assert finished(episode.step("it is -1")).startswith("0 ")
+    assert finished(episode.step("12")) == "Answer with -1, 0, 1"
+
+
+def test_text_is_shown_and_taken_as_it_is() -> None:
+    episode, first = begun(3, id="test/Parrot-v0", high=2.0)
+    name, asked, shown = first.splitlines()
+    assert (name, asked) == ("test/Parrot-v0, episode 3", "Answer with 1 to 3 characters")
+    assert finished(episode.step("what?")) == asked
+    assert finished(episode.step(shown)) == shown
+    finished(episode.step("a"))
+    assert finished(episode.reward()) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "worth"), [(-1.0, 1.0, 1.0), (0.0, 4.0, 0.25), (1.0, 2.0, 0.0)]
+)
+def test_the_sum_of_rewards_is_worth_what_lies_between_low_and_high(
+    low: float, high: float, worth: float
+) -> None:
+    episode, _ = begun(3, id="test/Dial-v0", low=low, high=high)
+    for turn in ("0", "1"):
+        finished(episode.step(turn))
+    assert episode.over and finished(episode.reward()) == worth
+
+
+def test_doing_nothing_is_worth_nothing_where_every_step_costs_something() -> None:
+    episode, _ = begun(3, id="CliffWalking-v1", low=-100.0, high=-12.0)
+    for turn in ("hm", "", "0"):
+        finished(episode.step(turn))
+    assert not episode.over and finished(episode.reward()) == 0.0
+
+
+OWN = '''
+import gymnasium
+from gymnasium import spaces
+
+
+class Stairs(gymnasium.Env):
+    """Up to the top."""
+
+    replayable = True
+    observation_space = spaces.Discrete(9)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, top: int = 3) -> None:
+        self.top = top
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = int(self.np_random.integers(self.top))
+        return self.at, {}
+
+    def step(self, action):
+        self.at += 1 if action else -1
+        over = self.at in (-1, self.top)
+        return max(self.at, 0), float(self.at == self.top), over, False, {}
+'''
+TABLE = """
+source = "environment"
+template = "{question}"
+extract = "text"
+[[env]]
+name = "stairs"
+file = "stairs.py"
+levels = [{ actions = ["down", "up"] }, { options = { top = 5 } }]
+"""
+
+
+def test_a_class_of_ones_own_is_an_environment_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "stairs.py").write_text(OWN)
+    (tmp_path / "stairs.toml").write_text(TABLE)
+    specs = load_catalogue(str(tmp_path / "stairs.toml"))
+    allowed = Allowed(own_files(str(tmp_path / "stairs.toml")))
+    assert try_replays(specs, allowed) == Trial(("stairs",), 8)
+    with Verifier(specs, allowed, outside=True) as verifier:
+        (prompt,) = verifier.prompts([TaskRef("stairs", 0, 4)])
+        name, asked, at = prompt.splitlines()
+        assert name.startswith("Stairs, episode ") and asked == "Answer with down, up"
+        turns = [text for n in range(int(at) + 1, 3) for text in ("up", str(n))]
+        trajectory = Turns((*turns, "up"), cut=False)
+        assert verifier.judge(TaskRef("stairs", 0, 4), [trajectory]).rewards == (1.0,)
+
+
+def test_a_class_of_a_package_says_version_and_replayable() -> None:
+    made: Any = environment_of(type("Versioned", (Dial,), {"version": "2", "replayable": False}))
+    assert (made.version, made.replayable) == ("2", False)
+    assert "actions: name all 3" in made.refusal({"actions": ["one"]})
+
+
+@pytest.mark.parametrize(
+    ("level", "why"),
+    [
+        ({}, "id is missing"),
+        ({"id": "Nowhere-v0"}, "id = 'Nowhere-v0' is not registered"),
+        ({"id": "os:Nowhere-v0"}, "is not registered"),
+        ({"id": "CartPole-v1"}, "shows Box.*: use one that shows text or whole numbers"),
+        ({"id": "LunarLander-v3"}, "cannot be made"),
+        ({**LAKE, "low": 1.0}, "low = 1.0 is not below high = 1.0"),
+        ({**LAKE, "actions": ["left", "right"]}, "actions: name all 4"),
+        ({**LAKE, "actions": ["a", "b", "c", "A"]}, "each by another word"),
+        ({**LAKE, "actions": "left"}, "actions: name all 4"),
+        ({**LAKE, "options": {"desc": {}}}, "options: use numbers"),
+        ({**LAKE, "options": {"desc": ["S" * 65]}}, "options: use numbers"),
+        ({**LAKE, "options": {"colour": "red"}}, "cannot be made: TypeError"),
+        ({**LAKE, "seed": 3}, "seed is not known"),
+    ],
+)
+def test_what_cannot_be_played_by_text_is_refused_with_the_reason(
+    level: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(CatalogueError, match=f"env 'gymnasium' level 0: .*{why}"):
+        open_envs([spec(level)], Allowed())

@@ -1,0 +1,222 @@
+"""Classes of tools, as trainers take them, are environments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.environments.driving import run
+from node.environments.episode import Episode
+from node.environments.replay import replayed
+from node.environments.settings import unfit
+from node.environments.tools import as_environment, is_tool_class
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.tasks.errors import CatalogueError
+from node.tasks.moves import Answered, Move
+from node.tasks.verifier.verifier import Verifier
+from swarm.judge import Turns
+from swarm.task_ref import TaskRef
+
+SHOP = '''
+import random
+
+
+class OutOfStock(Exception):
+    pass
+
+
+class Shop:
+    """Buy as much as there is money for."""
+
+    replayable = True
+
+    def reset(self, seed: int, money: int = 10, **row) -> str:
+        self.price, self.money, self.bought = random.Random(seed).randint(1, 5), money, 0
+        return f"Shop {seed % 9999}: you have {money}."
+
+    def price_of(self, what: str) -> int:
+        """What a thing costs.
+
+        Args:
+            what: the thing.
+        """
+        if what != "apple":
+            raise OutOfStock(f"no {what} here")
+        return self.price
+
+    ASYNC def buy(self, count: int, gift: bool = False) -> dict[str, int]:
+        """Buy some apples."""
+        if count * self.price > self.money:
+            raise ValueError("too dear")
+        self.money -= count * self.price
+        self.bought += count
+        return {"left": self.money, "each": self.money // count}
+
+    def get_reward(self) -> float:
+        return min(1.0, self.bought / 3)
+'''
+TABLE = """
+source = "environment"
+template = "{question}"
+extract = "text"
+[[env]]
+name = "shop"
+file = "shop.py"
+levels = [{ money = 20, city = "Rome" }]
+"""
+ASYNC = [pytest.param("", id="plain"), pytest.param("async ", id="async")]
+
+
+def shop(prefix: str = ""):
+    module: dict[str, object] = {"__name__": "shop"}
+    exec(SHOP.replace("ASYNC ", prefix), module)
+    return module["Shop"]
+
+
+@pytest.fixture(params=ASYNC)
+def episode(request):
+    environment = as_environment(shop(request.param))
+    return lambda: Episode(environment, 3, {"money": 12})
+
+
+def played(episode: Episode, *actions: str) -> tuple[list[str], float, bool]:
+    async def play():
+        first = await episode.begin()
+        told = [first, *[await episode.step(action) for action in actions]]
+        return told, await episode.reward(), episode.over
+
+    return run(play(), waits=True)
+
+
+def test_the_first_observation_lists_the_tools(episode):
+    (first,), reward, over = played(episode())
+    assert first == (
+        "Shop 3: you have 12.\n\n"
+        "Tools:\n"
+        "- buy(count: int, gift: bool = false) -> dict[str, int]: Buy some apples.\n"
+        "- price_of(what: str) -> int: What a thing costs. Args: what: the thing.\n"
+        "Call a tool, as name(argument=value), or answer."
+    )
+    assert (reward, over) == (0.0, False)
+
+
+def test_calls_are_answered_until_the_policy_answers(episode):
+    told, reward, over = played(
+        episode(),
+        'price_of(what="apple")',
+        '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>',
+        "buy(1)\nbuy(2)",
+        "Done.",
+    )
+    price = int(told[1])
+    left = 12 - price
+    assert told[2] == f'{{"left": {left}, "each": {left}}}'
+    assert over
+    assert reward in (1.0, 1 / 3, 2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [
+        ("sell()", "error: there is no tool sell, only buy, price_of"),
+        ("reset(seed=1)", "error: there is no tool reset, only buy, price_of"),
+        ("__init__()", "error: there is no tool __init__, only buy, price_of"),
+        ("get_reward()", "error: there is no tool get_reward, only buy, price_of"),
+        ("buy()", "error: count is missing: buy takes count, gift"),
+        ("buy(pay=1)", "error: pay is not known: buy takes count, gift"),
+        ('buy("1")', "error: count = '1': buy takes int"),
+        ("buy(true)", "error: count = True: buy takes int"),
+        ("buy(1, false, 2)", "error: buy takes 2 arguments, not 3"),
+        ("buy(1, count=2)", "error: count is given twice"),
+        ("buy(0)", "error: ZeroDivisionError"),
+        ("buy(99)", "error: ValueError: too dear"),
+        ('price_of("pear")', "error: OutOfStock: no pear here"),
+        ("buy(,)", "error: an argument that is not JSON"),
+    ],
+)
+def test_a_wrong_call_is_answered_and_ends_nothing(episode, action, told):
+    (_, observation), _, over = played(episode(), action)
+    assert (observation, over) == (told, False)
+
+
+def test_what_was_played_is_found_again(episode):
+    actions = ["buy(1)", "buy(7)", "no more"]
+    told, reward, _ = played(episode(), *actions)
+    turns = [each for pair in zip(actions, told[1:], strict=True) for each in pair][:-1]
+    assert run(replayed(episode(), turns, cut=False), waits=True) == reward
+
+
+def test_settings_are_held_to_the_types_of_reset():
+    environment = as_environment(shop())
+    assert unfit(environment, {"money": 3, "anything": "else"}) is None
+    assert unfit(environment, {"money": "3"}) == "money = '3': reset takes int"
+
+
+class NoSeed:
+    def reset(self) -> str:
+        return ""
+
+    def tool(self) -> str:
+        """A tool."""
+
+    def get_reward(self) -> float:
+        return 0.0
+
+
+class NoTools:
+    def reset(self, **row) -> str:
+        return ""
+
+    def get_reward(self) -> float:
+        return 0.0
+
+
+class Undocumented(NoTools):
+    def tool(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (NoSeed, "NoSeed.reset takes no seed"),
+        (NoTools, "NoTools has no public method that is a tool"),
+        (Undocumented, "Undocumented.tool has no docstring"),
+    ],
+)
+def test_a_class_that_cannot_be_one_says_why(found, why):
+    assert is_tool_class(found)
+    with pytest.raises(TypeError, match=why):
+        as_environment(found)
+
+
+def written(folder: Path, code: str) -> tuple[list, Allowed]:
+    (folder / "shop.py").write_text(code)
+    (folder / "shop.toml").write_text(TABLE)
+    return load_catalogue(str(folder / "shop.toml")), Allowed({"shop": folder / "shop.py"})
+
+
+@pytest.mark.parametrize("prefix", ASYNC)
+def test_a_class_of_tools_in_a_file_is_played_and_judged_in_the_worker(tmp_path, prefix):
+    specs, allowed = written(tmp_path, SHOP.replace("ASYNC ", prefix))
+    task = TaskRef("shop", 0, 7)
+    with Verifier(specs, allowed, outside=True) as verifier:
+        assert verifier.start() == ("shop",)
+        (prompt,) = verifier.prompts([task])
+        assert prompt.startswith("Shop ")
+        assert "Tools:\n- buy(" in prompt
+        (answered,) = verifier.play([Move(1, task, ("buy(1)",), False)])
+        assert isinstance(answered, Answered)
+        (end,) = verifier.play([Move(1, task, ("buy(1)", "Thanks."), False)])
+        assert end == Answered("", True, 1 / 3)
+        turns = Turns(("buy(1)", answered.observation, "Thanks."), cut=False)
+        assert verifier.judge(task, [turns]).rewards == (1 / 3,)
+
+
+def test_a_file_whose_tools_cannot_be_called_is_refused_with_the_reason(tmp_path):
+    specs, allowed = written(
+        tmp_path, SHOP.replace('"""Buy some apples."""', "").replace("ASYNC ", "")
+    )
+    with pytest.raises(CatalogueError, match=r"shop\.py.*Shop\.buy has no docstring"):
+        open_envs(specs, allowed)

@@ -1,0 +1,170 @@
+"""Tasksets of verifiers whose rewards follow from the answer alone are environments of one turn."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.environments.own_file import environment_of
+from node.tasks.catalogue import Allowed, load_catalogue
+from node.tasks.errors import CatalogueError
+from node.tasks.verifier.replay_trial import Trial, try_replays
+from node.tasks.verifier.verifier import Verifier
+from protocol.manifest import EnvSpec
+from swarm.judge import NOT_REPLAYABLE, JudgeRefused, Turns
+from swarm.task_ref import TaskRef
+
+vf = pytest.importorskip("verifiers.v1")
+
+ADDITION = """
+import time
+
+import verifiers.v1 as vf
+
+
+class AdditionData(vf.TaskData):
+    answer: int
+
+
+class AdditionTask(vf.Task[AdditionData]):
+    @vf.reward(weight=0.75)
+    async def exact_match(self, trace: vf.Trace) -> float:
+        return float(trace.last_reply == str(self.data.answer))
+
+    @vf.reward(weight=0.25)
+    async def short(self, trace: vf.Trace) -> float:
+        return {short}
+
+
+class AdditionConfig(vf.TasksetConfig):
+    num_tasks: int = 100
+
+
+class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
+    replayable = {replayable}
+
+    def load(self):
+        for n in range(self.config.num_tasks):
+            yield AdditionTask(AdditionData(prompt=f"What is {{n}} + {{n}}?", answer=2 * n))
+"""
+SHORT = "float(len(trace.last_reply) < 4)"
+TABLE = """
+source = "environment"
+template = "{question}"
+extract = "text"
+[[env]]
+name = "addition"
+file = "addition.py"
+levels = [{ num_tasks = 50 }, {}]
+"""
+
+
+def written(
+    folder: Path, *, short: str = SHORT, replayable: bool = True
+) -> tuple[tuple[EnvSpec, ...], Allowed]:
+    """A catalogue in a folder, with the taskset of a file."""
+    (folder / "addition.py").write_text(ADDITION.format(short=short, replayable=replayable))
+    (folder / "addition.toml").write_text(TABLE)
+    return load_catalogue(str(folder / "addition.toml")), Allowed(
+        {"addition": folder / "addition.py"}
+    )
+
+
+def test_a_taskset_in_a_file_is_answered_and_judged_in_the_worker(tmp_path: Path) -> None:
+    specs, allowed = written(tmp_path)
+    task = TaskRef("addition", 0, 3)
+    with Verifier(specs, allowed, outside=True) as verifier:
+        assert verifier.start() == ("addition",)
+        (prompt,) = verifier.prompts([task])
+        right = str(2 * int(prompt.split()[2]))
+        texts = (right, "no", "no number")
+        answers = [Turns((text,), cut=False) for text in texts]
+        assert verifier.judge(task, answers).rewards == (1.0, 0.25, 0.0)
+
+
+def test_rewards_that_follow_from_the_answer_come_out_alike(tmp_path: Path) -> None:
+    assert try_replays(*written(tmp_path)) == Trial(("addition",), 8)
+
+
+def test_rewards_that_do_not_are_told_at_founding(tmp_path: Path) -> None:
+    with pytest.raises(CatalogueError, match=r"says that it is replayable, .* it is worth"):
+        try_replays(*written(tmp_path, short="time.time_ns() % 99991 / 99991"))
+
+
+def test_a_taskset_that_is_not_replayable_is_not_judged_for_others(tmp_path: Path) -> None:
+    specs, allowed = written(tmp_path, replayable=False)
+    assert try_replays(specs, allowed) == Trial(unshared=("addition",))
+    with Verifier(specs, allowed, outside=True) as verifier:
+        verifier.start()
+        with pytest.raises(JudgeRefused, match=NOT_REPLAYABLE):
+            verifier.judge(TaskRef("addition", 0, 3), [Turns(("1",), cut=False)])
+
+
+class Data(vf.TaskData):
+    pass
+
+
+class Task(vf.Task[Data]):
+    @vf.reward
+    async def any_answer(self, trace: vf.Trace) -> float:
+        return 1.0
+
+
+class Unrewarded(vf.Task[Data]):
+    pass
+
+
+class Boxed(Task):
+    @vf.reward
+    async def tests_pass(self, runtime: vf.Runtime) -> float:
+        return 1.0
+
+
+class Prepared(Task):
+    async def setup(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
+        pass
+
+
+class Config(vf.TasksetConfig):
+    prompt: str = "Say something."
+
+
+def taskset(task: type[Any]) -> type[Any]:
+    class Some(vf.Taskset[task, Config]):  # type: ignore[misc,valid-type]
+        replayable = True
+        version = "3"
+
+        def load(self):
+            if self.config.prompt:
+                yield task(Data(prompt=self.config.prompt))
+
+    return Some
+
+
+def test_a_package_says_version_and_replayable_in_the_class() -> None:
+    made = environment_of(taskset(Task))
+    assert (made.version, made.replayable) == ("3", True)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "why"),
+    [
+        (Unrewarded, {}, "no rewards of their own"),
+        (Boxed, {}, "need a box"),
+        (Prepared, {}, "need a box"),
+        (Task, {"prompt": ""}, "has no task"),
+        (Task, {"prompt": 3}, "cannot be loaded: .*prompt"),
+        (Task, {"colour": "red"}, "cannot be loaded: .*colour"),
+        (Task, {"task": {"rewards": {"x": {"fn": "os:system"}}}}, "task is not for a level to set"),
+        (Task, {"system_prompt": "/etc/passwd"}, "system_prompt is not for a level to set"),
+    ],
+)
+def test_what_needs_more_than_an_answer_is_refused_with_the_reason(
+    task: type[Any], settings: dict[str, Any], why: str
+) -> None:
+    made: Any = environment_of(taskset(task))
+    found = made.refusal(settings)
+    assert found is not None and re.search(why, found)

@@ -1,0 +1,42 @@
+"""A worker that a text has bent: it says of a turn what the turn's last action tells it to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from node.concurrency.channel import ChannelError, take_over_stdin
+
+ANSWER = {"observation": "1 bent", "over": False, "reward": None}
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    channel = take_over_stdin()
+    opened = {"levels": 1, "evaluates": False, "replayable": True, "waits": False}
+    names = [spec["name"] for spec in channel.receive()["specs"]]
+    channel.send({"envs": dict.fromkeys(names, opened), "closed": {}})
+    while True:
+        request = channel.receive()
+        number, word = request["turn"], request["actions"][-1]
+        if word == "leave":
+            os._exit(3)
+        channel.send({"at": number})
+        answer = {"turn": number, **ANSWER}
+        said = {
+            "twice": [answer, {**answer, "observation": "again"}],
+            "unasked": [{**answer, "turn": number + 1000}],
+            "nobody": [{**answer, "turn": None}],
+            "nowhere": [{"at": "somewhere"}],
+            "no text": [{**answer, "observation": 7}],
+            "no end": [{**answer, "over": 1}],
+            "much": [{**answer, "reward": 2.0}],
+            "blame": [{"turn": number, "refused": "bad_signature", "detail": "owned"}],
+        }
+        for each in said.get(word, [answer]):
+            channel.send(each)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(ChannelError):
+        main()

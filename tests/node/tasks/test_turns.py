@@ -1,0 +1,394 @@
+"""Turns are taken apart from verdicts, and what hangs or breaks delays and loses nobody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from node.tasks.catalogue import Allowed
+from node.tasks.moves import Answered, Move, Moved
+from node.tasks.sources.jsonl import file_digest
+from node.tasks.verifier.pool import VerifierPool
+from node.tasks.verifier.verifier import Verifier
+from node.tasks.verifier.worker_process import WorkerLimits
+from protocol.manifest import EnvSpec, canonical_json
+from swarm.common.counters import Counters
+from swarm.judge import JudgeRefused, Turns
+from swarm.task_ref import TaskRef
+
+FILE = Path(__file__).with_name("turn_environments.py")
+NAMES = (
+    *("plain", "hanging", "waiting", "blocking", "meeting"),
+    *("breaking", "burning", "passing", "dice"),
+)
+PATIENT = WorkerLimits(wall_seconds=60.0, cpu_seconds=30)
+HASTY = WorkerLimits(wall_seconds=2.0, cpu_seconds=1)
+
+
+class Played:
+    """A verifier of all of them, and the gate that those wait for which wait.
+
+    Attributes:
+        counters: of the verifier.
+        gate: a file that is not there.
+    """
+
+    def __init__(self, folder: Path, limits: WorkerLimits = PATIENT) -> None:
+        self.counters = Counters()
+        self.gate = folder / "gate"
+        levels = (canonical_json({"gate": str(self.gate)}),)
+        version = file_digest(FILE)
+        specs = [
+            EnvSpec(name, "environment", version, levels, "{question}", "text") for name in NAMES
+        ]
+        files, read = dict.fromkeys(NAMES, FILE), {name: [str(folder)] for name in NAMES}
+        self.verifier = Verifier(
+            specs,
+            Allowed(files=files, read=read),
+            outside=False,
+            limits=limits,
+            counters=self.counters,
+        )
+
+    def each(self, *moves: Move) -> list[Future[Moved]]:
+        return self.verifier.play_each(moves)
+
+    def one(self, move: Move) -> Future[Moved]:
+        (outcome,) = self.each(move)
+        return outcome
+
+    def text(self, move: Move) -> str:
+        """What a turn is answered, which it has to be."""
+        return told(self.one(move))
+
+
+@pytest.fixture
+def playing(tmp_path: Path) -> Iterator[Callable[[WorkerLimits], Played]]:
+    opened: list[Played] = []
+
+    def opener(limits: WorkerLimits = PATIENT) -> Played:
+        opened.append(Played(tmp_path, limits))
+        return opened[-1]
+
+    yield opener
+    for each in opened:
+        each.verifier.close()
+
+
+@pytest.fixture
+def played(playing: Callable[[], Played]) -> Played:
+    return playing()
+
+
+def turn(key: int, name: str, *actions: str, final: bool = False) -> Move:
+    return Move(key, TaskRef(name, 0, key), actions, final)
+
+
+def told(outcome: Future[Moved]) -> str:
+    moved = outcome.result(60)
+    assert isinstance(moved, Answered), moved
+    return moved.observation
+
+
+def reason(outcome: Future[Moved]) -> str:
+    moved = outcome.result(60)
+    assert isinstance(moved, JudgeRefused), moved
+    return moved.reason
+
+
+_others: list[psutil.Process] = []
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """What other tests of this process have left running, as a verifier that several share."""
+    _others[:] = psutil.Process().children()
+
+
+def workers() -> list[psutil.Process]:
+    """Those of this process that run since the test began."""
+    found = psutil.Process().children()
+    return [x for x in found if x not in _others and x.status() != psutil.STATUS_ZOMBIE]
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def lost_idle(played: Played, count: int) -> bool:
+    """Whether so many workers were lost, and no turn with them."""
+    return played.counters.snapshot() == {"verifier_restarts{reason=idle}": count}
+
+
+def crowd(name: str, count: int, *actions: str) -> Sequence[Move]:
+    return [turn(100 + number, name, *actions) for number in range(count)]
+
+
+def test_what_hangs_delays_nobody_and_is_answered_when_it_has_returned(played: Played) -> None:
+    hanging = played.one(turn(1, "hanging", "hang"))
+    quick = played.verifier.play([*crowd("plain", 20, "a"), *crowd("waiting", 20, "a")])
+    assert [each.observation for each in quick if isinstance(each, Answered)] == ["1 a"] * 40
+    assert not hanging.done()
+    played.gate.touch()
+    assert told(hanging) == "1 hang"
+    assert played.text(turn(1, "hanging", "hang", "b")) == "2 b"
+    assert played.counters.snapshot() == {}
+
+
+def test_trajectories_of_a_worker_that_hangs_go_on_where_they_were(played: Played) -> None:
+    for move in crowd("plain", 5, "a"):
+        assert played.text(move) == "1 a"
+    waiting = played.one(turn(1, "waiting", "a", "b", "wait"))
+    hanging = played.one(turn(2, "hanging", "hang"))
+    assert [told(each) for each in played.each(*crowd("plain", 5, "a", "b"))] == ["2 b"] * 5
+    assert not hanging.done() and not waiting.done()
+    played.gate.touch()
+    assert (told(waiting), told(hanging)) == ("3 wait", "1 hang")
+
+
+def test_what_never_returns_is_lost_in_its_time_and_nothing_else(
+    playing: Callable[[WorkerLimits], Played],
+) -> None:
+    played = playing(HASTY)
+    assert played.text(turn(1, "plain", "a")) == "1 a"
+    outcomes = played.each(turn(2, "hanging", "hang"), *crowd("plain", 5, "a"))
+    assert [told(each) for each in outcomes[1:]] == ["1 a"] * 5
+    assert reason(outcomes[0]) == "timeout"
+    assert played.text(turn(1, "plain", "a", "b")) == "2 b"
+    assert played.counters.snapshot() == {"verifier_restarts{reason=timeout}": 1.0}
+    until(lambda: len(workers()) == 1)
+
+
+def test_what_cannot_be_played_again_stays_with_the_worker_that_has_it(played: Played) -> None:
+    first = played.text(turn(1, "passing", "a"))
+    blocking = played.one(turn(2, "blocking", "hang"))
+    again = played.one(turn(1, "passing", "a", "b"))
+    another = played.one(turn(3, "passing", "a"))
+    assert told(another) != first
+    assert [told(each) for each in played.each(*crowd("plain", 5, "a"))] == ["1 a"] * 5
+    assert not blocking.done() and not again.done()
+    played.gate.touch()
+    assert told(again) == f"2 b {first.split()[-1]}"
+    assert told(blocking) == "1 hang"
+
+
+def test_what_cannot_be_played_again_is_lost_with_its_worker(
+    playing: Callable[[WorkerLimits], Played],
+) -> None:
+    played = playing(HASTY)
+    assert played.text(turn(1, "passing", "a"))
+    blocking = played.one(turn(2, "blocking", "hang"))
+    again = played.one(turn(1, "passing", "a", "b"))
+    assert (reason(blocking), reason(again)) == ("timeout", "not_replayed")
+    ended = played.one(turn(1, "passing", "a", final=True))
+    assert reason(ended) == "not_replayed", "its first turn would be another one"
+
+
+def test_environments_that_wait_go_on_side_by_side_however_they_were_asked_for(
+    played: Played,
+) -> None:
+    first = played.one(turn(1, "meeting", "a"))
+    assert played.text(turn(2, "plain", "a")) == "1 a"
+    assert not first.done()
+    second = played.one(turn(3, "meeting", "b"))
+    assert (told(first), told(second)) == ("1 a", "1 b")
+    assert played.verifier.waiting >= {"meeting", "waiting"}
+    assert not played.verifier.waiting & {"plain", "hanging"}
+    assert len(workers()) == 1
+
+
+def test_what_waits_too_long_is_refused_and_costs_no_worker(
+    playing: Callable[[WorkerLimits], Played],
+) -> None:
+    played = playing(HASTY)
+    outcomes = played.each(turn(1, "waiting", "wait"), turn(2, "passing", "a"))
+    first = told(outcomes[1])
+    assert reason(outcomes[0]) == "timeout"
+    assert played.text(turn(2, "passing", "a", "b")).split()[-1] == first.split()[-1]
+    assert played.counters.snapshot() == {}
+
+
+def test_what_breaks_its_worker_is_lost_and_those_that_wait_there_go_on(played: Played) -> None:
+    waiting = played.each(*crowd("waiting", 5, "a", "wait"))
+    assert played.text(turn(1, "breaking", "a")) == "1 a"
+    assert reason(played.one(turn(1, "breaking", "a", "break"))) == "crashed"
+    assert not any(each.done() for each in waiting)
+    played.gate.touch()
+    assert [told(each) for each in waiting] == ["2 wait"] * 5
+    assert played.counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
+
+
+@pytest.mark.parametrize("deed", ["burn", "glow"])
+def test_what_burns_is_out_of_time_and_those_that_wait_go_on(
+    playing: Callable[[WorkerLimits], Played], deed: str
+) -> None:
+    played = playing(WorkerLimits(wall_seconds=60.0, cpu_seconds=1))
+    waiting = played.one(turn(1, "waiting", "wait"))
+    assert reason(played.one(turn(2, "burning", deed))) == "timeout"
+    played.gate.touch()
+    assert told(waiting) == "1 wait"
+
+
+def test_a_worker_that_is_killed_loses_the_turn_that_it_is_at_and_no_other(played: Played) -> None:
+    waiting = played.one(turn(1, "waiting", "a", "wait"))
+    assert played.text(turn(2, "plain", "a")) == "1 a"
+    (worker,) = workers()
+    hanging = played.one(turn(3, "hanging", "hang"))
+    until(lambda: len(workers()) == 2)
+    assert played.text(turn(2, "plain", "a", "b")) == "2 b"
+    worker.kill()
+    assert reason(hanging) == "crashed"
+    played.gate.touch()
+    assert told(waiting) == "2 wait"
+    assert played.counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
+
+
+def test_a_worker_that_is_killed_while_its_turns_wait_loses_none(played: Played) -> None:
+    first = played.one(turn(1, "meeting", "a"))
+    assert played.text(turn(2, "plain", "a")) == "1 a"
+    for number in (1, 2):
+        (worker,) = workers()
+        # It has answered the turn that it was at, and the other one waits.
+        worker.kill()
+        until(partial(lost_idle, played, number))
+        assert played.text(turn(2, "plain", "a", "b")) == "2 b"
+    second = played.one(turn(3, "meeting", "b"))
+    assert (told(first), told(second)) == ("1 a", "1 b")
+
+
+def test_however_much_hangs_there_are_two_workers_at_most(played: Played) -> None:
+    hanging = played.each(*(turn(number, "hanging", "hang") for number in range(6)))
+    quick = played.each(*crowd("plain", 5, "a"))
+    until(lambda: len(workers()) == 2)
+    time.sleep(1.5)
+    assert len(workers()) == 2
+    assert not any(each.done() for each in hanging)
+    played.gate.touch()
+    assert [told(each) for each in [*hanging, *quick]] == ["1 hang"] * 6 + ["1 a"] * 5
+
+
+def test_closing_refuses_what_is_under_way_and_ends_every_process(played: Played) -> None:
+    assert played.text(turn(1, "plain", "a")) == "1 a"
+    outcomes = played.each(
+        turn(2, "hanging", "hang"), *crowd("waiting", 3, "wait"), *crowd("plain", 3, "a")
+    )
+    played.verifier.close()
+    assert {reason(each) for each in outcomes} == {"unavailable"}
+    assert reason(played.one(turn(3, "plain", "a"))) == "unavailable"
+    assert workers() == []
+    assert played.verifier.memory_mib() == 0.0
+
+
+def test_closing_waits_for_no_first_turn(played: Played) -> None:
+    outcome = played.one(turn(1, "plain", "a"))
+    played.verifier.close()
+    assert outcome.done()
+    assert workers() == []
+
+
+def test_results_are_in_the_order_of_the_moves_whoever_is_answered_first(played: Played) -> None:
+    names = ("meeting", "plain", "waiting", "nothing", "meeting", "plain")
+    moves = [turn(number, name, f"{number}") for number, name in enumerate(names)]
+    found = played.verifier.play(moves)
+    assert [getattr(each, "observation", "refused") for each in found] == [
+        *("1 0", "1 1", "1 2", "refused", "1 4", "1 5")
+    ]
+
+
+def test_there_is_no_process_for_turns_before_the_first_one(played: Played) -> None:
+    played.verifier.start()
+    assert played.verifier.prompts([TaskRef("plain", 0, 1)])
+    assert len(workers()) == 1
+    alone = played.verifier.memory_mib()
+    assert played.text(turn(1, "plain", "a")) == "1 a"
+    assert len(workers()) == 2
+    assert played.verifier.memory_mib() > 1.5 * alone
+
+
+def test_a_verdict_that_takes_long_holds_up_no_turn_and_no_turn_a_verdict(played: Played) -> None:
+    ref = TaskRef("hanging", 0, 1)
+    hangs = [Turns(("hang", "1 hang", "stop"), cut=False)]
+    with VerifierPool([played.verifier]) as pool, ThreadPoolExecutor(1) as aside:
+        verdict = aside.submit(pool.judge, ref, hangs)
+        until(lambda: played.verifier.busy)
+        assert told(pool.play_each([turn(1, "plain", "a")])[0]) == "1 a"
+        assert not verdict.done()
+        played.gate.touch()
+        assert verdict.result(60).rewards == (0.5,)
+        played.gate.unlink()
+        hanging = played.one(turn(2, "hanging", "hang"))
+        assert pool.judge(ref, [Turns(("stop",), cut=False)]).rewards == (0.5,)
+        assert not hanging.done()
+        played.gate.touch()
+        assert told(hanging) == "1 hang"
+
+
+def test_trajectories_that_wait_side_by_side_are_judged_as_they_were_played(
+    played: Played,
+) -> None:
+    texts: dict[int, list[str]] = {number: [] for number in range(8)}
+    for count in range(1, 5):
+        moves = [turn(number, "dice", *"abcd"[:count]) for number in texts]
+        for number, moved in enumerate(played.verifier.play(moves)):
+            assert isinstance(moved, Answered)
+            texts[number] += ["abcd"[count - 1], moved.observation]
+    for number, each in texts.items():
+        told_of = [Turns(tuple(each[:-1]), cut=False)]
+        assert played.verifier.judge(TaskRef("dice", 0, number), told_of).rewards == (0.5,)
+
+
+def test_many_more_turns_than_a_worker_has_at_a_time_are_all_taken(played: Played) -> None:
+    moves = [turn(number, "plain", "a") for number in range(2000)]
+    assert {each.observation for each in played.verifier.play(moves)} == {"1 a"}
+
+
+def test_a_turn_that_is_larger_than_any_message_is_refused(played: Played) -> None:
+    outcomes = played.each(turn(1, "plain", "x" * (33 << 20)), turn(2, "plain", "a"))
+    assert reason(outcomes[0]) == "crashed"
+    assert told(outcomes[1]) == "1 a"
+
+
+@pytest.fixture
+def bent(played: Played, monkeypatch: pytest.MonkeyPatch) -> Played:
+    module = "node.tasks.verifier.worker_process.MODULE"
+    monkeypatch.setattr(module, "tests.node.tasks.bent_worker")
+    return played
+
+
+@pytest.mark.parametrize("word", ["unasked", "nobody", "nowhere", "no text", "no end", "much"])
+def test_a_bent_worker_costs_the_turn_that_it_is_at(bent: Played, word: str) -> None:
+    outcomes = bent.each(turn(1, "plain", word), turn(2, "plain", "a"))
+    assert reason(outcomes[0]) == "crashed"
+    assert told(outcomes[1]) == "1 bent"
+    assert bent.counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
+
+
+def test_a_turn_whose_workers_die_before_they_begin_it_is_given_up(bent: Played) -> None:
+    assert reason(bent.one(turn(1, "plain", "leave"))) == "crashed"
+    assert bent.text(turn(2, "plain", "a")) == "1 bent"
+
+
+def test_an_answer_that_comes_twice_counts_once(bent: Played) -> None:
+    words = ("twice", "a", "blame", "a")
+    outcomes = bent.each(*(turn(number, "plain", word) for number, word in enumerate(words)))
+    assert [told(outcomes[n]) for n in (0, 1, 3)] == ["1 bent"] * 3
+    assert reason(outcomes[2]) == "crashed"
+
+
+def test_where_no_worker_can_be_started_turns_are_refused(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "node.tasks.verifier.worker_process.MODULE"
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "node.tasks.no_such_worker")
+        assert reason(played.one(turn(1, "plain", "a"))) == "unavailable"
+    assert played.text(turn(1, "plain", "a")) == "1 a"

@@ -1,0 +1,119 @@
+"""Environments that hang, wait, meet, break and burn when they are told to, for a worker to load.
+
+What hangs or waits does so until the file ``gate`` is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from pathlib import Path
+from typing import ClassVar
+
+
+class Plain:
+    """Says how many turns it has taken, and the latest."""
+
+    replayable: ClassVar[bool] = True
+
+    def reset(self, seed: int, *, gate: str = "") -> str:
+        self.turns, self.gate = 0, Path(gate)
+        return f"Say something {seed}:"
+
+    def step(self, action: str) -> tuple[str, bool]:
+        self.turns += 1
+        return f"{self.turns} {action}", action == "stop"
+
+    def reward(self) -> float:
+        return 0.5
+
+
+class Hanging(Plain):
+    """Hangs when it is told to, as a library does that knows no limits."""
+
+    def step(self, action: str) -> tuple[str, bool]:
+        while action == "hang" and not self.gate.exists():
+            time.sleep(0.005)
+        return super().step(action)
+
+
+class Waiting(Plain):
+    """Waits when it is told to, and lets others go on meanwhile."""
+
+    async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
+        while action == "wait" and not self.gate.exists():
+            await asyncio.sleep(0.005)
+        return super().step(action)
+
+
+class Blocking(Plain):
+    """Is asynchronous, and hangs all the same."""
+
+    async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
+        await asyncio.sleep(0)
+        while action == "hang" and not self.gate.exists():
+            time.sleep(0.005)
+        return super().step(action)
+
+
+class Meeting(Plain):
+    """Takes a turn only when another one of its kind takes one too; until then nothing goes on."""
+
+    alone: ClassVar[asyncio.Future[None] | None] = None
+
+    async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
+        other, Meeting.alone = Meeting.alone, None
+        if other:
+            other.set_result(None)
+        else:
+            Meeting.alone = asyncio.get_running_loop().create_future()
+            await Meeting.alone
+        return super().step(action)
+
+
+class Breaking(Plain):
+    """Takes its process with it."""
+
+    async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
+        await asyncio.sleep(0.01)
+        if action == "break":
+            os._exit(3)
+        return super().step(action)
+
+
+class Burning(Plain):
+    """Uses up the CPU time that it has, at once or a little at a time."""
+
+    async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
+        while action == "burn":
+            pass
+        while action == "glow":
+            sum(range(100_000))
+            await asyncio.sleep(0)
+        return super().step(action)
+
+
+class Passing(Waiting):
+    """Says what nobody can find again."""
+
+    replayable: ClassVar[bool] = False
+
+    async def reset(self, seed: int, *, gate: str = "") -> str:  # type: ignore[override]
+        self.name = random.SystemRandom().random()
+        return super().reset(seed, gate=gate)
+
+    async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
+        observation, over = await super().step(action)
+        return f"{observation} {self.name}", over
+
+
+class Dice(Plain):
+    """Draws from the generator that everybody shares, and waits between draws."""
+
+    async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
+        first = random.random()
+        await asyncio.sleep(0.001)
+        self.turns += 1
+        return f"{first} {random.random()}", self.turns == 4
