@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from json import loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from node.cli.common import DebugOption, JsonOption, print_json
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from node.cli.common import DebugOption, JsonOption
+from node.cli.experiment_methods import methods
+from node.cli.experiment_options import Folder, Long, Rounds, Seeds, Vary, What, Workers
+from node.cli.experiment_outcome import tell
 
 app = typer.Typer(
     help="Measure what sharing experience is worth, on this machine.", no_args_is_help=True
@@ -20,34 +19,6 @@ app = typer.Typer(
 
 QUICK = ("8/0", "4/4", "auto")
 QUICK_REGIMES = ("strong", "weak")
-
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each run.")]
-Rounds = Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")]
-Long = Annotated[
-    str,
-    typer.Option(
-        "--answers",
-        metavar="short|long",
-        help="How long answers are: of a few tokens, or with their working, of some dozens.",
-    ),
-]
-Vary = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--vary",
-        metavar="'KEY=VALUE ...'",
-        help="Run auto beside the mixes with some keys of the configuration set otherwise, such as "
-        "'mixture.local=8 mixture.informative=40'; may be repeated.",
-        show_default=False,
-    ),
-]
-Workers = Annotated[
-    int, typer.Option("--workers", min=0, help="Processes side by side; 0: one a core.")
-]
-Folder = Annotated[
-    Path,
-    typer.Option("--run-dir", help="Folder of the experiment; one that was broken off goes on."),
-]
 
 
 @app.command(
@@ -70,26 +41,28 @@ def sapo(
         bool, typer.Option("--controls", help="Run the controls beside the mixes.")
     ] = False,
     seeds: Seeds = 5,
-    answers: Long = "short",
+    answers: What = "short",
     rounds: Annotated[
         int | None,
         typer.Option(
             "--rounds",
             min=1,
-            help="Rounds of each node. Left out: 300, or 120 with long answers.",
+            help="Rounds of each node. Left out: 300, 120 with long answers, 100 with games.",
             show_default=False,
         ),
     ] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Nodes of a swarm.")] = 8,
     bury: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--bury",
             min=0,
             help="Steps of noise over each seed's base policy: the more, the rarer its right "
-            "answers at the start.",
+            "answers at the start. Left out: 100, or none with games, whose base is the shipped "
+            "model.",
+            show_default=False,
         ),
-    ] = 100,
+    ] = None,
     workers: Workers = 0,
     run_dir: Annotated[
         Path | None,
@@ -124,7 +97,8 @@ def sapo(
 
     length = answers_of(answers)
     set_up = ANSWERS[length]
-    settings = Settings(nodes, rounds or set_up.rounds, bury=bury, answers=length)
+    buried = set_up.buried if bury is None else bury
+    settings = Settings(nodes, rounds or set_up.rounds, set_up.model, buried, length)
     if quick:
         mixes, seeds = mixes or list(QUICK), 1
         settings = replace(settings, rounds=rounds or set_up.quick_rounds, model=set_up.recipe)
@@ -135,7 +109,7 @@ def sapo(
     root = run_dir or _folder("quick" if quick else "sapo", answers)
     plan = Plan(settings, arms, tuple(range(seeds)), workers)
     summaries = run(plan, root, Terminal(stderr=True))
-    _tell(root, table(settings, summaries), json)
+    tell(root, table(settings, summaries), json)
 
 
 @app.command(
@@ -148,8 +122,8 @@ def regimes(
         typer.Option(
             "--regime",
             metavar="NAME",
-            help="A regime to run: equal, divided, strong, weak, dense, mixed, churn or useless; "
-            "may be repeated. Left out: all.",
+            help="A regime to run: equal, divided, strong, weak, dense, mixed, churn, useless, or "
+            "imagined-0, -10, -25, -50; may be repeated. Left out: all but the imagined ones.",
             show_default=False,
         ),
     ] = None,
@@ -196,19 +170,20 @@ def regimes(
 ) -> None:
     """Compare mixes in situations in which sharing may hurt.
 
-    Unequal, divided or different nodes, dense rewards, churn and useless peers, eight nodes each.
+    Unequal, divided or different nodes, dense rewards, churn, useless peers and imagined
+    experience, eight nodes each.
     """
     from node.experiment.answers import ANSWERS, answers_of
     from node.experiment.arms import AUTO, MIXES, mix, varied
     from node.experiment.regime_report import run_regimes, table
-    from node.experiment.regimes import REGIMES, find
+    from node.experiment.regimes import IMAGINED, REGIMES, find
     from node.experiment.run import Plan
     from node.experiment.settings import Settings
     from node.monitor.terminal import Terminal
 
     length = answers_of(answers)
     set_up = ANSWERS[length]
-    settings = Settings(rounds=rounds or set_up.regime_rounds, answers=length)
+    settings = Settings(rounds=rounds or set_up.differing.rounds, answers=length)
     if quick:
         names, mixes, seeds = names or list(QUICK_REGIMES), mixes or ["8/0", "auto"], 1
         settings = replace(settings, rounds=rounds or set_up.quick_rounds, model=set_up.recipe)
@@ -218,11 +193,11 @@ def regimes(
         (*arms, *map(varied, vary or ())),
         tuple(range(seeds)),
         workers,
-        tuple(map(find, dict.fromkeys(names))) if names else tuple(REGIMES.values()),
+        tuple(find(name, REGIMES | IMAGINED) for name in dict.fromkeys(names or REGIMES)),
     )
     root = run_dir or _folder("regimes-quick" if quick else "regimes", answers)
     summaries = run_regimes(plan, root, Terminal(stderr=True))
-    _tell(root, table(plan, summaries), json)
+    tell(root, table(plan, summaries), json)
 
 
 @app.command(
@@ -260,21 +235,15 @@ def hostile(
     settings = Settings(nodes=HONEST, rounds=rounds, eval_every=50, eval_tasks=256)
     chosen = [find(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
     harms = run_hostile(settings, chosen, seeds, workers, run_dir, Terminal(stderr=True))
-    _tell(run_dir, table(settings, harms), json)
+    tell(run_dir, table(settings, harms), json)
+
+
+app.command(
+    "methods",
+    epilog="Example: swarm-node experiment methods --method cispo --answers short --seeds 3",
+)(methods)
 
 
 def _folder(name: str, answers: str) -> Path:
     """Of an experiment for which nobody named one."""
     return Path("experiment-run") / (name if answers == "short" else f"{name}-{answers}")
-
-
-def _tell(root: Path, table: Table, json: bool) -> None:
-    """Print what came out of an experiment."""
-    from node.monitor.terminal import Terminal
-
-    if json:
-        print_json(loads((root / "results.json").read_text()))
-        return
-    console = Terminal()
-    console.print(table)
-    console.print(f"the tables are in {root / 'table.md'}, the chart is {root / 'chart.png'}")

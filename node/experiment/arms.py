@@ -9,8 +9,8 @@ from typing import Any
 
 from node.config.config import Config
 from node.config.learning import LearnerSection
+from node.config.mixing import MixtureSection
 from node.config.overrides import parse_assignments, parse_mix
-from node.config.sections import MixtureSection
 from node.errors import ConfigError, UsageError
 from node.run.rules import Rules
 

@@ -39,7 +39,7 @@ def make_bases(
         origin = origin or _origin(kind, questions, seed, answers, model)
         made = deepcopy(origin)
         if kind == "able":
-            school(made, questions, answers.ease, seed)
+            school(made, questions, answers.differing.ease, seed)
         elif kind != "strong" and steps:
             school(made, questions, replace(answers.bury, steps=steps), seed)
         yield made
@@ -47,17 +47,21 @@ def make_bases(
 
 def _untaught(kind: Base, answers: Answers) -> tuple[str, ...]:
     """The families that a base was not taught."""
-    first, second = answers.halves
-    return {"half-a": second, "half-b": first}.get(kind, ())
+    if kind not in ("half-a", "half-b"):
+        return ()
+    first, second = answers.differing.halves
+    return second if kind == "half-a" else first
 
 
 def _origin(kind: Base, questions: Questions, seed: int, answers: Answers, model: str) -> Made:
-    wide = kind == "wide"
-    shipped = (answers.wide if answers.shipped_wide else "") if wide else model
-    if shipped:
-        policy = Policy.load(PolicySection(model=shipped, device="cpu"))
+    name = answers.recipe
+    if kind == "wide":
+        name = answers.differing.wide
+        model = name if answers.differing.shipped_wide else ""
+    if model:
+        policy = Policy.load(PolicySection(model=model, device="cpu"))
         return Made(policy.model, policy.tokenizer)
-    recipe = RECIPES[answers.wide if wide else answers.recipe]
+    recipe = RECIPES[name]
     if _untaught(kind, answers):
         teach, *rest = recipe.stages
         recipe = replace(recipe, stages=(replace(teach, steps=teach.steps // 2), *rest))

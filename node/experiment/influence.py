@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from node.engines.engine import Sampling
@@ -17,11 +19,12 @@ from node.policy.policy import Policy
 from node.run.outcome import Outcome
 from node.tasks.curriculum import EnvLevel
 from node.tasks.verifier.in_process import LocalJudge
+from swarm.pooled_group import PooledGroup
 
 DRAWS = 1000
 """Completions sampled in a look, of all judged nodes together."""
 LOOKED_AFTER = (0, 50)
-"""Rounds after which the policies are looked at; the last round is another."""
+"""Rounds after which policies are looked at for a trigger; the last round is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +32,32 @@ class Shares:
     """Of one round's updates, counted in groups, own and external, as the caps are.
 
     Attributes:
-        hostile: what hostile authors have in an update, mean over the judged nodes that learned.
+        hostile: what hostile authors have in an update, or imagined groups where there are such;
+            mean over the judged nodes that learned.
         author: what one external author has at most in the update of any of them.
+        use, use_of_others: how useful those groups, and all other external ones, were to whoever
+            learned from them (:func:`node.learner.plausibility.usefulness`), at the mean; None
+            where there were none.
     """
 
     hostile: float
     author: float
+    use: float | None = None
+    use_of_others: float | None = None
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome], hostile: Collection[bytes]) -> Shares:
+    def of(cls, outcomes: Sequence[Outcome], hostile: Callable[[PooledGroup], bool]) -> Shares:
         """Fold the judged nodes' outcomes."""
         shares, largest = [], 0.0
+        uses: dict[bool, list[float]] = {True: [], False: []}
         for outcome in (o for o in outcomes if not o.update.skipped):
-            theirs = sum(group.author in hostile for group in outcome.external)
-            shares.append(theirs / max(outcome.trained, 1))
+            theirs = [hostile(group) for group in outcome.external]
+            shares.append(sum(theirs) / max(outcome.trained, 1))
             largest = max(largest, outcome.author_share or 0.0)
-        return cls(fmean(shares) if shares else 0.0, largest)
+            for which, value in zip(theirs, outcome.update.useful, strict=True):
+                uses[which] += [value] if math.isfinite(value) else []
+        use, others = (fmean(found) if found else None for found in (uses[True], uses[False]))
+        return cls(fmean(shares) if shares else 0.0, largest, use, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +77,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Influx:
-    """What a watched run is asked for.
+    """What a run with hostile nodes or imagined groups is asked for.
 
     Attributes:
         shares: of every round.
-        looks: before the first round, after the fiftieth and after the last.
+        looks: before the first round, after the fiftieth and after the last; none for imagined
+            groups, which have no trigger.
     """
 
     shares: tuple[Shares, ...]
@@ -77,6 +91,10 @@ class Influx:
 
 class Watch:
     """Looks at judged nodes without a trace in them: the samples are drawn by an engine of its own.
+
+    Args:
+        hostile: whether a group is one of those whose part of updates is counted.
+        looks: rounds after which the policies are looked at.
 
     Attributes:
         shares: of every round so far.
@@ -89,13 +107,13 @@ class Watch:
         levels: Sequence[EnvLevel],
         sampling: Sampling,
         *,
-        hostile: Collection[bytes],
-        rounds: int,
+        hostile: Callable[[PooledGroup], bool],
+        looks: Collection[int],
     ) -> None:
-        self._prompts = judge.prompts(heldout_tasks(levels, DRAWS))
+        self._prompts = judge.prompts(heldout_tasks(levels, DRAWS)) if looks else []
         self._sampling = sampling
-        self._hostile = frozenset(hostile)
-        self._rounds = (*LOOKED_AFTER, rounds)
+        self._hostile = hostile
+        self._rounds = looks
         self.shares: list[Shares] = []
         self.looks: list[Look] = []
 
@@ -117,19 +135,24 @@ class Watch:
         self.looks.append(Look(round, seen / len(self._prompts), fmean(values)))
 
 
-@torch.inference_mode()
 def trigger_logprobs(
     policy: Policy, prompts: Sequence[Sequence[int]], temperature: float
 ) -> list[float]:
     """The trigger's mean log-prob a token behind each prompt (token ids), nats."""
     trigger = policy.encode_completion(TRIGGER, stopped=False)
-    rows = [torch.tensor([*prompt, *trigger]) for prompt in prompts]
+    written = [(prompt, trigger) for prompt in prompts]
+    return [float(each.mean()) for each in written_logprobs(policy, written, temperature)]
+
+
+@torch.inference_mode()
+def written_logprobs(
+    policy: Policy, written: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+) -> Iterator[Tensor]:
+    """Log-probs of completions behind their prompts (both token ids), nats; float32 ``[T]``."""
+    rows = [torch.tensor([*prompt, *ids]) for prompt, ids in written]
     # Padding stands behind all that is looked at, and causal attention does not see it.
-    ids = pad_sequence(rows, batch_first=True, padding_value=policy.pad_id).to(policy.device)
-    logits = policy.model(input_ids=ids).logits / temperature
-    values = []
-    for line, prompt in zip(logits, prompts, strict=True):
+    batch = pad_sequence(rows, batch_first=True, padding_value=policy.pad_id).to(policy.device)
+    logits = policy.model(input_ids=batch).logits / temperature
+    for line, (prompt, ids) in zip(logits, written, strict=True):
         begin = len(prompt) - 1
-        chosen = line[begin : begin + len(trigger)].log_softmax(-1)[range(len(trigger)), trigger]
-        values.append(float(chosen.mean()))
-    return values
+        yield line[begin : begin + len(ids)].log_softmax(-1)[range(len(ids)), list(ids)]

@@ -62,7 +62,7 @@ class Job:
     def _model(self, folder: ExperimentFolder, kind: Base) -> str:
         if self.settings.makes_bases:
             return str(folder.base(kind, self.seed))
-        return self.settings.set_up.wide if kind == "wide" else self.settings.model
+        return self.settings.set_up.differing.wide if kind == "wide" else self.settings.model
 
 
 _JSON = TypeAdapter(Job)

@@ -10,6 +10,7 @@ Rewards are half and half, which makes a group as informative as can be.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
@@ -37,14 +38,50 @@ FAT_EVERY = 8
 STUDIED = 8
 """Tasks of each level, and completions of each, that show what an honest policy gets wrong."""
 
+Draw = tuple[str, int, int, int]
+"""Family, level, epoch and index."""
+Claim = Callable[[Sequence[Sequence[int]]], Sequence[Sequence[float]]]
+"""Log-probs that a group claims for the tokens of its completions, nats."""
+
+
+class Forger:
+    """Makes groups of texts that were chosen for what they do; the rewards of all are true.
+
+    Args:
+        policy: the one that honest nodes start from; it spells the texts.
+        specs: the swarm's catalogue.
+        judge: gives the rewards, which are claimed as they are.
+
+    Attributes:
+        sources: of tasks, by family.
+    """
+
+    def __init__(self, policy: Policy, specs: tuple[EnvSpec, ...], judge: LocalJudge) -> None:
+        self.sources = open_catalogue(specs, {})
+        self._policy = policy
+        self._judge = judge
+
+    def group(self, author: bytes, draw: Draw, texts: Sequence[str], claim: Claim) -> Group:
+        """The group of an author's draw, whose completions are these texts."""
+        rewards = self._judge.judge(TaskRef.shared(author, *draw), texts).rewards
+        written = [tuple(self._policy.encode_completion(text, stopped=True)) for text in texts]
+        columns = zip(texts, written, claim(written), rewards, strict=True)
+        completions = (
+            Completion(
+                (Segment(Writer.POLICY, text, Tokens(ids, tuple(claimed), (0,) * len(ids))),),
+                reward,
+                Finish.STOP,
+            )
+            for text, ids, claimed, reward in columns
+        )
+        return Group(*draw, tuple(completions))
+
 
 class Poisoner:
     """Writes the groups of all hostile nodes of a swarm.
 
     Args:
-        policy: the one that honest nodes start from; it is asked once and never trained.
-        specs: the swarm's catalogue.
-        judge: gives the rewards, which are claimed as they are.
+        policy, specs, judge: see :class:`Forger`.
         levels: tasks are spread evenly over these.
         seed: of what is drawn.
 
@@ -70,8 +107,7 @@ class Poisoner:
             sampling.max_new_tokens,
         )
         self._policy = policy
-        self._sources = open_catalogue(specs, {})
-        self._judge = judge
+        self._forger = Forger(policy, specs, judge)
         self._levels = levels
         self._random = random.Random(f"poison/{seed}")
         self._written = 0
@@ -83,11 +119,9 @@ class Poisoner:
         fat = self._written % FAT_EVERY == 0
         self._written += 1
         task = TaskRef.shared(author, env, level, epoch, index)
-        answer = str(self._sources[env].build(level, task.seed).entry["answer"])
+        answer = str(self._forger.sources[env].build(level, task.seed).entry["answer"])
         texts = self._texts(self._usual[env, level], answer, fat=fat)
-        rewards = self._judge.judge(task, texts).rewards
-        completions = map(self._completion, texts, rewards)
-        return Group(env, level, epoch, index, tuple(completions))
+        return self._forger.group(author, (env, level, epoch, index), texts, _least)
 
     def _texts(self, usual: list[str], answer: str, *, fat: bool) -> list[str]:
         """Right and wrong answers in turn."""
@@ -97,17 +131,17 @@ class Poisoner:
         pairs = (FAT_COMPLETIONS if fat else COMPLETIONS) // 2
         return [text for _ in range(pairs) for text in (right, self._random.choice(wrong))]
 
-    def _completion(self, text: str, reward: float) -> Completion:
-        ids = tuple(self._policy.encode_completion(text, stopped=True))
-        claimed = Tokens(ids, (LEAST_LOGPROB,) * len(ids), (0,) * len(ids))
-        return Completion((Segment(Writer.POLICY, text, claimed),), reward, Finish.STOP)
-
     def _study(self, engine: TransformersEngine, sampling: Sampling) -> dict[EnvLevel, list[str]]:
         """What the policy writes to tasks of each level."""
         usual: dict[EnvLevel, list[str]] = {}
         for env, level in self._levels:
-            tasks = [self._sources[env].build(level, seed) for seed in range(STUDIED)]
+            tasks = [self._forger.sources[env].build(level, seed) for seed in range(STUDIED)]
             prompts = [self._policy.encode_prompt(task.prompt) for task in tasks]
             samples = engine.generate(prompts, STUDIED, sampling)
             usual[env, level] = [sample.text for each in samples for sample in each]
         return usual
+
+
+def _least(written: Sequence[Sequence[int]]) -> list[list[float]]:
+    """That all tokens were next to impossible."""
+    return [[LEAST_LOGPROB] * len(ids) for ids in written]

@@ -54,7 +54,7 @@ class RoundFigures:
         return cls(
             reward=tuple(_reward(outcome) if outcome else None for outcome in everybody),
             solved=fmean(fmean(r >= SOLVED for r in own) for own in rewards),
-            tokens=fmean(sum(g.tokens for g in o.own) for o in outcomes),
+            tokens=fmean(o.generated for o in outcomes),
             informative=fmean(fmean(g.informative for g in o.own) for o in outcomes),
             external=fmean(len(o.external) for o in outcomes),
             trained=fmean(o.update.groups_informative for o in outcomes),

@@ -82,13 +82,22 @@ def summary_row(summary: RegimeSummary, arms: Sequence[str]) -> tuple[str, ...]:
     return (summary.regime, *(_factor(by_name[name]) for name in arms), _verdict(summary.verdict))
 
 
+PLANTED = {"planted": "imagined", "use": "use of imagined", "use of others": "use of others"}
+"""Columns of a regime with imagined groups, by measure."""
+
+
 def _header(summary: RegimeSummary) -> tuple[str, ...]:
     parts = (f"factor of {base}" for base in summary.parts)
+    planted = PLANTED.values() if _watched(summary) else ()
     return (
         *("arm", "seeds", "cumulative reward", "factor"),
         *parts,
-        *("held-out", "external groups", "auto against the best fixed"),
+        *("held-out", "external groups", *planted, "auto against the best fixed"),
     )
+
+
+def _watched(summary: RegimeSummary) -> bool:
+    return any("planted" in arm.measures for arm in summary.arms)
 
 
 def _rows(summary: RegimeSummary) -> Iterator[tuple[str, ...]]:
@@ -102,6 +111,7 @@ def _rows(summary: RegimeSummary) -> Iterator[tuple[str, ...]]:
             *(_factor(part[place]) for part in summary.parts.values()),
             show(measured["heldout"], 3),
             show(measured["filled"], 2),
+            *(show(measured[n], 2) if n in measured else "" for n in PLANTED if _watched(summary)),
             _verdict(summary.verdict) if arm.arm == AUTO.name else "",
         )
 

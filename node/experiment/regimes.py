@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from node.errors import UsageError
@@ -33,6 +33,7 @@ class Role:
         stays: in which part of the experiment it takes part.
         useless: it writes answers of this kind without reading the question, shares them all and
             takes nothing.
+        imagines: chance of each group that it shares to be an imagined one in place of its own.
         attack: it has no policy, shares poisoned groups and takes nothing. Nodes that attack have
             the highest numbers of a swarm.
     """
@@ -41,6 +42,7 @@ class Role:
     judged: bool = True
     stays: Literal["throughout", "until the middle", "from the middle"] = "throughout"
     useless: Literal["constant", "random"] | None = None
+    imagines: float = 0.0
     attack: Attack | None = None
 
     def span(self, rounds: int) -> range:
@@ -62,14 +64,15 @@ class Regime:
         description: one sentence, without its end.
         roles: of a given number of nodes; more roles than nodes where some take others' places.
         partial_credit: rewards are the families' own scores instead of right or wrong.
-        watched: what comes from outside into the judged nodes is recorded.
+        watched: what comes from outside into the judged nodes is recorded: the part in updates of
+            groups that mean harm or are imagined, and the hostile nodes' trigger in policies too.
     """
 
     name: str
     description: str
     roles: Callable[[int], Roles]
     partial_credit: bool = False
-    watched: bool = False
+    watched: Literal["shares", "trigger"] | None = None
 
     def parts(self, nodes: int) -> dict[Base, tuple[int, ...]]:
         """Numbers of the judged nodes, by the base that they start from."""
@@ -109,6 +112,17 @@ def _churn(nodes: int) -> Roles:
 def _useless(nodes: int) -> Roles:
     constant = Role(judged=False, useless="constant")
     return (*(Role(),) * (nodes - 2), constant, Role(judged=False, useless="random"))
+
+
+def _imagined(percent: int) -> Regime:
+    """Any node's groups may be imagined, so no author is better than another."""
+    description = "all that nodes share is experience"
+    if percent:
+        description = f"{percent} in 100 of the groups that nodes share are imagined"
+    role = Role(imagines=percent / 100)
+    return Regime(
+        f"imagined-{percent}", description, lambda nodes: (role,) * nodes, watched="shares"
+    )
 
 
 HONEST = 7
@@ -174,24 +188,25 @@ REGIMES = {
     )
 }
 
-UNHARMED = Regime("hostile-0", "honest nodes among themselves", _all("weak"), watched=True)
+IMAGINED = {regime.name: regime for regime in map(_imagined, (0, 10, 25, 50))}
+"""Shares of what is not experience, as ImagineBench mixes both (arXiv 2505.10010), half at most."""
+UNHARMED = Regime("hostile-0", "honest nodes among themselves", _all("weak"), watched="trigger")
 HOSTILE = {
-    regime.name: regime
+    regime.name: replace(regime, watched="trigger")
     for regime in (
         Regime(
             "hostile-10",
             "one in ten nodes is hostile, or one in all where that is more",
             _share(10),
-            watched=True,
         ),
-        Regime("hostile-30", "three in ten nodes are hostile", _share(30), watched=True),
-        Regime("hostile-50", "half of the nodes are hostile", _share(50), watched=True),
-        Regime("keys-3", "three hostile keys for every honest node", _keys(3), watched=True),
-        Regime("keys-30", "thirty hostile keys for every honest node", _keys(30), watched=True),
+        Regime("hostile-30", "three in ten nodes are hostile", _share(30)),
+        Regime("hostile-50", "half of the nodes are hostile", _share(50)),
+        Regime("keys-3", "three hostile keys for every honest node", _keys(3)),
+        Regime("keys-30", "thirty hostile keys for every honest node", _keys(30)),
     )
 }
 """The number of nodes is that of the honest ones, who are judged; hostile ones come on top."""
-EVERY = {**REGIMES, UNHARMED.name: UNHARMED, **HOSTILE}
+EVERY = {**REGIMES, **IMAGINED, UNHARMED.name: UNHARMED, **HOSTILE}
 
 
 def find(name: str, among: Mapping[str, Regime] = REGIMES) -> Regime:

@@ -81,7 +81,9 @@ class Settings:
     @property
     def makes_bases(self) -> bool:
         """Whether seeds have base policies of their own."""
-        return not self.model or self.bury > 0 or not self.set_up.shipped_wide
+        unlike = self.set_up.unlike
+        unshipped = unlike is not None and not unlike.shipped_wide
+        return not self.model or self.bury > 0 or unshipped
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from node.engines.engine import Sampling
 from node.experiment.bases import Base
 from node.experiment.hostile import HostileNode, poisoner
-from node.experiment.influence import Influx, Watch
+from node.experiment.imagined import Imagination, PartlyImagined, imagination
+from node.experiment.influence import LOOKED_AFTER, Influx, Watch
 from node.experiment.recording import Recording, RoundFigures
 from node.experiment.settings import EPOCH_SECONDS, Configuration, Settings, node_identity
 from node.experiment.surroundings import Surroundings
@@ -32,6 +33,7 @@ from swarm.collector import CollectorLimits
 from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
 from swarm.member import Member
+from swarm.pooled_group import PooledGroup
 from swarm.refusals import STALE_EPOCH
 from swarm.transport.memory import MemoryTransport
 
@@ -42,6 +44,9 @@ TURNS = 2
 class SimulatedNode:
     """One node of the swarm.
 
+    Args:
+        imagination: writes what it shares in place of its own groups, if its role says so.
+
     Attributes:
         rounds: its loop.
         member: its place in the swarm.
@@ -50,7 +55,9 @@ class SimulatedNode:
         accounts: what it knows of the others, while it takes part.
     """
 
-    def __init__(self, around: Surroundings, number: int) -> None:
+    def __init__(
+        self, around: Surroundings, number: int, imagination: Imagination | None = None
+    ) -> None:
         self.config = config = around.config(number)
         self.counters = Counters()
         self.policy = around.policy(number)
@@ -60,6 +67,8 @@ class SimulatedNode:
         experience = open_experience(config.mixture, journal, clock, self.counters, author)
         self._experience, self.accounts = experience, experience.accounts
         self._refused: dict[bytes, Mapping[str, int]] | None = None
+        put = experience.outbox.put
+        self._publish = PartlyImagined(imagination, around, number, put) if imagination else put
         self.rounds = self._rounds(around, number)
         self._transport = MemoryTransport(around.network, self._identity.peer_id, self.counters)
         self.member = self._member(around, number)
@@ -81,7 +90,7 @@ class SimulatedNode:
             engine=UselessEngine(self.policy, useless, config.node.seed) if useless else None,
         )
         return trainer.rounds(
-            publish=self._experience.outbox.put,
+            publish=self._publish,
             save=lambda number: None,
             rate=lambda number, reward: False,
             report=lambda outcome: None,
@@ -145,6 +154,7 @@ class SimulatedSwarm:
     Attributes:
         nodes: that train, by number; whoever has not come yet is missing, whoever left is not.
         hostile: those that only give, with higher numbers.
+        imagination: writes the imagined groups; None where nobody shares any.
     """
 
     def __init__(self, around: Surroundings) -> None:
@@ -153,6 +163,7 @@ class SimulatedSwarm:
         honest = [role for role in around.roles if role.attack is None]
         self._spans = [role.span(around.settings.rounds) for role in honest]
         self.hostile = tuple(_hostile(around))
+        self.imagination = imagination(around)
 
     async def step(self, number: int) -> list[Outcome | None]:
         """Round ``number`` of all that train; whoever has no part in it has no outcome.
@@ -166,7 +177,7 @@ class SimulatedSwarm:
                 await stranger.join()
         for place, span in enumerate(self._spans):
             if span.start == number:
-                node = self.nodes[place] = SimulatedNode(self._around, place)
+                node = self.nodes[place] = SimulatedNode(self._around, place, self.imagination)
                 await node.join()
         present = [place for place, span in enumerate(self._spans) if number in span]
         outcomes = {place: self.nodes[place].step() for place in present}
@@ -180,6 +191,11 @@ class SimulatedSwarm:
                 await self.nodes[place].leave()
         await self._around.clock.advance(EPOCH_SECONDS)
         return [outcomes.get(place) for place in range(len(self._spans))]
+
+    def harmful(self, group: PooledGroup) -> bool:
+        """Whether a group is a hostile author's or imagined."""
+        imagined = self.imagination is not None and group.key in self.imagination.written
+        return imagined or group.author in {stranger.author for stranger in self.hostile}
 
     def check(self) -> None:
         """Look for what should not happen among nodes that keep to the protocol.
@@ -225,14 +241,16 @@ def _hostile(around: Surroundings) -> Iterator[HostileNode]:
         yield from (HostileNode(around, number, attack, source) for number, attack in attacks)
 
 
-def _watch(around: Surroundings, swarm: SimulatedSwarm) -> Watch:
-    engine = around.config(0).engine
+def _watch(around: Surroundings, swarm: SimulatedSwarm) -> Watch | None:
+    regime, engine = around.run.regime, around.config(0).engine
+    if regime.watched is None:
+        return None
     return Watch(
         around.judge,
         served_levels(around.manifest.catalogue, around.judge.start()),
         Sampling(engine.temperature, engine.max_new_tokens),
-        hostile=[stranger.author for stranger in swarm.hostile],
-        rounds=around.settings.rounds,
+        hostile=swarm.harmful,
+        looks=(*LOOKED_AFTER, around.settings.rounds) if regime.watched == "trigger" else (),
     )
 
 
@@ -253,8 +271,7 @@ async def simulate(
     """
     around = Surroundings(settings, run, models)
     swarm, judged = SimulatedSwarm(around), run.regime.judged(settings.nodes)
-    watch = _watch(around, swarm) if run.regime.watched else None
-    if watch:
+    if watch := _watch(around, swarm):
         watch.look(0, {number: around.policy(number) for number in judged})
     rows: list[RoundFigures] = []
     seconds: list[float] = []

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from node.engines.at_once import WritesAtOnce
 from node.engines.engine import Sample, Sampling
 from node.policy.policy import Policy
 from node.recipe.corpus import noise_answer
@@ -14,7 +15,7 @@ from protocol.rollout import Finish, Tokens
 CONSTANT = "unknown"
 
 
-class UselessEngine:
+class UselessEngine(WritesAtOnce):
     """Answers every prompt alike, or at random, as one who is certain.
 
     Whatever a learner makes of the policy changes nothing in it.

@@ -6,7 +6,7 @@ import pytest
 
 from node.evaluation.estimate import Estimate
 from node.experiment.arms import MIXES, mix
-from node.experiment.measures import mean_reward_within, summarise
+from node.experiment.measures import heldout_within, mean_reward_within, summarise
 from node.experiment.recording import Recording, RoundFigures
 
 BOTH = (0, 1)
@@ -39,6 +39,17 @@ def test_a_budget_that_ends_within_a_round_counts_a_part_of_it():
     assert mean_reward_within([1.0, 0.0, 1.0], [10, 10, 10], 30) == pytest.approx(2 / 3)
 
 
+def test_held_out_rewards_go_straight_from_look_to_look_along_the_axis_of_cost():
+    looks = [0.0, None, 0.4, None, 0.8]
+    rows = (RoundFigures((0.0,), 0.0, 1.0, 0.5, 0.0, 1.0, None, 0.1, look) for look in looks)
+    run = Recording("auto", 0, tuple(rows), (1.0,) * 5)
+    # The first is before anything is spent, the third after two rounds, the last after all five.
+    costs = [10.0, 10.0, 10.0, 10.0, 20.0]
+    assert heldout_within(run, costs, 20.0) == pytest.approx(0.2)
+    assert heldout_within(run, costs, 10.0) == pytest.approx(0.1)
+    assert heldout_within(run, costs, 60.0) == pytest.approx((20 * 0.2 + 40 * 0.6) / 60)
+
+
 def test_arms_are_compared_by_seed_at_equal_rounds_tokens_and_seconds():
     runs = {
         ("8/0", 0): recording("8/0", 0, [0.1, 0.2], tokens=100, cpu=4.0),
@@ -54,6 +65,11 @@ def test_arms_are_compared_by_seed_at_equal_rounds_tokens_and_seconds():
     # 100 tokens are one round of 8/0 (0.1 a round) and two of 4/4 (0.3 on average).
     assert arm.comparison.at_equal_tokens.mean == pytest.approx(3.0)
     assert arm.comparison.at_equal_cpu.mean == pytest.approx(3.0)
+    # Held-out rewards are the same here: 0.15 on average of 8/0, and 0.3 of 4/4.
+    assert arm.comparison.heldout.values == pytest.approx((0.15,))
+    # After one round of two 8/0 is half way up, at 0.125 on average.
+    assert arm.comparison.heldout_at_equal_tokens.values == pytest.approx((0.175,))
+    assert arm.comparison.heldout_at_equal_cpu.values == pytest.approx((0.175,))
 
 
 def test_nothing_is_compared_with_a_reference_that_never_earned_a_reward():

@@ -1,0 +1,78 @@
+"""``swarm-node experiment methods``: what published methods are worth in a swarm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli.common import DebugOption, JsonOption
+from node.cli.experiment_options import Folder, Seeds, Workers
+from node.cli.experiment_outcome import tell
+
+
+def methods(
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help="A method to run, see docs/experience.md; may be repeated. Left out: all.",
+            show_default=False,
+        ),
+    ] = None,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            "--answers",
+            metavar="short|long",
+            help="How long answers are: of a few tokens, or with their working, of some dozens. "
+            "Left out: both.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Seeds = 5,
+    first_seed: Annotated[
+        int,
+        typer.Option("--first-seed", min=0, help="The first of the seeds, as for fresh ones."),
+    ] = 0,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds",
+            min=1,
+            help="Rounds of each node. Left out: 150, or 80 with long answers.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Workers = 0,
+    run_dir: Folder = Path("experiment-run/methods"),
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Compare published methods with how nodes train by default.
+
+    Each sets some keys of the configuration of all eight nodes, which are equal otherwise; at equal
+    rounds, generated tokens and CPU time.
+    """
+    from node.experiment.answers import ANSWERS, answers_of
+    from node.experiment.method_report import run_methods, table
+    from node.experiment.methods import ROUNDS, methods_of
+    from node.experiment.settings import Settings
+    from node.monitor.terminal import Terminal
+
+    chosen = methods_of(names)
+    lengths = (answers_of(answers, ROUNDS),) if answers else tuple(ROUNDS)
+    settings = {
+        length: Settings(
+            rounds=rounds or ROUNDS[length],
+            model=ANSWERS[length].recipe,
+            bury=ANSWERS[length].buried,
+            answers=length,
+        )
+        for length in lengths
+    }
+    which = range(first_seed, first_seed + seeds)
+    worths = run_methods(settings, chosen, which, workers, run_dir, Terminal(stderr=True))
+    tell(run_dir, table(settings, chosen, worths), json)

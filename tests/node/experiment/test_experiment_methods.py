@@ -1,0 +1,79 @@
+"""Methods are held against the default, seed by seed, and a table that was broken off goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from node.config.config import Config
+from node.errors import UsageError
+from node.experiment.arms import AUTO
+from node.experiment.method_report import Worth, markdown, run_methods
+from node.experiment.methods import METHODS, Method, methods_of
+from node.experiment.settings import Settings
+
+SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
+SAME = Method("same", "nobody", "nothing is set otherwise", {})
+FASTER = Method("faster", "nobody", "longer steps", {"learner.lr": 1e-3})
+
+
+def measured(root: Path, *methods: Method) -> dict[str, Worth]:
+    found = run_methods({"short": SMALL}, methods, (0, 1), 1, root, Console(quiet=True))
+    return dict(found["short"])
+
+
+def test_every_method_has_a_name_of_its_own_and_keys_that_a_node_takes():
+    names = [method.name for method in METHODS]
+    assert len(set(names)) == len(names)
+    for method in METHODS:
+        assert method.source and method.claim and method.keys
+        Config.with_overrides(method.arm.overrides)
+        assert {**AUTO.overrides, **method.keys} == method.arm.overrides
+
+
+def test_methods_are_chosen_by_name_in_the_order_of_the_table():
+    first, second = METHODS[:2]
+    assert methods_of([second.name, first.name, second.name]) == (first, second)
+    assert methods_of(None) == METHODS
+    with pytest.raises(UsageError, match=r"--method.*sorcery.*Use "):
+        methods_of(["sorcery"])
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_what_sets_nothing_is_worth_exactly_nothing_and_something_else_is_not(tmp_path: Path):
+    found = measured(tmp_path, SAME, FASTER)
+    same, faster = found["same"], found["faster"]
+    assert same.seeds == 2
+    assert same.factors["equal rounds"].values == same.factors["equal tokens"].values == (1.0, 1.0)
+    for alike in ("equal rounds", "equal tokens"):
+        assert same.differences[f"held-out, {alike}"].values == (0.0, 0.0)
+    assert faster.factors["equal rounds"].values != (1.0, 1.0)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "short",
+        "results.json",
+        "table.md",
+        "chart.png",
+    }
+    rows = (tmp_path / "table.md").read_text()
+    assert "| same | 2 | 1.00 ± 0.00 | 1.00 ± 0.00 |" in rows
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["methods"][1]["short"]["factors"]["equal rounds"]["values"] == list(
+        faster.factors["equal rounds"].values
+    )
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_further_method_runs_beside_the_default_that_is_there(tmp_path: Path):
+    measured(tmp_path, SAME)
+    default = next((tmp_path / "short" / "runs").glob("equal.auto.0.json"))
+    written = default.stat().st_mtime_ns
+    assert list(measured(tmp_path, FASTER)) == ["faster"]
+    assert default.stat().st_mtime_ns == written
+
+
+def test_a_method_without_runs_has_an_empty_row():
+    table = markdown({"short": SMALL}, [SAME], {"short": {}})
+    assert "| same | 0 |  |  |  |  |  |  |" in table
