@@ -39,7 +39,8 @@ from swarm.transport.watch import Watch
 
 logger = logging.getLogger(__name__)
 
-LOOKUP_SECONDS = 10.0
+LOOKUP_SECONDS = 15.0
+"""Of a read or a store: a search, and the calls that follow it, on a busy machine."""
 
 
 class NodeTransport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from itertools import count
 from pathlib import Path
 
 import msgpack
@@ -175,6 +176,53 @@ def test_mallory_lists_the_asker_and_a_crowd_as_neighbours_and_records_are_still
             assert await second.read("k") == await first.read("k") == {b"anna": b"good one"}
             assert counters.snapshot()["neighbours_refused"] >= 2
             assert "failed" not in caplog.text
+        finally:
+            await asyncio.gather(first.close(), second.close(), bad.stop())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("led", ["to-herself", "to-nobody"])
+def test_mallory_leads_a_search_astray_and_the_record_of_a_farther_node_is_found(
+    tmp_path: Path, led: str
+) -> None:
+    from hivemind.dht.routing import DHTID
+    from hivemind.p2p import PeerID
+    from hivemind.proto import dht_pb2
+
+    async def scenario() -> None:
+        first = await honest("anna", tmp_path, Counters())
+        second = await honest("ben", tmp_path, Counters(), peers=first.addresses())
+        bad = await mallory(tmp_path, first.addresses()[0])
+        nearer = count(1 << 100, -1)
+        asked = []
+
+        def named() -> PeerID:
+            if led == "to-herself":
+                return bad.p2p.peer_id
+            return PeerID.from_base58(Identity.from_seed(os.urandom(32)).peer_id)
+
+        async def raw(data: bytes, remote: object) -> bytes:
+            request = dht_pb2.FindRequest.FromString(data)
+            key = DHTID.from_bytes(request.keys[0])
+            nodes = [DHTID(key ^ next(nearer)).to_bytes() for _ in range(20)]
+            peers = [named().to_bytes() for _ in nodes]
+            asked.append(key)
+            result = dht_pb2.FindResult(nearest_node_ids=nodes, nearest_peer_ids=peers)
+            info = bad.dht.protocol.node_info
+            return dht_pb2.FindResponse(results=[result], peer=info).SerializeToString()
+
+        handlers = bad.control.unary_handlers
+        handlers[next(name for name in handlers if name.endswith("rpc_find"))] = raw
+        try:
+            await bad.connect(second.addresses()[0])
+            node = first.node
+            assert isinstance(node, HivemindNode)
+            packed = msgpack.packb(b"good one", use_bin_type=True)
+            held = node.dht.protocol.storage
+            assert held.store_subkey(_id("k"), b"anna", packed, time.time() + 600)
+            assert await second.read("k") == {b"anna": b"good one"}
+            assert asked.count(_id("k")) == 1
         finally:
             await asyncio.gather(first.close(), second.close(), bad.stop())
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from swarm.transport.guests import Guests
 from swarm.transport.hivemind.addresses import by_peer, packed
 from swarm.transport.hivemind.client import expect_hang_ups, limit_calls, take_streams
 from swarm.transport.hivemind.daemon_options import RELAY_FLAGS, options
+from swarm.transport.hivemind.hash_table import HashTable, Kinds
 from swarm.transport.hivemind.routing import be_client, guard_routing
 from swarm.transport.machine import DETACHED, DaemonFailed, sweep_sockets, with_port_of
 from swarm.transport.node import StreamHandler
@@ -39,10 +39,13 @@ STOP_SECONDS = 5.0
 class HivemindNode:
     """A running daemon with its DHT node. All methods belong to one event loop."""
 
-    def __init__(self, p2p: Any, dht: Any, gate: RecordGate, visible: tuple[str, ...]) -> None:
+    def __init__(
+        self, p2p: Any, dht: Any, gate: RecordGate, visible: tuple[str, ...], counters: Counters
+    ) -> None:
         self.p2p = p2p
         self.dht = dht
         self._gate = gate
+        self._table = HashTable(dht, _kinds(), gate, counters)
         self._visible = visible
         self._reasons = DialReasons()
 
@@ -89,10 +92,10 @@ class HivemindNode:
                 lambda key, value: gate.stored(key.to_bytes(), value),
             )
         )
-        guard_routing(dht, counters, guests)
+        guard_routing(dht.protocol, counters, guests)
         limit_calls(p2p, counters, guests)
         expect_hang_ups(p2p)
-        return cls(p2p, dht, gate, visible)
+        return cls(p2p, dht, gate, visible, counters)
 
     @staticmethod
     async def _start_dht(p2p: Any, gate: RecordGate, predecessor: HivemindNode | None) -> Any:
@@ -185,7 +188,7 @@ class HivemindNode:
         return str(peer), float(answer.dht_time)
 
     async def find_neighbours(self) -> None:
-        await self.dht.find_nearest_nodes([self.dht.node_id])
+        await self._table.find_neighbours()
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Full addresses of the peers this daemon is connected to, by peer id."""
@@ -201,17 +204,11 @@ class HivemindNode:
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         """Whether at least one replica took the record."""
-        alone = {"exclude_self": self.dht.protocol.client_mode}
-        return bool(await self.dht.store(key, value, expiry, subkey=subkey, **alone))
+        return await self._table.store(key, subkey, value, expiry)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
         """Records under ``key``, merged over its replicas."""
-        # No expiry suffices: a search that could end early would end at the first peer to claim
-        # an infinite one, and show that peer's records only.
-        found = (await self.dht.get_many([key], sufficient_expiration_time=math.nan))[key]
-        if found is None or not isinstance(found.value, dict):
-            return {}
-        return {subkey: entry.value for subkey, entry in found.value.items()}
+        return await self._table.read(key)
 
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
         """Serve incoming streams of ``protocol``."""
@@ -303,3 +300,10 @@ class HivemindNode:
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
         """``settings`` with the port that was drawn for ``/tcp/0`` written into ``listen``."""
         return replace(settings, listen=with_port_of(self._visible, settings.listen))
+
+
+def _kinds() -> Kinds:
+    from hivemind.dht.storage import DictionaryDHTValue
+    from hivemind.proto import dht_pb2
+
+    return Kinds(dht_pb2.FindRequest, DictionaryDHTValue, dht_pb2.FOUND_DICTIONARY)

@@ -1,8 +1,7 @@
 """What a hivemind routing table lets in: one node id for each peer, and a bounded waiting list.
 
 hivemind takes any number of ids from one peer, keeps every one that has no place as a replacement,
-and goes through all its records for each new one. Of a search it takes whatever neighbours an
-answer lists. Works on the objects that
+and goes through all its records for each new one. Works on the objects that
 :mod:`swarm.transport.hivemind.node` hands over and imports nothing of hivemind.
 """
 
@@ -21,11 +20,9 @@ SAME_ID_SECONDS = 10.0
 MAX_PEERS = 4096
 
 
-def guard_routing(dht: Any, counters: Counters, guests: Guests) -> None:
-    """Put both rules before the methods of hivemind's ``DHTNode``."""
-    protocol = dht.protocol
+def guard_routing(protocol: Any, counters: Counters, guests: Guests) -> None:
+    """Put the rule before the method of a ``DHTProtocol``."""
     protocol.update_routing_table = OneIdEach(protocol, counters, guests).update
-    protocol.call_find = OtherNeighbours(protocol, counters, dht.node_id, dht.peer_id).find
 
 
 def be_client(protocol: Any) -> None:
@@ -35,33 +32,6 @@ def be_client(protocol: Any) -> None:
     """
     protocol.client_mode = True
     protocol.node_info = type(protocol.node_info)()
-
-
-class OtherNeighbours:
-    """Stands before ``DHTProtocol.call_find``: of an answer's neighbours, those that may help.
-
-    This node is none of its own neighbours: with itself among the nearest hivemind's store fails.
-    Nobody gives more of them than a bucket holds, which is what honest nodes answer.
-    """
-
-    def __init__(self, protocol: Any, counters: Counters, node_id: Any, peer_id: Any) -> None:
-        self._find = protocol.call_find
-        self._most = protocol.bucket_size
-        self._counters = counters
-        self._own = node_id, peer_id
-
-    async def find(self, peer: Any, keys: Any) -> Any:
-        """As hivemind's method of the same purpose."""
-        found = await self._find(peer, keys)
-        return found and {key: (value, self._kept(near)) for key, (value, near) in found.items()}
-
-    def _kept(self, listed: dict[Any, Any]) -> dict[Any, Any]:
-        own_node, own_peer = self._own
-        others = [(n, p) for n, p in listed.items() if n != own_node and p != own_peer]
-        kept = dict(others[: self._most])
-        if refused := len(listed) - len(kept):
-            self._counters.add("neighbours_refused", refused)
-        return kept
 
 
 class OneIdEach:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from secrets import token_bytes
 from typing import Any
 
@@ -16,17 +17,13 @@ from swarm.transport.libp2p import calls
 from swarm.transport.libp2p.calls import FIND, PING, STORE, Neighbour, Result, Stored
 from swarm.transport.libp2p.dictionary import Dictionary
 from swarm.transport.libp2p.share import Share
-from swarm.transport.libp2p.table import BUCKET, RoutingTable, distance
+from swarm.transport.libp2p.table import RoutingTable, distance
 from swarm.transport.protobuf import Fields, decode, encode, varints
 from swarm.transport.records import MESSAGE_LIMIT
+from swarm.transport.search import BUCKET, REPLICAS, Search, placed
 from swarm.transport.transport import TransportError
 
 logger = logging.getLogger(__name__)
-
-REPLICAS = 5
-WORKERS = 4
-MOST_ASKED = 64
-"""Nodes asked in one search, however many are listed."""
 
 MOST_WORKING = 256
 """Pings and records handed over that may be under way at a time."""
@@ -109,12 +106,7 @@ class HashTable:
         if not self.client:
             near.append((self.table.own, self._peer_id))
         near.sort(key=lambda pair: distance(key_id, pair[0]))
-        answers: list[bool] = []
-        while near and len(answers) < REPLICAS:
-            few, near = near[: REPLICAS - len(answers)], near[REPLICAS - len(answers) :]
-            taken = await asyncio.gather(*(self._put(peer, [record]) for _, peer in few))
-            answers += [any(each) for each in taken if each is not None]
-        return any(answers)
+        return await placed(near, lambda peer: self._put(peer, [record]))
 
     @property
     def _name(self) -> bytes:
@@ -138,38 +130,15 @@ class HashTable:
         Args:
             take: is given every answer; raises ``ValueError`` where it is no good.
         """
-        known = dict(self.table.nearest(key, BUCKET))
-        asked: set[bytes] = {self.table.own}
-        answered: dict[bytes, str] = {}
-        under_way: dict[asyncio.Task[Result | None], bytes] = {}
 
-        def begin() -> None:
-            near = sorted(known, key=lambda node: distance(key, node))[:BUCKET]
-            for node in (node for node in near if node not in asked):
-                if len(under_way) >= WORKERS or len(asked) > MOST_ASKED:
-                    break
-                asked.add(node)
-                task = asyncio.ensure_future(self._find(known[node], key, take))
-                under_way[task] = node
+        async def ask(peer: str) -> tuple[Neighbour, ...] | None:
+            found = await self._find(peer, key, take)
+            return None if found is None else found.nearest
 
-        try:
-            begin()
-            while under_way:
-                done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    node, result = under_way.pop(task), task.result()
-                    if result is None:
-                        known.pop(node, None)
-                    else:
-                        answered[node] = known[node]
-                        for near, peer in self._kept(result.nearest):
-                            known.setdefault(near, peer)
-                begin()
-        finally:
-            for task in under_way:
-                task.cancel()
-        order = sorted(answered, key=lambda node: distance(key, node))
-        return [(node, answered[node]) for node in order[:BUCKET]]
+        search = Search(
+            (self.table.own, self._peer_id), partial(distance, key), ask, self._counters
+        )
+        return await search.nearest(self.table.nearest(key, BUCKET))
 
     async def _find(self, peer: str, key: bytes, take: Callable[[Result], None]) -> Result | None:
         """What a node knows about a key; None where it does not answer, or nonsense."""
@@ -195,13 +164,6 @@ class HashTable:
             self.table.forget(peer)
             return None
         return fields
-
-    def _kept(self, nearest: tuple[Neighbour, ...]) -> list[Neighbour]:
-        """Of an answer's neighbours those that may help: nobody's word names this node."""
-        others = [(n, p) for n, p in nearest if n != self.table.own and p != self._peer_id]
-        if refused := len(nearest) - len(others[:BUCKET]):
-            self._counters.add("neighbours_refused", refused)
-        return others[:BUCKET]
 
     async def _answer_ping(self, peer: str, fields: Fields) -> bytes:
         node_id = calls.node_of(fields, 2)

@@ -8,8 +8,8 @@ from swarm.common.bounded import Bounded, lot
 from swarm.common.counters import Counters
 from swarm.transport.guests import Guests
 from swarm.transport.libp2p.calls import NODE_BYTES, Neighbour
+from swarm.transport.search import BUCKET
 
-BUCKET = 20
 SAME_ID_SECONDS = 10.0
 """A peer that restarts comes back under another id; one is taken in this time."""
 

@@ -18,12 +18,13 @@ from swarm.transport.libp2p.addresses import Place, place_of, seen_at
 from swarm.transport.libp2p.book import MOST_EACH, Book
 from swarm.transport.libp2p.calls import Result, Stored
 from swarm.transport.libp2p.dictionary import Dictionary, Shelf
-from swarm.transport.libp2p.hash_table import MOST_ASKED, HashTable
+from swarm.transport.libp2p.hash_table import HashTable
 from swarm.transport.libp2p.identify import identification, listening_at
 from swarm.transport.libp2p.multistream import HEADER, NotSpoken, accept, propose
 from swarm.transport.libp2p.peer_routing import asked_for, question, reply, told
-from swarm.transport.libp2p.table import BUCKET, SAME_ID_SECONDS, RoutingTable, distance
+from swarm.transport.libp2p.table import SAME_ID_SECONDS, RoutingTable, distance
 from swarm.transport.protobuf import decode, encode
+from swarm.transport.search import BUCKET, MOST_ASKED
 from swarm.transport.transport import PeerUnreachable, Refused
 
 OWN = bytes(20)

@@ -1,0 +1,144 @@
+"""Searches of the hash table, of honest nodes and of those who lead others astray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.common.counters import Counters
+from swarm.transport import search as searching
+from swarm.transport.search import BUCKET, MOST_ASKED, REPLICAS, UNANSWERED, Search, placed
+
+OWN = (0, "own")
+Named = list[tuple[int, str]]
+
+
+def searched(
+    answers: Mapping[str, Named | None], start: Named, counters: Counters | None = None
+) -> tuple[list[str], Named]:
+    """Whom a search for key 0 asked, and what it found; who has no answer does not answer."""
+    asked: list[str] = []
+
+    async def ask(peer: str) -> Named | None:
+        asked.append(peer)
+        return answers.get(peer)
+
+    search = Search(OWN, lambda node: node, ask, counters or Counters())
+    return asked, asyncio.run(search.nearest(start))
+
+
+def named(*nodes: int) -> Named:
+    return [(node, f"peer {node}") for node in nodes]
+
+
+@given(st.sets(st.integers(1, 10_000), min_size=1, max_size=120), st.integers(0, 119))
+def test_a_search_comes_to_the_nearest_nodes_when_each_knows_a_few_that_are_nearer(
+    ids: set[int], start: int
+) -> None:
+    nodes = sorted(ids)
+    answers = {f"peer {node}": named(*nodes[max(0, n - 3) : n]) for n, node in enumerate(nodes)}
+    answers[f"peer {nodes[0]}"] = named(*nodes[1:BUCKET])
+    asked, found = searched(answers, named(nodes[start % len(nodes)]))
+    assert len(asked) == len(set(asked))
+    assert found == named(*nodes[:BUCKET])
+
+
+def test_mallory_names_herself_under_ever_nearer_ids_and_is_asked_once() -> None:
+    ids = count(1_000_000, -1)
+
+    class Endless(dict):
+        def get(self, peer: str, default: object = None) -> Named | None:
+            return [(next(ids), "mallory") for _ in range(BUCKET)] if peer == "mallory" else []
+
+    asked, found = searched(Endless(), [(5_000_000, "mallory"), *named(6_000_000)])
+    assert sorted(asked) == ["mallory", "peer 6000000"]
+    assert len(found) == 2
+
+
+def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon() -> None:
+    crowd = [(node, f"nobody {node}") for node in range(1, BUCKET + 1)]
+    honest = named(*range(1000, 1008))
+    answers = {"mallory": crowd, **{peer: [] for _, peer in honest}}
+    asked, found = searched(answers, [(100, "mallory"), *honest])
+    assert found == [(100, "mallory"), *honest]
+    at_first = [peer for peer in asked if peer.startswith("nobody")].index("nobody 8") + 1
+    assert at_first == 2 * UNANSWERED, "those under way when the fourth stayed silent, and no more"
+    last = max(asked.index(peer) for _, peer in honest)
+    assert last <= len(honest) + 2 * UNANSWERED
+
+
+def test_a_crowd_of_mallorys_is_asked_so_much_and_no_more() -> None:
+    ids = count(1_000_000, -1)
+
+    class Crowd(dict):
+        def get(self, peer: str, default: object = None) -> Named:
+            return named(*(next(ids) for _ in range(2 * BUCKET)))
+
+    counters = Counters()
+    asked, found = searched(Crowd(), named(2_000_000), counters)
+    assert len(asked) == len(set(asked)) == MOST_ASKED
+    assert len(found) == BUCKET
+    assert counters.snapshot()["neighbours_refused"] == MOST_ASKED * BUCKET
+
+
+def test_nobody_names_this_node_nor_a_peer_twice() -> None:
+    counters = Counters()
+    answers = {"peer 9": [(0, "larry"), (3, "own"), (1, "ben"), (2, "ben")], "ben": []}
+    asked, found = searched(answers, named(9), counters)
+    assert asked == ["peer 9", "ben"]
+    assert found == [(1, "ben"), (9, "peer 9")]
+    assert counters.snapshot()["neighbours_refused"] == 3
+
+
+def test_what_was_found_when_time_is_up_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "SEARCH_SECONDS", 0.0)
+    answers = {"peer 9": named(1, 2), "peer 8": named(3)}
+    asked, found = searched(answers, named(8, 9))
+    assert asked == ["peer 8", "peer 9"], "who was asked already may answer"
+    assert found == named(8, 9)
+
+
+def test_a_search_that_is_given_up_asks_no_more() -> None:
+    ended: list[str] = []
+
+    async def ask(peer: str) -> Named | None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(peer)
+        return None
+
+    async def scenario() -> None:
+        search = Search(OWN, lambda node: node, ask, Counters())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await search.nearest(named(1, 2))
+        await asyncio.sleep(0)
+        assert sorted(ended) == ["peer 1", "peer 2"]
+
+    asyncio.run(scenario())
+
+
+def test_a_record_goes_to_the_next_nodes_in_place_of_those_that_do_not_answer() -> None:
+    put: list[str] = []
+
+    async def took(peer: str) -> list[bool] | None:
+        put.append(peer)
+        return None if peer in ("peer 1", "peer 3") else [False]
+
+    assert asyncio.run(placed(named(*range(1, 12)), took)) is False
+    assert put == [peer for _, peer in named(*range(1, REPLICAS + 3))]
+
+
+def test_one_node_that_took_a_record_is_enough_and_none_is_not() -> None:
+    async def took(peer: str) -> list[bool] | None:
+        return [peer == "peer 2"]
+
+    assert asyncio.run(placed(named(1, 2, 3), took)) is True
+    assert asyncio.run(placed(named(1, 3), took)) is False
+    assert asyncio.run(placed([], took)) is False
