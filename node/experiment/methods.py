@@ -91,6 +91,18 @@ METHODS = (
         "groups of others serve in three updates",
         {"mixture.max_uses": 3},
     ),
+    Method(
+        "int8-rollouts",
+        "QeRL, arXiv 2510.11696, without its noise",
+        "what is written comes from weights in 8 bits",
+        {"engine.kind_options": {"int8": True}},
+    ),
+    Method(
+        "thompson-3-uses",
+        "VADE, arXiv 2511.18902; experience replay",
+        "both together",
+        {"tasks.curriculum": "thompson", "mixture.max_uses": 3},
+    ),
 )
 
 

@@ -120,5 +120,7 @@ def decoder(shape: ModelShape, config: Config) -> float:
 
 def laid_out(shape: ModelShape, config: Config) -> float:
     """Weights in the layout in which a CPU multiplies few rows with them, while it writes."""
+    if config.engine.kind_options.get("int8") and shape.fused:
+        return shape.parameters
     trains_all = shape.fused and not config.policy.lora_rank
     return width(config) * shape.parameters if trains_all else 0

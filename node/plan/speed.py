@@ -15,9 +15,9 @@ READ_SHARE = 0.6
 """Of the copy bandwidth, at which decoding reads weights and cache."""
 MULTIPLY_SHARE = 0.4
 """Of the products of large matrices, that a pass over a micro-batch reaches."""
-FEW_ROWS_SHARE, LAID_OUT_SHARE = 0.15, 0.25
+FEW_ROWS_SHARE, LAID_OUT_SHARE, INT8_SHARE = 0.15, 0.25, 0.5
 """The same of a decoding step on a CPU, whose products have a row for each completion: with weights
-as they are, and as they are laid out for it."""
+as they are, as they are laid out for it, and in 8 bits."""
 LAUNCH_SECONDS = 6e-6
 LAUNCHES = 14
 """Of kernels, in a layer of a decoding step, where a GPU is not told of many at once."""
@@ -79,8 +79,12 @@ def _write(
     token = 2 * shape.layers * shape.kv_heads * shape.head_size * sizes.width(config)
     past = rows * (work.prompt + work.answer / 2) * token
     model = sizes.width(config) * _met(shape, rows)
-    few = LAID_OUT_SHARE if sizes.laid_out(shape, config) else FEW_ROWS_SHARE
-    share = few if device.kind == "cpu" else MULTIPLY_SHARE
+    if config.engine.kind_options.get("int8"):
+        share, model = INT8_SHARE, _met(shape, rows)
+    elif device.kind == "cpu":
+        share = LAID_OUT_SHARE if sizes.laid_out(shape, config) else FEW_ROWS_SHARE
+    else:
+        share = MULTIPLY_SHARE
     seconds = max(
         (model + past) / (device.bandwidth * READ_SHARE),
         2 * rows * shape.active / (flops * share),

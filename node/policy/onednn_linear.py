@@ -137,7 +137,7 @@ def quicker() -> bool:
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         x = torch.randn(PROBED_ROWS, PROBED_SIZE)
         weight = torch.randn(PROBED_SIZE, PROBED_SIZE)
-        ratio = _ratio(lambda: _product(x, weight), lambda: torch_linear(x, weight))
+        ratio = share_of_time(lambda: _product(x, weight), lambda: torch_linear(x, weight))
     return _told(f"oneDNN with {PROBED_ROWS} rows", ratio)
 
 
@@ -155,11 +155,13 @@ def packing_pays(dtype: torch.dtype) -> bool:
             log.info("oneDNN lays out no matrix of %s on this processor: %.200s", dtype, error)
             return False
         product = product_of(weight)
-        ratio = _ratio(lambda: packed_product(x, laid_out, None), lambda: product(x, weight, None))
+        ratio = share_of_time(
+            lambda: packed_product(x, laid_out, None), lambda: product(x, weight, None)
+        )
     return _told(f"a matrix of {dtype} laid out for {PACKED_ROWS} rows", ratio)
 
 
-def _ratio(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> float:
+def share_of_time(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> float:
     """The least time of one over the least of the other, taken in turns."""
     times: dict[Callable[[], Tensor], list[float]] = {ours: [], theirs: []}
     for _ in range(PROBES):

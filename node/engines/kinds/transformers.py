@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from node.config.base import Section, key
 from node.engines.kind import EngineKind
 
 if TYPE_CHECKING:
@@ -18,17 +19,31 @@ class Transformers(EngineKind):
 
     as_checkpoint = False
 
+    class Options(Section):
+        """How it writes."""
+
+        int8: bool = key(
+            False,
+            "Write with a copy of the weights in 8 bits (QeRL, arXiv 2510.11696), which is quicker "
+            "on a CPU with models of 100 million parameters and more. What is learned from is "
+            "corrected for it.",
+        )
+
     def check_policy(self, policy: Policy) -> None:
-        """See :func:`node.engines.transformers.agreement.check_agreement`."""
+        """See :func:`node.engines.transformers.agreement.check_agreement`, and
+        :func:`node.engines.transformers.eight_bits.check_rounding`."""
         from node.engines.transformers.agreement import check_agreement
+        from node.engines.transformers.eight_bits import check_rounding
 
         check_agreement(policy)
+        if self.options.int8:
+            check_rounding(policy)
 
     def embedded(self, policy: Policy, seed: int) -> RolloutEngine:
         """On the policy's own weights."""
         from node.engines.transformers.engine import TransformersEngine
 
-        return TransformersEngine(policy, seed=seed)
+        return TransformersEngine(policy, seed=seed, eight_bits=self.options.int8)
 
     def backend(self, settings: BackendSettings) -> Backend:
         """One batch that rows join and leave."""

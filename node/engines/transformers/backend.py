@@ -39,7 +39,8 @@ class ContinuousDecoding:
         self.policy = policy
         self._folder = Path(settings.folder)
         random = torch.Generator(draws_on(policy.device)).manual_seed(settings.seed)
-        self._batch = ContinuousBatch(policy, random, settings.max_rows)
+        eight_bits = settings.options.get("int8", False)
+        self._batch = ContinuousBatch(policy, random, settings.max_rows, eight_bits=eight_bits)
         self._update_in: int | None = None
         policy.version = load_into(policy.model, self._folder)
 

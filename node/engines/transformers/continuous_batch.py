@@ -45,13 +45,17 @@ class ContinuousBatch:
         policy: whose model is sampled from.
         random: numbers are drawn from it.
         max_rows: jobs written side by side.
+        eight_bits: see :class:`node.engines.transformers.decoding.Decoding`.
 
     Attributes:
         policy: before it or its weights are replaced comes :meth:`cut`.
     """
 
-    def __init__(self, policy: Policy, random: torch.Generator, max_rows: int) -> None:
+    def __init__(
+        self, policy: Policy, random: torch.Generator, max_rows: int, *, eight_bits: bool = False
+    ) -> None:
         self.policy = policy
+        self._eight_bits = eight_bits
         self._random = random
         self._max_rows = max_rows
         self._waiting: deque[Job] = deque()
@@ -127,7 +131,9 @@ class ContinuousBatch:
         if self._decoding is None:
             first = self._waiting[0]
             self._sampling = Sampling(first.temperature, greedy=first.greedy)
-            self._decoding = Decoding(self.policy, self._sampling, self._random)
+            self._decoding = Decoding(
+                self.policy, self._sampling, self._random, eight_bits=self._eight_bits
+            )
             self._joined = 0
         return written + self._join(self._decoding)
 

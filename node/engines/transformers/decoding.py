@@ -38,6 +38,7 @@ class Decoding:
     Args:
         policy: whose model is sampled from; its weights stay as they are meanwhile.
         random: one number is drawn from it for every row and step.
+        eight_bits: whether steps multiply with weights in 8 bits; prompts are read with them whole.
 
     Attributes:
         left: rows that had not ended when it was last looked at: at every step on a CPU, at
@@ -45,8 +46,16 @@ class Decoding:
         resting: rows that last and have ended, by number; whoever goes on with them takes them out.
     """
 
-    def __init__(self, policy: Policy, sampling: Sampling, random: torch.Generator) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        sampling: Sampling,
+        random: torch.Generator,
+        *,
+        eight_bits: bool = False,
+    ) -> None:
         self._policy = policy
+        self._eight_bits = eight_bits
         self._sampling = sampling
         self._random = random
         self._device = policy.device
@@ -217,7 +226,8 @@ class Decoding:
         """
         parts = [*self._staying(), *newcomers]
         if self._fused is None and fits(self._policy.model, parts[0].cache):
-            self._fused = FusedDecoder(self._policy.model, self._last - self._steps)
+            steps = self._last - self._steps
+            self._fused = FusedDecoder(self._policy.model, steps, eight_bits=self._eight_bits)
         worth = DECODE_WORTH if self._fused and self._on_cpu else sys.maxsize
         lengths = [int(part.rows.position.max()) for part in parts]
         together = alike(lengths, worth, [len(part.lines) for part in parts])

@@ -30,10 +30,14 @@ class TransformersEngine:
         policy: whose weights are sampled from.
         seed: of the engine's own random numbers.
         max_rows: completions decoded side by side, unless one prompt alone asks for more.
+        eight_bits: see :class:`node.engines.transformers.decoding.Decoding`.
     """
 
-    def __init__(self, policy: Policy, *, seed: int, max_rows: int = MAX_ROWS) -> None:
+    def __init__(
+        self, policy: Policy, *, seed: int, max_rows: int = MAX_ROWS, eight_bits: bool = False
+    ) -> None:
         self._policy = policy
+        self._eight_bits = eight_bits
         self._max_rows = max_rows
         self._random = torch.Generator(draws_on(policy.device))
         self._random.manual_seed(seed)
@@ -57,7 +61,7 @@ class TransformersEngine:
         """See :class:`node.engines.engine.RolloutEngine`; they are written by :meth:`poll`."""
         if self._polled is None:
             merged, random = self._policy.merged(), self._chance(sampling)
-            self._polled = PolledBatch(merged, random, self._max_rows)
+            self._polled = PolledBatch(merged, random, self._max_rows, eight_bits=self._eight_bits)
         self._polled.submit(trajectories, sampling)
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
@@ -125,7 +129,7 @@ class TransformersEngine:
     ) -> list[list[Sample]]:
         room = [self._policy.context_length - len(prompt) for prompt in prompts for _ in range(n)]
         caps = [min(sampling.max_new_tokens, each) for each in room]
-        decoding = Decoding(self._policy.merged(), sampling, random)
+        decoding = Decoding(self._policy.merged(), sampling, random, eight_bits=self._eight_bits)
         written = decoding.join(prompts, [n] * len(prompts), caps)
         while decoding.left:
             written += decoding.step()

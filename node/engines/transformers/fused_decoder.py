@@ -8,7 +8,8 @@ and grouped key-value heads are never repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -22,6 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from node.engines.transformers.eight_bits import rounded, rounded_product
 from node.engines.transformers.kv_cache import GrowingLayer, joinable
 from node.learner.prompt_sharing import STEADY_ROTATIONS
 from node.policy.onednn_linear import OneDnnLinear, packed, packed_product, product_of
@@ -67,15 +69,21 @@ class FusedDecoder:
     Args:
         model: one that :func:`fits`.
         steps: that are to come, at most.
+        eight_bits: whether it multiplies with a copy of the weights in 8 bits, on a CPU.
     """
 
-    def __init__(self, model: PreTrainedModel, steps: int) -> None:
+    def __init__(self, model: PreTrainedModel, steps: int, *, eight_bits: bool = False) -> None:
         decoder: Any = model.model
-        # Of weights that are trained the copy takes no more memory than their gradients will.
-        pack = steps >= PACKED_STEPS and bool(decoder.embed_tokens.weight.requires_grad)
-        self._layers = [_Layer(layer, pack) for layer in decoder.layers]
+        if eight_bits:
+            copy = Copy.EIGHT_BITS
+        elif steps >= PACKED_STEPS and bool(decoder.embed_tokens.weight.requires_grad):
+            # Of weights that are trained the copy takes no more memory than their gradients will.
+            copy = Copy.LAID_OUT
+        else:
+            copy = Copy.NONE
+        self._layers = [_Layer(layer, copy) for layer in decoder.layers]
         self._embeddings: Tensor = decoder.embed_tokens.weight
-        self._head = _Projection(cast(Any, model).lm_head, pack=pack)
+        self._head = _Projection(cast(Any, model).lm_head, copy=copy)
         self._norm, self._epsilon = decoder.norm.weight, decoder.norm.variance_epsilon
         self._rotate = decoder.rotary_emb
         self._cos = self._sin = self._embeddings[:0]
@@ -117,18 +125,28 @@ class FusedDecoder:
         return self._head(rms_norm(hidden, hidden.shape[-1:], self._norm, self._epsilon))
 
 
+class Copy(Enum):
+    """What a step multiplies with: the weights where they lie, or a copy of them."""
+
+    NONE = auto()
+    LAID_OUT = auto()
+    EIGHT_BITS = auto()
+
+
 class _Projection:
-    """Some linear layers as one matrix, read in place where it is one layer's.
+    """Some linear layers as one matrix, read in place where it is one layer's and not copied.
 
     A call of it is half a call of a module, which is much of a small model's step.
     """
 
-    def __init__(self, *parts: nn.Linear, pack: bool) -> None:
+    def __init__(self, *parts: nn.Linear, copy: Copy) -> None:
         biases = [part.bias for part in parts]
-        self.weight: Tensor = _joined([part.weight for part in parts])
+        self.weight: Any = _joined([part.weight for part in parts])
         self.bias = None if biases[0] is None else _joined(biases)
-        self._product = product_of(self.weight)
-        if pack and (laid_out := packed(self.weight)) is not None:
+        self._product: Callable[[Tensor, Any, Tensor | None], Tensor] = product_of(self.weight)
+        if copy is Copy.EIGHT_BITS:
+            self.weight, self._product = rounded(self.weight), rounded_product
+        elif copy is Copy.LAID_OUT and (laid_out := packed(self.weight)) is not None:
             self.weight, self._product = laid_out, packed_product
         self._fuses_sums = self._product is torch.nn.functional.linear
 
@@ -150,7 +168,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 class _Layer:
     """A decoder layer's weights and past, looked up once; the three projections are one matrix."""
 
-    def __init__(self, layer: Any, pack: bool) -> None:
+    def __init__(self, layer: Any, copy: Copy) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.pasts: list[GrowingLayer] = []
         self._size: int = attention.head_dim
@@ -160,9 +178,9 @@ class _Layer:
         parts = (attention.q_proj, attention.k_proj, attention.v_proj)
         heads, kv_heads = (len(part.weight) // self._size for part in parts[:2])
         self._heads, self._rotated = heads, heads + kv_heads
-        self._qkv = _Projection(*parts, pack=pack)
+        self._qkv = _Projection(*parts, copy=copy)
         self._o, self._gate, self._up, self._down = (
-            _Projection(part, pack=pack)
+            _Projection(part, copy=copy)
             for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         )
         norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]

@@ -24,11 +24,14 @@ class PolledBatch:
         policy: whose model is sampled from, adapters merged.
         random: numbers are drawn from it.
         max_rows: trajectories written side by side.
+        eight_bits: see :class:`node.engines.transformers.decoding.Decoding`.
     """
 
-    def __init__(self, policy: Policy, random: torch.Generator, max_rows: int) -> None:
+    def __init__(
+        self, policy: Policy, random: torch.Generator, max_rows: int, *, eight_bits: bool = False
+    ) -> None:
         self._policy = policy
-        self._batch = ContinuousBatch(policy, random, max_rows)
+        self._batch = ContinuousBatch(policy, random, max_rows, eight_bits=eight_bits)
         self._submitted = 0
         self._pending: dict[int, Pending] = {}
         self._finished: defaultdict[int, list[tuple[int, Sample]]] = defaultdict(list)

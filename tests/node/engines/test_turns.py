@@ -121,8 +121,8 @@ def test_only_what_is_new_is_read(policy, monkeypatch):
 class Late(Decoding):
     """Looks for rows that have ended at every eighth step, as on a GPU."""
 
-    def __init__(self, *arguments) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
         self._on_cpu = False
 
 

@@ -16,6 +16,9 @@ from node.errors import ConfigError
 from node.plan.choice import choose, fits, rungs
 from node.plan.estimate import estimate
 from node.plan.model_shape import ModelShape, shape_of
+from node.plan.sizes import laid_out
+from node.plan.speed import estimated
+from node.plan.workload import Workload
 from tests.node.plan.shapes import REAL, laptop, with_gpu, written
 
 MACHINES = {
@@ -141,6 +144,17 @@ def test_more_memory_never_chooses_a_dearer_way(name: str) -> None:
         places.append(words.index(choice.rung.words))
     assert places == sorted(places, reverse=True)
     assert places[-1] == 0
+
+
+def test_weights_in_8_bits_take_a_quarter_of_the_copy_and_are_written_with_sooner() -> None:
+    name, machine = "qwen-half", laptop()
+    whole, rounded = (
+        Config.with_overrides({"engine.kind_options": {"int8": int8}}) for int8 in (False, True)
+    )
+    assert laid_out(shape(name), rounded) * 4 == laid_out(shape(name), whole)
+    work = Workload.of(rounded, shape(name), 64)
+    speeds = [estimated(shape(name), each, work, machine.device).write for each in (whole, rounded)]
+    assert speeds[0] < speeds[1]
 
 
 def test_what_is_not_free_is_not_planned_with() -> None:

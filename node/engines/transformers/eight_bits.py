@@ -1,0 +1,101 @@
+"""Matrices in 8 bits, with which a CPU multiplies few rows several times as fast as in float32.
+
+A decoding step with few rows is spent on reading weights; in 8 bits there is a quarter to read, and
+a register holds four times the numbers. Each row of a matrix is rounded to 127 equal steps on
+either side of zero, and so is each row that it is multiplied with, anew in each product: what a row
+comes to is no matter of the rows beside it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from node.engines.transformers.kv_cache import growing_cache
+from node.errors import ConfigError
+from node.policy.onednn_linear import product_of, share_of_time
+from node.policy.policy import Policy
+
+STEPS = 127
+"""Of a signed byte, on either side of zero."""
+ZERO = 128
+"""What stands for zero in an unsigned byte, as oneDNN takes the rows."""
+LEAST = 1e-30
+"""The largest number of a row of zeros, which has no step of its own."""
+PROBED_SIZE, PROBED_ROWS = 1536, 32
+
+
+class Rounded(NamedTuple):
+    """A matrix ``[O, I]``.
+
+    Attributes:
+        weight: signed bytes, as oneDNN lays them out.
+        step: float32 ``[O]``, what one of a row's steps is worth.
+        zeros: int64 ``[O]``, where zero lies in each row.
+    """
+
+    weight: Tensor
+    step: Tensor
+    zeros: Tensor
+
+
+def rounded(weight: Tensor) -> Rounded:
+    """A copy of a matrix in 8 bits, to be multiplied with by :func:`rounded_product`."""
+    whole = weight.detach().float()
+    step = whole.abs().amax(1).clamp_(min=LEAST).div_(STEPS)
+    signed = (whole / step[:, None]).round_().to(torch.int8)
+    laid_out = torch.ops.onednn.qlinear_prepack(signed, None)
+    return Rounded(laid_out, step, torch.zeros(len(step), dtype=torch.int64))
+
+
+def rounded_product(x: Tensor, weight: Rounded, bias: Tensor | None) -> Tensor:
+    """``x W^T + b`` of ``x [B, I]`` and a :func:`rounded` matrix, in the format of ``x``."""
+    whole = x.float()
+    most = whole.abs().amax(1, keepdim=True).clamp_(min=LEAST)
+    # The cast cuts off what is behind the point.
+    unsigned = (whole * (STEPS / most)).add_(ZERO + 0.5).to(torch.uint8)
+    product: Tensor = torch.ops.onednn.qlinear_pointwise(
+        unsigned, 1.0, ZERO, *weight, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    product = product.mul_(most / STEPS).to(x.dtype)
+    return product if bias is None else product + bias
+
+
+def check_rounding(policy: Policy) -> None:
+    """Refuse what cannot be written with in 8 bits, or would not be written sooner.
+
+    Raises:
+        ConfigError: the policy is not on a CPU that multiplies bytes quicker, or its steps are none
+            of :class:`node.engines.transformers.fused_decoder.FusedDecoder`'s.
+    """
+    from node.engines.transformers.fused_decoder import ARCHITECTURES, fits
+
+    if policy.device.type != "cpu":
+        raise _refused(f"it is for CPUs, and the policy is on {policy.device.type}")
+    model = policy.merged().model
+    if not fits(model, growing_cache(model.config)):
+        known = ", ".join(each.__name__.removesuffix("ForCausalLM") for each in ARCHITECTURES)
+        raise _refused(f"{type(model).__name__} is not one of {known} in their plain form")
+    if (share := share_of_float32()) >= 1:
+        raise _refused(f"this processor's products take {share:.1f} times as long in 8 bits")
+
+
+@cache
+def share_of_float32() -> float:
+    """Of the time of a product in float32, what one in 8 bits takes on this processor."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return float("inf")
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        x = torch.randn(PROBED_ROWS, PROBED_SIZE)
+        weight = torch.randn(PROBED_SIZE, PROBED_SIZE)
+        bytes_, whole = rounded(weight), product_of(weight)
+        return share_of_time(
+            lambda: rounded_product(x, bytes_, None), lambda: whole(x, weight, None)
+        )
+
+
+def _refused(why: str) -> ConfigError:
+    return ConfigError("engine.kind_options", {"int8": True}, f"Leave int8 out: {why}.")
