@@ -1,8 +1,9 @@
-"""How many peers a search asks in tables too large to start: hivemind's own search, no network.
+"""How many peers a search asks in tables too large to start, without a network.
 
-Its routing tables and its traversal, one of each peer, in one process; an answer comes at once. The
-peers join one after the other through the first, look for themselves and then for keys, as in
-``hash_table.py``, which counts the same with daemons up to where this machine ends. Nobody fails.
+hivemind's routing tables, one of each peer, and this project's searches in one process; an answer
+comes at once. The peers join one after the other through the first, look for themselves and then
+for keys, as in ``hash_table.py``, which counts the same with daemons up to where this machine ends.
+Nobody fails.
 
     python benchmarks/table_search.py --nodes 32 128 1024 4096
 """
@@ -14,16 +15,17 @@ import asyncio
 import json
 import random
 import statistics
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from hivemind.dht.routing import DHTID, RoutingTable
-from hivemind.dht.traverse import traverse_dht
 from table_trace import FIND, Rpc, Trace
 
-BUCKET, DEPTH_MODULO, WORKERS = 20, 5, 4
-"""As hivemind has them where nobody says otherwise."""
+from swarm.common.counters import Counters
+from swarm.transport.search import BUCKET, Search
+
+DEPTH_MODULO = 5
+"""As hivemind has it where nobody says otherwise."""
 
 WARM_CALLS = 2
 
@@ -71,7 +73,7 @@ class Table:
         """What a caller asks of others to find the peers nearest to a key, and these."""
         trace = Trace()
 
-        async def ask(uid: Any, queries: Collection[Any]) -> dict[Any, tuple[list[Any], bool]]:
+        async def ask(uid: Any) -> list[tuple[Any, Any]]:
             rpc = Rpc(FIND, uid.to_bytes(), 0, next(trace.events))
             trace.rpcs.append(rpc)
             asked = self.peers[uid]
@@ -80,13 +82,11 @@ class Table:
             await asyncio.sleep(0)
             caller.meet(asked)
             rpc.ended = next(trace.events)
-            return dict.fromkeys(queries, (near, False))
+            return [(each, each) for each in near]
 
-        initial = caller.nearest(key)
-        found, _ = await traverse_dht(
-            [key], initial, BUCKET, WORKERS, 1, ask, visited_nodes={key: {caller.uid}}
-        )
-        return trace, found[key]
+        search = Search((caller.uid, caller.uid), key.xor_distance, ask, Counters())
+        found = await search.nearest([(each, each) for each in caller.nearest(key)])
+        return trace, [each for each, _ in found]
 
 
 async def measure(nodes: int, calls: int, seed: int) -> dict[str, float]:
