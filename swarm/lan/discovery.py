@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 
 FIRST_PAUSE = 15.0
-"""Seconds after which everybody is asked again, as an answer may be lost: each time is taken for a
-failure, so that they double (RFC 6762 §5.2)."""
+"""Seconds after which everybody is asked and told again, as what is said may be lost: each time is
+taken for a failure, so that they double (RFC 6762 §5.2, §8.3)."""
 
 LONGEST_PAUSE = 600.0
 
@@ -125,7 +125,7 @@ class Discovery:
             self._ear = await Multicast.open(here, self._counters, self._rng)
             self._asked.failed(self._ear)
         elif not self._asked.waits(self._ear):
-            await self._ear.ask_again()
+            await self._ear.again()
             self._asked.failed(self._ear)
         if all(saying) and saying != self._announced:
             await self._ear.announce(self._transport.peer_id, *saying)

@@ -14,6 +14,7 @@ from swarm.common.counters import Counters
 from swarm.lan.sighting import SERVICE, BadSighting, Interface, Sighting, sightings_of, text_of
 
 if TYPE_CHECKING:
+    from zeroconf import ServiceInfo
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Multicast:
         self._browser = browser
         self._counters = counters
         self._rng = rng
+        self._announced: ServiceInfo | None = None
 
     @classmethod
     async def open(
@@ -85,12 +87,15 @@ class Multicast:
             ) from error
         return cls(networks, zeroconf, _browser(zeroconf), counters, rng)
 
-    async def ask_again(self) -> None:
-        """Ask who is here a few times more: a browser does so at its start alone, and no answer
-        of a busy network or machine is sure to arrive.
+    async def again(self) -> None:
+        """Ask who is here a few times more, and say once more that this node is: both are done at
+        the start alone otherwise, and nothing is sure to arrive on a busy network or machine. Who
+        has a part of what was said asks no more for all of it.
         """
         await self._browser.async_cancel()
         self._browser = _browser(self._zeroconf)
+        if self._announced is not None:
+            await self._zeroconf.async_update_service(self._announced)
 
     async def announce(self, peer_id: str, swarm: bytes, port: int) -> None:
         """Say that this node is here, and answer whoever asks.
@@ -109,6 +114,7 @@ class Multicast:
             parsed_addresses=[str(interface.ip) for interface in self.networks],
         )
         await self._zeroconf.async_register_service(info, cooperating_responders=True)
+        self._announced = info
 
     async def seen(self) -> list[Sighting]:
         """Nodes that some names tell of, drawn among all that are heard."""

@@ -58,6 +58,11 @@ class Street:
         self._start("quiet", "quiet", str(self.ports[name]), OURS, peer_id(name))
         self.wait("quiet", "listening")
 
+    def late(self, name: str) -> None:
+        """Somebody who asks nothing, and hears none of what a node says at first."""
+        self._start("late", "late", peer_id(name))
+        self.wait("late", "listening")
+
     def said(self, name: str) -> str:
         return (self._folder / name).read_text()
 
@@ -144,6 +149,12 @@ def test_a_port_that_no_node_has_is_counted_and_never_dialled(street: Street) ->
     both_meet(street)
     said = street.end("anna")
     assert "lan_names_refused{reason=port}" in said and "lan_dials_failed" not in said
+
+
+def test_a_node_says_again_that_it_is_there_to_whom_nothing_arrived(street: Street) -> None:
+    street.node("anna")
+    street.late("anna")
+    street.wait("late", "heard")
 
 
 def test_a_member_is_found_whose_first_answers_were_lost(street: Street) -> None:
