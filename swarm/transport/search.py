@@ -39,7 +39,7 @@ class Search(Generic[N, P]):
         own: id and peer of this node.
         distance: of a node's id from the key.
         ask: a peer's neighbours nearest to the key; None where it does not answer, or nonsense.
-            It takes its answer's records itself.
+            What else an answer holds, such as records, is for whoever asks to keep.
     """
 
     def __init__(
