@@ -28,6 +28,20 @@ CHARACTERS = "".join(chr(code) for code in range(32, 127))
 CHAT = "{% for m in messages %}<user>{{ m['content'] }}<end>{% endfor %}<assistant>"
 
 
+SHAPE: dict[str, Any] = {
+    "vocab_size": 98,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.4,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+}
+"""Of a model of some ten thousand weights, in the words of Llama's and Qwen's configurations."""
+
+
 def changed(section: S, **keys: Any) -> S:
     """A table of the configuration with some keys set otherwise."""
     return type(section)(**{**section.model_dump(), **keys})

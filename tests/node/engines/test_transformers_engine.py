@@ -11,20 +11,9 @@ from node.engines.transformers.kv_cache import growing_cache
 from node.engines.transformers.sampler import sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
-from tests.support import character_tokenizer, lone_logprobs, random_policy
+from tests.support import SHAPE, character_tokenizer, lone_logprobs, random_policy
 
 PROMPTS = ["2+2=", "What is the gcd of 12 and 18?", "spell", "7", "Reverse: abcdef"]
-SHAPE = {
-    "vocab_size": 98,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.4,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-}
 ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
 CONFIGS = {
     "llama with biases": LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),

@@ -15,20 +15,9 @@ from node.engines.transformers import continuous_batch
 from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
-from tests.support import lone_logprobs, policy_of, random_policy
+from tests.support import SHAPE, lone_logprobs, policy_of, random_policy
 
 CAP = 24
-SHAPE = {
-    "vocab_size": 98,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.4,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-}
 CONFIGS = {
     "llama": LlamaConfig(**SHAPE),
     "qwen2": Qwen2Config(**SHAPE),
