@@ -105,6 +105,7 @@ class Search(Generic[N, P]):
 
     def _take(self, node: N, peer: P, named: Iterable[tuple[N, P]] | None) -> None:
         if named is None:
+            self._counters.add("searches_unanswered")
             if node in self._named_by:
                 self._silent[self._named_by[node]] += 1
             return

@@ -64,7 +64,10 @@ def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon()
     crowd = [(node, f"nobody {node}") for node in range(1, BUCKET + 1)]
     honest = named(*range(1000, 1008))
     answers = {"mallory": crowd, **{peer: [] for _, peer in honest}}
-    asked, found = searched(answers, [(100, "mallory"), *honest])
+    counters = Counters()
+    asked, found = searched(answers, [(100, "mallory"), *honest], counters)
+    silent = sum(peer.startswith("nobody") for peer in asked)
+    assert counters.snapshot()["searches_unanswered"] == silent
     assert found == [(100, "mallory"), *honest]
     at_first = [peer for peer in asked if peer.startswith("nobody")].index("nobody 8") + 1
     assert at_first == 2 * UNANSWERED, "those under way when the fourth stayed silent, and no more"
