@@ -24,7 +24,7 @@ def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tupl
 
 
 class TaskSampler:
-    """TaskIndexes tasks by the weights of their envs and a curriculum.
+    """Draws tasks by the weights of their envs and a curriculum.
 
     Args:
         levels: what can be drawn.

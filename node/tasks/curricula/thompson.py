@@ -12,7 +12,7 @@ from node.tasks.success_rates import Beliefs, teaches
 
 
 class Thompson(Curriculum):
-    """TaskIndexes a level by weight times the chance that a group on it teaches anything.
+    """Draws a level by weight times the chance that a group on it teaches anything.
 
     It is told how groups went, draws a success rate ``p`` of every level from what it believes, and
     takes ``1 - p^G - (1 - p)^G`` (Thompson sampling, as in VADE, arXiv 2511.18902).

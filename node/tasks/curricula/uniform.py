@@ -9,7 +9,7 @@ from node.tasks.curriculum import Curriculum, EnvLevel
 
 
 class Uniform(Curriculum):
-    """TaskIndexes an env by weight, then one of its levels evenly."""
+    """Draws an env by weight, then one of its levels evenly."""
 
     def next(
         self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
