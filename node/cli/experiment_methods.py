@@ -18,7 +18,18 @@ def methods(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="A method to run, see docs/experience.md; may be repeated. Left out: all.",
+            help="A method to run, see docs/experience.md; may be repeated. Left out: all, or "
+            "what --vary says alone.",
+            show_default=False,
+        ),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="'KEY=VALUE ...'",
+            help="An idea of your own: keys of the configuration, such as 'tasks.curriculum=mine "
+            "learner.lr=1e-4', held against the default as a method is; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -62,7 +73,7 @@ def methods(
     from node.experiment.settings import Settings
     from node.monitor.terminal import Terminal
 
-    chosen = methods_of(names)
+    chosen = methods_of(names, vary)
     lengths = (answers_of(answers, ROUNDS),) if answers else tuple(ROUNDS)
     settings = {
         length: Settings(

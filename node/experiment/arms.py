@@ -95,6 +95,17 @@ def varied(text: str) -> Arm:
     """As nodes train by default, but for some keys: ``"mixture.local=8 mixture.informative=40"``.
 
     Raises:
+        UsageError: see :func:`varied_keys`.
+        ConfigError: likewise.
+    """
+    name = f"{AUTO.name} {' '.join(text.split())}"
+    return replace(AUTO, name=name, overrides={**AUTO.overrides, **varied_keys(text)})
+
+
+def varied_keys(text: str) -> dict[str, Any]:
+    """Which keys ``--vary`` sets, and what to.
+
+    Raises:
         UsageError: it names no key.
         ConfigError: there is no such key, it is of a table that an experiment sets itself, or the
             value is wrong.
@@ -107,8 +118,7 @@ def varied(text: str) -> Arm:
             tables = ", ".join(VARIED)
             raise ConfigError("--vary", key, f"Use keys of {tables}; the rest is the experiment's.")
     Config.with_overrides({**AUTO.overrides, **keys})
-    name = f"{AUTO.name} {' '.join(text.split())}"
-    return replace(AUTO, name=name, overrides={**AUTO.overrides, **keys})
+    return keys
 
 
 MIXES = tuple(mix(text) for text in ("8/0", "6/2", "4/4", "2/6"))

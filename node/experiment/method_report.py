@@ -17,7 +17,7 @@ from node.experiment.answers import Length
 from node.experiment.arms import AUTO
 from node.experiment.folder import ExperimentFolder
 from node.experiment.measures import Comparison, Summary, summarise
-from node.experiment.methods import Method
+from node.experiment.methods import METHODS, Method
 from node.experiment.regimes import EQUAL
 from node.experiment.run import Plan, done, read
 from node.experiment.settings import Settings
@@ -28,6 +28,9 @@ FACTORS = ("equal rounds", "equal tokens", "equal CPU time")
 """What the two runs have alike where their own rewards are compared."""
 DIFFERENCES = tuple(f"held-out, {alike}" for alike in FACTORS)
 """The same on held-out tasks, as differences: the base policies solve next to none."""
+
+MOST_NAME = max(len(method.name) for method in METHODS)
+"""Characters: no name of a method is broken in two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +145,18 @@ def results(settings: Mapping[Length, Settings], methods: Sequence[Method], wort
 
 
 def table(settings: Mapping[Length, Settings], methods: Sequence[Method], worths: Worths) -> Table:
-    """For the terminal: two lines for each method and length of answers."""
+    """For the terminal: each method, then two lines for each length of answers."""
     title = "; ".join(f"{length}: {extent(s)}" for length, s in settings.items())
     out = Table(title=f"against the default; {title}", box=SIMPLE, padding=(0, 1, 0, 0))
-    out.add_column("method", overflow="fold")
-    out.add_column("rewards", no_wrap=True)
+    out.add_column("method", overflow="fold", min_width=MOST_NAME)
     for name in FACTORS:
         out.add_column(name, justify="right", no_wrap=True)
     for method in methods:
-        for place, length in enumerate(settings):
-            name, _, *cells = _row(method.name, worths[length].get(method.name))
-            out.add_row("" if place else name, f"{length}, own", *cells[: len(FACTORS)])
-            out.add_row("", f"{length}, held-out", *cells[len(FACTORS) :])
+        out.add_row(method.name)
+        for length in settings:
+            _, _, *cells = _row(method.name, worths[length].get(method.name))
+            out.add_row(f" {length}, own", *cells[: len(FACTORS)])
+            out.add_row(f" {length}, held-out", *cells[len(FACTORS) :])
     return out
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from node.errors import UsageError
 from node.experiment.answers import Length
-from node.experiment.arms import AUTO, Arm
+from node.experiment.arms import AUTO, Arm, varied_keys
 
 ROUNDS: Mapping[Length, int] = {"short": 150, "long": 80}
 """Of a run, by length of answers, so that all methods fit into an afternoon of two cores."""
@@ -39,6 +39,7 @@ class Method:
 
 
 _CISPO = "MiniMax, arXiv 2506.13585"
+_BRORL = "BroRL, arXiv 2510.01180"
 _GSPO = "Qwen, arXiv 2507.18071"
 _GSPO_CLIP = {"learner.clip_low": 3e-4, "learner.clip_high": 4e-4}
 
@@ -103,17 +104,51 @@ METHODS = (
         "both together",
         {"tasks.curriculum": "thompson", "mixture.max_uses": 3},
     ),
+    Method(
+        "brorl-16",
+        _BRORL,
+        "half as many tasks with twice the completions, for as many tokens",
+        {
+            "engine.group_size": 16,
+            "mixture.local": 1,
+            "mixture.external": 3,
+            "learner.groups_per_step": 2,
+        },
+    ),
+    Method(
+        "narrow-4",
+        _BRORL,
+        "the contrary, twice as many tasks with half the completions, for as many tokens",
+        {
+            "engine.group_size": 4,
+            "mixture.local": 4,
+            "mixture.external": 12,
+            "mixture.informative": 24,
+            "learner.groups_per_step": 6,
+        },
+    ),
 )
 
 
-def methods_of(names: list[str] | None) -> tuple[Method, ...]:
-    """Those named, each once and in the table's order; all where none is.
+def methods_of(names: list[str] | None, variations: list[str] | None = None) -> tuple[Method, ...]:
+    """What is asked for, each once: methods in the table's order, then variations.
+
+    Args:
+        names: of methods; all are meant where neither a name nor a variation is given.
+        variations: ideas of somebody's own, as ``--vary`` takes them; their names are their keys.
 
     Raises:
-        UsageError: there is no such method.
+        UsageError: there is no such method, or a variation names no key.
+        ConfigError: a variation sets what cannot be set, see :func:`varied_keys`.
     """
     known = {method.name: method for method in METHODS}
     for name in names or ():
         if name not in known:
             raise UsageError("--method", name, f"Use {', '.join(known)}.")
-    return tuple(method for method in METHODS if not names or method.name in names)
+    if not names and not variations:
+        return METHODS
+    own = {" ".join(text.split()): varied_keys(text) for text in variations or ()}
+    return (
+        *(method for method in METHODS if method.name in (names or ())),
+        *(Method(name, "–", "an idea of one's own", keys) for name, keys in own.items()),
+    )

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from node.config.config import Config
-from node.errors import UsageError
+from node.errors import ConfigError, UsageError
 from node.experiment.arms import AUTO
 from node.experiment.method_report import Worth, markdown, run_methods
 from node.experiment.methods import METHODS, Method, methods_of
@@ -40,6 +40,16 @@ def test_methods_are_chosen_by_name_in_the_order_of_the_table():
     assert methods_of(None) == METHODS
     with pytest.raises(UsageError, match=r"--method.*sorcery.*Use "):
         methods_of(["sorcery"])
+
+
+def test_an_idea_of_ones_own_stands_beside_the_methods_that_are_named_or_alone():
+    text = "learner.lr=1e-4  mixture.max_uses=2"
+    (idea,) = methods_of(None, [text, text])
+    assert idea.name == "learner.lr=1e-4 mixture.max_uses=2"
+    assert idea.keys == {"learner.lr": 1e-4, "mixture.max_uses": 2}
+    assert methods_of([METHODS[0].name], [text]) == (METHODS[0], idea)
+    with pytest.raises(ConfigError, match=r"--vary.*network\.listen"):
+        methods_of(None, ["network.listen=[]"])
 
 
 @pytest.mark.usefixtures("in_this_process")
