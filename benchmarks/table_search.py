@@ -73,7 +73,7 @@ class Table:
         """What a caller asks of others to find the peers nearest to a key, and these."""
         trace = Trace()
 
-        async def ask(uid: Any) -> list[tuple[Any, Any]]:
+        async def ask(uid: Any) -> tuple[Any, list[tuple[Any, Any]]]:
             rpc = Rpc(FIND, uid.to_bytes(), 0, next(trace.events))
             trace.rpcs.append(rpc)
             asked = self.peers[uid]
@@ -82,7 +82,7 @@ class Table:
             await asyncio.sleep(0)
             caller.meet(asked)
             rpc.ended = next(trace.events)
-            return [(each, each) for each in near]
+            return uid, [(each, each) for each in near]
 
         search = Search((caller.uid, caller.uid), key.xor_distance, ask, Counters())
         found = await search.nearest([(each, each) for each in caller.nearest(key)])

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable
+from itertools import islice
 from typing import Generic, TypeVar
 
 from swarm.common.counters import Counters
@@ -21,44 +22,50 @@ MOST_ASKED = 64
 SEARCH_SECONDS = 5.0
 """After which nobody is asked any more: what was found until then is what there is."""
 
-UNANSWERED = 4
-"""Neighbours of one peer's that did not answer, after which its others are asked last."""
+PLACING_SECONDS = 5.0
+"""After which a record is where it is: nobody is waited for any longer."""
+
+MISNAMED = 4
+"""Neighbours of one peer's that did not answer, or have another id than it said, after which those
+that nobody else names are asked last."""
 
 N = TypeVar("N", bound=Hashable)
 P = TypeVar("P", bound=Hashable)
+Answer = tuple[N | None, Iterable[tuple[N, P]]]
 
 
 class Search(Generic[N, P]):
     """Kademlia's search for the nodes nearest to a key (Maymounkov and Mazieres, 2002).
 
-    No peer leads it astray for long: each is asked once, whatever ids it is named under, names no
-    more than a bucket, each peer once and never this node, and no node that does not answer is
-    among the nearest.
+    No peer leads it astray for long: each is asked once, whatever ids it is named under, and counts
+    under the id that it has itself; it names no more than a bucket, each peer once and never this
+    node. Who names what does not hold is believed less, and takes nothing from what others name.
 
     Args:
         own: id and peer of this node.
         distance: of a node's id from the key.
-        ask: a peer's neighbours nearest to the key; None where it does not answer, or nonsense.
-            What else an answer holds, such as records, is for whoever asks to keep.
+        ask: a peer's own id, None where it is no node of the table, and its neighbours nearest to
+            the key; None where it does not answer, or nonsense. What else an answer holds, such as
+            records, is for whoever asks to keep.
     """
 
     def __init__(
         self,
         own: tuple[N, P],
         distance: Callable[[N], int],
-        ask: Callable[[P], Awaitable[Iterable[tuple[N, P]] | None]],
+        ask: Callable[[P], Awaitable[Answer[N, P] | None]],
         counters: Counters,
     ) -> None:
         self._own = own
         self._distance = distance
         self._ask = ask
         self._counters = counters
-        self._waiting: dict[N, P] = {}
-        self._named_by: dict[N, P] = {}
-        self._silent: Counter[P] = Counter()
+        self._waiting: set[tuple[N, P]] = set()
+        self._namers: dict[tuple[N, P], set[P]] = {}
+        self._misnamed: Counter[P] = Counter()
         self._asked: set[P] = set()
-        self._under_way: dict[asyncio.Task[Iterable[tuple[N, P]] | None], tuple[N, P]] = {}
-        self._answered: dict[N, P] = {}
+        self._under_way: dict[asyncio.Task[Answer[N, P] | None], tuple[N, P]] = {}
+        self._answered: dict[P, N] = {}
 
     async def nearest(self, start: Iterable[tuple[N, P]]) -> list[tuple[N, P]]:
         """Those that answered of the nodes nearest to the key, nearest first.
@@ -73,47 +80,55 @@ class Search(Generic[N, P]):
             while self._under_way:
                 done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    self._take(*self._under_way.pop(task), task.result())
+                    self._take(self._under_way.pop(task), task.result())
                 if time.monotonic() < end:
                     self._begin()
         finally:
             for task in self._under_way:
                 task.cancel()
-        order = sorted(self._answered, key=self._distance)
-        return [(node, self._answered[node]) for node in order[:BUCKET]]
+        found = [(node, peer) for peer, node in self._answered.items()]
+        return sorted(found, key=lambda pair: self._distance(pair[0]))[:BUCKET]
 
     def _begin(self) -> None:
         """Ask the most promising of those that wait, while they may be among the nearest."""
-        for node in sorted(self._waiting, key=self._rank):
+        for pair in sorted(self._waiting, key=self._rank):
             if len(self._under_way) >= WORKERS or len(self._asked) >= MOST_ASKED:
                 return
-            if self._nearer_than(node) >= BUCKET:
+            if self._nearer_than(pair) >= BUCKET:
                 return
-            peer = self._waiting.pop(node)
+            self._waiting.remove(pair)
+            _, peer = pair
             if peer not in self._asked:
                 self._asked.add(peer)
-                self._under_way[asyncio.ensure_future(self._ask(peer))] = node, peer
+                self._under_way[asyncio.ensure_future(self._ask(peer))] = pair
 
-    def _rank(self, node: N) -> tuple[bool, int]:
-        by = self._named_by.get(node)
-        return by is not None and self._silent[by] >= UNANSWERED, self._distance(node)
+    def _rank(self, pair: tuple[N, P]) -> tuple[bool, int]:
+        namers = self._namers.get(pair)
+        doubted = bool(namers) and all(self._misnamed[by] >= MISNAMED for by in namers or ())
+        return doubted, self._distance(pair[0])
 
-    def _nearer_than(self, node: N) -> int:
-        rank = self._rank(node)
-        asked = (*self._answered, *(each for each, _ in self._under_way.values()))
-        return sum((False, self._distance(each)) < rank for each in asked)
+    def _nearer_than(self, pair: tuple[N, P]) -> int:
+        rank = self._rank(pair)
+        asked = (*self._answered.values(), *(node for node, _ in self._under_way.values()))
+        return sum((False, self._distance(node)) < rank for node in asked)
 
-    def _take(self, node: N, peer: P, named: Iterable[tuple[N, P]] | None) -> None:
-        if named is None:
+    def _take(self, pair: tuple[N, P], answer: Answer[N, P] | None) -> None:
+        node, peer = pair
+        if answer is None:
             self._counters.add("searches_unanswered")
-            if node in self._named_by:
-                self._silent[self._named_by[node]] += 1
+        if answer is None or answer[0] != node:
+            self._misnamed.update(self._namers.get(pair, ()))
+        if answer is None:
             return
-        self._answered[node] = peer
-        for near, who in self._kept(list(named)):
-            if who not in self._asked and near not in self._waiting:
-                self._waiting[near] = who
-                self._named_by[near] = peer
+        own, named = answer
+        if own is not None:
+            self._answered[peer] = own
+        for near in self._kept(list(named)):
+            if near[1] not in self._asked:
+                if near in self._waiting and near not in self._namers:
+                    continue  # this node knows it itself
+                self._waiting.add(near)
+                self._namers.setdefault(near, set()).add(peer)
 
     def _kept(self, named: list[tuple[N, P]]) -> list[tuple[N, P]]:
         own_node, own_peer = self._own
@@ -136,11 +151,25 @@ async def placed(
         near: who is to keep it, nearest first.
         put: what a peer took; None where it does not answer.
     """
-    left = list(near)
+    left = iter(near)
     answers: list[bool] = []
-    while left and len(answers) < REPLICAS:
-        count = REPLICAS - len(answers)
-        taken = await asyncio.gather(*(put(peer) for _, peer in left[:count]))
-        answers += [any(each) for each in taken if each is not None]
-        del left[:count]
+    under_way: set[asyncio.Task[Iterable[bool] | None]] = set()
+    end = time.monotonic() + PLACING_SECONDS
+    try:
+        while True:
+            free = REPLICAS - len(answers) - len(under_way)
+            under_way |= {asyncio.ensure_future(put(peer)) for _, peer in islice(left, free)}
+            if not under_way:
+                break
+            done, under_way = await asyncio.wait(
+                under_way,
+                timeout=max(0.0, end - time.monotonic()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not done:
+                break
+            answers += [any(took) for task in done if (took := task.result()) is not None]
+    finally:
+        for task in under_way:
+            task.cancel()
     return any(answers)

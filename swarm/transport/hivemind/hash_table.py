@@ -99,7 +99,7 @@ class HashTable:
     ) -> list[tuple[Any, Any]]:
         """The nodes that answered of those nearest to a key; ``take`` is given their records."""
 
-        async def ask(peer: Any) -> list[tuple[Any, Any]] | None:
+        async def ask(peer: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
             return await self._find(peer, key_id, take)
 
         own = self._dht.node_id, self._dht.peer_id
@@ -109,9 +109,10 @@ class HashTable:
 
     async def _find(
         self, peer: Any, key_id: Any, take: Callable[[Any], None]
-    ) -> list[tuple[Any, Any]] | None:
-        """Neighbours that a peer names; None where it does not answer, or nonsense."""
-        protocol = self._protocol
+    ) -> tuple[Any, list[tuple[Any, Any]]] | None:
+        """A peer's own id, None of a client, and its neighbours; None where it does not answer, or
+        nonsense."""
+        protocol, node = self._protocol, None
         request = self._kinds.request(keys=[key_id.to_bytes()], peer=protocol.node_info)
         try:
             async with protocol.rpc_semaphore:
@@ -126,14 +127,14 @@ class HashTable:
             named = self._named(result)
             if result.type == self._kinds.found_dictionary:
                 take(self._records(key_id, result.value))
-            if response.peer.node_id:  # a client names none
+            if response.peer.node_id:
                 node = self._node_of(response.peer.node_id)
                 await protocol.update_routing_table(node, peer, responded=True)
         except (ValueError, AssertionError) as error:
             self._counters.add("dht_answers_refused")
             logger.debug("peer %s answers a search with nonsense: %r", peer, error)
             return None
-        return named
+        return node, named
 
     def _named(self, result: Any) -> list[tuple[Any, Any]]:
         """The first neighbours of an answer: to read an id costs much more than to send one."""

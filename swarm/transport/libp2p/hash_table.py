@@ -120,7 +120,11 @@ class HashTable:
         fields = await self._ask(peer, STORE, calls.pack_store(records, self._name))
         if fields is None:
             return None
-        return calls.open_stored(fields)
+        try:
+            return calls.open_stored(fields)
+        except ValueError as error:
+            self._refused(peer, error)
+            return None
 
     async def _search(
         self, key: bytes, take: Callable[[Result], None] = lambda result: None
@@ -131,17 +135,18 @@ class HashTable:
             take: is given every answer; raises ``ValueError`` where it is no good.
         """
 
-        async def ask(peer: str) -> tuple[Neighbour, ...] | None:
-            found = await self._find(peer, key, take)
-            return None if found is None else found.nearest
+        async def ask(peer: str) -> tuple[bytes | None, tuple[Neighbour, ...]] | None:
+            return await self._find(peer, key, take)
 
         search = Search(
             (self.table.own, self._peer_id), partial(distance, key), ask, self._counters
         )
         return await search.nearest(self.table.nearest(key, BUCKET))
 
-    async def _find(self, peer: str, key: bytes, take: Callable[[Result], None]) -> Result | None:
-        """What a node knows about a key; None where it does not answer, or nonsense."""
+    async def _find(
+        self, peer: str, key: bytes, take: Callable[[Result], None]
+    ) -> tuple[bytes | None, tuple[Neighbour, ...]] | None:
+        """A node's own id and its neighbours; None where it does not answer, or nonsense."""
         request = encode({2: [key], 3: calls.pack_node(self._name)})
         fields = await self._ask(peer, FIND, request)
         if fields is None:
@@ -150,10 +155,13 @@ class HashTable:
             (result,) = calls.open_results(fields, 1, BUCKET + 1)
             take(result)
         except ValueError as error:
-            self._counters.add("dht_answers_refused")
-            logger.debug("peer %s: %s", peer, error)
+            self._refused(peer, error)
             return None
-        return result
+        return calls.node_of(fields, 3), result.nearest
+
+    def _refused(self, peer: str, error: ValueError) -> None:
+        self._counters.add("dht_answers_refused")
+        logger.debug("peer %s: %s", peer, error)
 
     async def _ask(self, peer: str, name: str, request: bytes) -> Fields | None:
         try:

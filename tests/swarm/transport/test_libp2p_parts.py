@@ -184,6 +184,31 @@ def test_a_node_that_does_not_answer_is_forgotten_and_the_others_are_asked() -> 
     asyncio.run(scenario())
 
 
+def test_mallory_answers_a_store_with_nonsense_and_the_others_keep_the_record() -> None:
+    took: list[str] = []
+
+    async def call(peer: str, name: str, request: bytes) -> bytes:
+        mine = PEERS.index(peer) + 1
+        if name == calls.FIND:
+            return calls.pack_results([Result(None, 0.0, ())], node(mine))
+        if peer == PEERS[0]:
+            return encode({2: b"\x80", 3: calls.pack_node(node(mine))})
+        took.append(peer)
+        return calls.pack_stored([True], node(mine))
+
+    async def scenario() -> None:
+        clock, counters = VirtualClock(), Counters()
+        hash_table = HashTable("own", call, counters, Guests(clock, counters))
+        hash_table.client = True
+        for number, peer in enumerate(PEERS[:2], start=1):
+            hash_table.table.seen(node(number), peer)
+        assert await hash_table.store("key", b"anna", b"value", clock.time() + 60)
+        assert took == [PEERS[1]]
+        assert counters.snapshot()["dht_answers_refused"] == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_shelf_forgets_what_has_expired_and_keeps_the_later_of_two() -> None:
     async def scenario() -> None:
         clock = VirtualClock()

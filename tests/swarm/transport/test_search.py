@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from swarm.common.counters import Counters
 from swarm.transport import search as searching
-from swarm.transport.search import BUCKET, MOST_ASKED, REPLICAS, UNANSWERED, Search, placed
+from swarm.transport.search import BUCKET, MISNAMED, MOST_ASKED, REPLICAS, Search, placed
 
 OWN = (0, "own")
 Named = list[tuple[int, str]]
+
+
+IDS = {"mallory": 100, "ben": 1}
+"""Of those who have no number in their name."""
+
+
+def id_of(peer: str) -> int:
+    return IDS[peer] if peer in IDS else int(peer.split()[-1])
 
 
 def searched(
@@ -24,9 +32,10 @@ def searched(
     """Whom a search for key 0 asked, and what it found; who has no answer does not answer."""
     asked: list[str] = []
 
-    async def ask(peer: str) -> Named | None:
+    async def ask(peer: str) -> tuple[int, Named] | None:
         asked.append(peer)
-        return answers.get(peer)
+        found = answers.get(peer)
+        return None if found is None else (id_of(peer), found)
 
     search = Search(OWN, lambda node: node, ask, counters or Counters())
     return asked, asyncio.run(search.nearest(start))
@@ -55,9 +64,9 @@ def test_mallory_names_herself_under_ever_nearer_ids_and_is_asked_once() -> None
         def get(self, peer: str, default: object = None) -> Named | None:
             return [(next(ids), "mallory") for _ in range(BUCKET)] if peer == "mallory" else []
 
-    asked, found = searched(Endless(), [(5_000_000, "mallory"), *named(6_000_000)])
+    asked, found = searched(Endless(), [(100, "mallory"), *named(6_000_000)])
     assert sorted(asked) == ["mallory", "peer 6000000"]
-    assert len(found) == 2
+    assert found == [(100, "mallory"), *named(6_000_000)]
 
 
 def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon() -> None:
@@ -70,9 +79,44 @@ def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon()
     assert counters.snapshot()["searches_unanswered"] == silent
     assert found == [(100, "mallory"), *honest]
     at_first = [peer for peer in asked if peer.startswith("nobody")].index("nobody 8") + 1
-    assert at_first == 2 * UNANSWERED, "those under way when the fourth stayed silent, and no more"
+    assert at_first == 2 * MISNAMED, "those under way when the fourth stayed silent, and no more"
     last = max(asked.index(peer) for _, peer in honest)
-    assert last <= len(honest) + 2 * UNANSWERED
+    assert last <= len(honest) + 2 * MISNAMED
+
+
+def test_honest_peers_whom_mallory_names_under_ids_near_the_key_count_under_their_own() -> None:
+    near, far = named(*range(1, BUCKET + 1)), named(*range(9000, 9000 + BUCKET))
+    lies = [(200 + n, peer) for n, (_, peer) in enumerate(far)]
+    answers: dict[str, Named | None] = {peer: near for _, peer in near}
+    answers |= {peer: named(1000) for _, peer in far}
+    answers |= {"mallory": lies, "peer 1000": near}
+    asked, found = searched(answers, [(100, "mallory"), *named(5000)])
+    assert [peer for peer in asked if peer in dict(map(reversed, far))] != []
+    assert found == near
+
+
+def test_mallory_cannot_have_the_nearest_asked_last_by_naming_them_beside_nobody() -> None:
+    near = named(*range(10, 10 + BUCKET))
+    nobody = [(node, f"nobody {node}") for node in range(1, 6)]
+    others = named(*range(1000, 1000 + BUCKET + 5))
+    answers: dict[str, Named | None] = {peer: near for _, peer in near + others}
+    answers["mallory"] = nobody + near[:15]
+    _, found = searched(answers, [(100, "mallory"), *others])
+    assert found == near
+
+
+def test_a_false_peer_under_an_id_does_not_shut_the_true_one_out() -> None:
+    answers = {"mallory": [(1, "nobody 9")], "peer 50": [(1, "ben")], "ben": []}
+    _, found = searched(answers, [(100, "mallory"), *named(50)])
+    assert found == [(1, "ben"), *named(50), (100, "mallory")]
+
+
+def test_who_is_no_node_of_the_table_is_asked_and_keeps_nothing() -> None:
+    async def ask(peer: str) -> tuple[int | None, Named]:
+        return (None, named(3)) if peer == "peer 9" else (3, [])
+
+    search = Search(OWN, lambda node: node, ask, Counters())
+    assert asyncio.run(search.nearest(named(9))) == named(3)
 
 
 def test_a_crowd_of_mallorys_is_asked_so_much_and_no_more() -> None:
@@ -109,7 +153,7 @@ def test_what_was_found_when_time_is_up_is_what_there_is(monkeypatch: pytest.Mon
 def test_a_search_that_is_given_up_asks_no_more() -> None:
     ended: list[str] = []
 
-    async def ask(peer: str) -> Named | None:
+    async def ask(peer: str) -> tuple[int, Named] | None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -136,6 +180,20 @@ def test_a_record_goes_to_the_next_nodes_in_place_of_those_that_do_not_answer() 
 
     assert asyncio.run(placed(named(*range(1, 12)), took)) is False
     assert put == [peer for _, peer in named(*range(1, REPLICAS + 3))]
+
+
+def test_a_record_that_some_took_is_placed_though_others_never_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(searching, "PLACING_SECONDS", 0.05)
+
+    async def took(peer: str) -> list[bool]:
+        if peer != "peer 2":
+            await asyncio.Event().wait()
+        return [True]
+
+    assert asyncio.run(placed(named(1, 2, 3), took)) is True
+    assert asyncio.run(placed(named(1, 3), took)) is False
 
 
 def test_one_node_that_took_a_record_is_enough_and_none_is_not() -> None:
