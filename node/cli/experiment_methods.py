@@ -11,6 +11,8 @@ from node.cli.common import DebugOption, JsonOption
 from node.cli.experiment_options import Folder, Seeds, Workers
 from node.cli.experiment_outcome import tell
 
+MOST_SEED = 1_000_000_000
+
 
 def methods(
     names: Annotated[
@@ -46,7 +48,9 @@ def methods(
     seeds: Seeds = 5,
     first_seed: Annotated[
         int,
-        typer.Option("--first-seed", min=0, help="The first of the seeds, as for fresh ones."),
+        typer.Option(
+            "--first-seed", min=0, max=MOST_SEED, help="The first of the seeds, as for fresh ones."
+        ),
     ] = 0,
     rounds: Annotated[
         int | None,
@@ -68,12 +72,15 @@ def methods(
     rounds, generated tokens and CPU time.
     """
     from node.experiment.answers import ANSWERS, answers_of
-    from node.experiment.method_report import run_methods, table
+    from node.experiment.method_report import possible, run_methods, table
     from node.experiment.methods import ROUNDS, methods_of
     from node.experiment.settings import Settings
     from node.monitor.terminal import Terminal
 
     chosen = methods_of(names, vary)
+    screen = Terminal(stderr=True)
+    if not names and not vary:
+        chosen = possible(chosen, screen)
     lengths = (answers_of(answers, ROUNDS),) if answers else tuple(ROUNDS)
     settings = {
         length: Settings(
@@ -85,5 +92,5 @@ def methods(
         for length in lengths
     }
     which = range(first_seed, first_seed + seeds)
-    worths = run_methods(settings, chosen, which, workers, run_dir, Terminal(stderr=True))
+    worths = run_methods(settings, chosen, which, workers, run_dir, screen)
     tell(run_dir, table(settings, chosen, worths), json)

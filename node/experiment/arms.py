@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any
 
 from node.config.config import Config
@@ -17,6 +18,9 @@ from node.run.rules import Rules
 DEFAULT = MixtureSection()
 PUBLISHED = Rules(fill=False)
 """J is a cap: a slot that the swarm cannot fill stays empty, so that own generation is the same."""
+
+LONGEST_NAME = 160
+"""Characters; a file's name may have 255 bytes, and more stands around an arm's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,12 @@ class Arm:
 
     @property
     def file_name(self) -> str:
-        """The name without what file systems dislike."""
-        return re.sub(r"[^\w.=-]", "_", self.name.replace("/", "-"))
+        """The name without what file systems dislike, and of a long one the beginning."""
+        whole = re.sub(r"[^\w.=-]", "_", self.name.replace("/", "-"), flags=re.ASCII)
+        if len(whole) <= LONGEST_NAME:
+            return whole
+        digest = sha256(self.name.encode()).hexdigest()[:16]
+        return f"{whole[:LONGEST_NAME]}-{digest}"
 
 
 AUTO = Arm(
@@ -87,6 +95,9 @@ def mix(text: str) -> Arm:
     return Arm(f"{local}/{external}", local, external)
 
 
+_BETWEEN = re.compile(r"\s+(?=\w+\.[\w.]+\s*=)")
+"""Two assignments: a value, such as a table, may have spaces in it too."""
+
 VARIED = ("engine", "learner", "mixture", "tasks")
 """Tables that a variation may set keys of; what is in the others is the experiment's."""
 
@@ -110,7 +121,7 @@ def varied_keys(text: str) -> dict[str, Any]:
         ConfigError: there is no such key, it is of a table that an experiment sets itself, or the
             value is wrong.
     """
-    keys = parse_assignments(text.split(), "--vary")
+    keys = parse_assignments(_BETWEEN.split(text.strip()), "--vary") if text.strip() else {}
     if not keys:
         raise UsageError("--vary", repr(text), "Write section.key=value, as in learner.lr=1e-4.")
     for key in keys:

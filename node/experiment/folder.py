@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from node.errors import NodeError
 from node.experiment.bases import Base
@@ -70,7 +71,9 @@ class ExperimentFolder:
         wanted = asdict(settings)
         if not self.settings.exists():
             write_atomic(self.settings, json.dumps(wanted).encode())
-        found = json.loads(self.settings.read_text())
+        found = read_json(self.settings, "Name another folder with --run-dir.")
+        if not isinstance(found, dict):
+            found = {}
         if found != wanted:
             differs = ", ".join(
                 f"{key} {found.get(key)!r} there, {wanted[key]!r} here"
@@ -93,6 +96,26 @@ class ExperimentFolder:
         write_atomic(self.run(run), recording.as_json().encode())
 
     def read(self, run: Configuration) -> Recording:
-        """A run that is done."""
-        seconds = json.loads(self.seconds(run).read_text())
-        return Recording.from_json(self.run(run).read_text(), seconds)
+        """A run that is done.
+
+        Raises:
+            NodeError: its files are damaged.
+        """
+        seconds, figures = self.seconds(run), self.run(run)
+        again = f"Remove {figures}: that run is then done again."
+        try:
+            return Recording.from_json(figures.read_text(), read_json(seconds, again))
+        except (ValueError, TypeError, KeyError) as error:
+            raise NodeError("a damaged file", figures, again) from error
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """What a file of an experiment holds.
+
+    Raises:
+        NodeError: it is no JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise NodeError("a damaged file", path, remedy) from error

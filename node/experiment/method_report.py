@@ -11,6 +11,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from node.config.config import Config
+from node.engines.registry import kind_of
+from node.errors import ConfigError
 from node.evaluation.estimate import Estimate
 from node.experiment import method_chart
 from node.experiment.answers import Length
@@ -76,6 +79,19 @@ def run_methods(
     write_atomic(whole.table, markdown(settings, methods, worths).encode())
     method_chart.draw([method.name for method in methods], worths, whole.chart)
     return worths
+
+
+def possible(methods: Sequence[Method], console: Console) -> tuple[Method, ...]:
+    """Those whose engine this machine has what it takes for; of the others the reason is told."""
+    found = []
+    for method in methods:
+        try:
+            kind_of(Config.with_overrides(method.arm.overrides)).check()
+        except ConfigError as error:
+            console.print(f"{method.name} is left out: {error}", markup=False)
+        else:
+            found.append(method)
+    return tuple(found)
 
 
 def worths_of(summaries: Sequence[Summary]) -> Mapping[str, Worth]:

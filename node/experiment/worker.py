@@ -1,5 +1,7 @@
 """A process that does jobs: one JSON line in for each, JSON lines out on how it goes.
 
+What a job cannot be done for, such as a key that this machine refuses, is told like the rest.
+
 It ends at once when its standard input does, so nothing outlives the command that started it.
 """
 
@@ -13,6 +15,7 @@ import threading
 import time
 
 from node.concurrency.cpu_threads import choose
+from node.errors import NodeError
 from node.experiment.jobs import Job
 
 REPORT_SECONDS = 0.5
@@ -32,8 +35,12 @@ def main() -> None:
                 last = time.monotonic()
                 _tell({"rounds": done})
 
-        Job.decode(jobs.get()).do(report)
-        _tell({"done": True})
+        try:
+            Job.decode(jobs.get()).do(report)
+        except NodeError as error:
+            _tell({"refused": str(error)})
+        else:
+            _tell({"done": True})
 
 
 def _read(jobs: queue.Queue[str]) -> None:

@@ -53,7 +53,7 @@ class WorkerPool:
         """Do all jobs, those in front first.
 
         Raises:
-            NodeError: a worker died; what the others had finished is kept.
+            NodeError: a job is refused, or a worker died; what the others had finished is kept.
         """
         with ThreadPoolExecutor(self._size) as threads:
             futures = [threads.submit(self._do, job, progress) for job in jobs]
@@ -77,6 +77,8 @@ class WorkerPool:
         process.stdin.flush()
         for line in process.stdout:
             event = json.loads(line)
+            if told := event.get("refused"):
+                raise NodeError(job.title, None, told)
             done = bool(event.get("done"))
             progress(job, int(event.get("rounds", 0)), done)
             if done:

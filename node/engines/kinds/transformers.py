@@ -29,6 +29,13 @@ class Transformers(EngineKind):
             "corrected for it.",
         )
 
+    def check(self) -> None:
+        """See :func:`node.engines.transformers.eight_bits.check_processor`."""
+        from node.engines.transformers.eight_bits import check_processor
+
+        if self.options.int8:
+            check_processor()
+
     def check_policy(self, policy: Policy) -> None:
         """See :func:`node.engines.transformers.agreement.check_agreement`, and
         :func:`node.engines.transformers.eight_bits.check_rounding`."""
@@ -40,9 +47,16 @@ class Transformers(EngineKind):
             check_rounding(policy)
 
     def embedded(self, policy: Policy, seed: int) -> RolloutEngine:
-        """On the policy's own weights."""
+        """On the policy's own weights, or a copy of them in 8 bits.
+
+        Raises:
+            ConfigError: see :func:`node.engines.transformers.eight_bits.check_rounding`.
+        """
+        from node.engines.transformers.eight_bits import check_rounding
         from node.engines.transformers.engine import TransformersEngine
 
+        if self.options.int8:
+            check_rounding(policy)
         return TransformersEngine(policy, seed=seed, eight_bits=self.options.int8)
 
     def backend(self, settings: BackendSettings) -> Backend:

@@ -2,8 +2,8 @@
 
 A decoding step with few rows is spent on reading weights; in 8 bits there is a quarter to read, and
 a register holds four times the numbers. Each row of a matrix is rounded to 127 equal steps on
-either side of zero, and so is each row that it is multiplied with, anew in each product: what a row
-comes to is no matter of the rows beside it.
+either side of zero, or to 63 (:func:`weight_steps`), and each row that it is multiplied with to
+127, anew in each product: what a row comes to is no matter of the rows beside it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from node.errors import ConfigError
 from node.policy.onednn_linear import product_of, share_of_time
 from node.policy.policy import Policy
 
-STEPS = 127
-"""Of a signed byte, on either side of zero."""
+STEPS, HALF_STEPS = 127, 63
+"""Of a signed byte, on either side of zero, and of one that leaves a bit unused."""
 ZERO = 128
 """What stands for zero in an unsigned byte, as oneDNN takes the rows."""
 LEAST = 1e-30
@@ -44,8 +44,24 @@ class Rounded(NamedTuple):
 
 def rounded(weight: Tensor) -> Rounded:
     """A copy of a matrix in 8 bits, to be multiplied with by :func:`rounded_product`."""
+    return _rounded(weight, weight_steps())
+
+
+@cache
+def weight_steps() -> int:
+    """Steps of a matrix on either side of zero, at which this processor's sums do not overflow.
+
+    Without the instructions of VNNI oneDNN adds every two products of bytes in 16 bits, which hold
+    2 x 255 x 63 and not 2 x 255 x 127, and cuts off what is above.
+    """
+    most = torch.ones(1, PROBED_ROWS)
+    product = rounded_product(most, _rounded(most, STEPS), None)
+    return STEPS if torch.allclose(product, most.sum()) else HALF_STEPS
+
+
+def _rounded(weight: Tensor, steps: int) -> Rounded:
     whole = weight.detach().float()
-    step = whole.abs().amax(1).clamp_(min=LEAST).div_(STEPS)
+    step = whole.abs().amax(1).clamp_(min=LEAST).div_(steps)
     signed = (whole / step[:, None]).round_().to(torch.int8)
     laid_out = torch.ops.onednn.qlinear_prepack(signed, None)
     return Rounded(laid_out, step, torch.zeros(len(step), dtype=torch.int64))
@@ -68,8 +84,8 @@ def check_rounding(policy: Policy) -> None:
     """Refuse what cannot be written with in 8 bits, or would not be written sooner.
 
     Raises:
-        ConfigError: the policy is not on a CPU that multiplies bytes quicker, or its steps are none
-            of :class:`node.engines.transformers.fused_decoder.FusedDecoder`'s.
+        ConfigError: see :func:`check_processor`; the policy is not on the CPU, or its steps are
+            none of :class:`node.engines.transformers.fused_decoder.FusedDecoder`'s.
     """
     from node.engines.transformers.fused_decoder import ARCHITECTURES, fits
 
@@ -79,6 +95,15 @@ def check_rounding(policy: Policy) -> None:
     if not fits(model, growing_cache(model.config)):
         known = ", ".join(each.__name__.removesuffix("ForCausalLM") for each in ARCHITECTURES)
         raise _refused(f"{type(model).__name__} is not one of {known} in their plain form")
+    check_processor()
+
+
+def check_processor() -> None:
+    """Refuse to multiply bytes where that takes longer than numbers in float32.
+
+    Raises:
+        ConfigError: it does, or this build of torch has no oneDNN.
+    """
     if (share := share_of_float32()) >= 1:
         raise _refused(f"this processor's products take {share:.1f} times as long in 8 bits")
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -10,7 +15,12 @@ from node.config.config import Config
 from node.engines.engine import Sampling
 from node.engines.registry import kind_of, open_engine, open_streaming_engine
 from node.engines.transformers import eight_bits
-from node.engines.transformers.eight_bits import check_rounding, rounded, rounded_product
+from node.engines.transformers.eight_bits import (
+    check_rounding,
+    rounded,
+    rounded_product,
+    weight_steps,
+)
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
 from node.policy.policy import Policy
@@ -57,7 +67,7 @@ def test_a_product_is_as_near_as_the_steps_of_both_sides_allow(rows, biased):
     bias = drawn(40) if biased else None
     found = rounded_product(x, rounded(weight), bias)
     exact = x.double() @ weight.double().T + (0.0 if bias is None else bias)
-    of_weight = weight.abs().amax(1) / 254
+    of_weight = weight.abs().amax(1) / (2 * weight_steps())
     of_x = x.abs().amax(1, keepdim=True) / 254
     bound = x.abs().sum(1, keepdim=True) * of_weight + of_x * (weight.abs().sum(1) + 96 * of_weight)
     assert ((found - exact).abs() <= bound + 1e-4).all()
@@ -82,6 +92,25 @@ def test_the_largest_numbers_of_both_sides_are_summed_exactly(sign):
     assert torch.allclose(
         rounded_product(torch.ones(4, 512), weight, None), torch.tensor(512.0 * sign)
     )
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="no AVX2 to narrow to")
+def test_a_processor_that_adds_products_in_16_bits_gets_half_the_steps_and_sums_exactly():
+    names = ("the_steps_of_both_sides", "summed_exactly", "whatever_is_beside")
+    # The widest instructions that oneDNN may use: none of VNNI's.
+    narrow = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    steps = "from node.engines.transformers import eight_bits; print(eight_bits.weight_steps())"
+    told = subprocess.run([sys.executable, "-c", steps], env=narrow, capture_output=True, text=True)
+    assert told.stdout.split() == ["63"]
+    tests = [sys.executable, "-m", "pytest", __file__, "-k", " or ".join(names)]
+    assert subprocess.run(tests, env=narrow).returncode == 0
+
+
+def test_an_evaluation_refuses_what_a_node_does(monkeypatch):
+    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 1.5)
+    config = Config.model_validate({"engine": {"kind_options": {"int8": True}}})
+    with pytest.raises(ConfigError, match=r"engine\.kind_options.*1\.5 times as long"):
+        open_engine(config, random_policy(), Counters())
 
 
 def test_a_product_has_the_format_of_what_is_multiplied():

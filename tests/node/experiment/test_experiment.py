@@ -212,6 +212,30 @@ def test_other_conditions_are_refused_in_the_same_folder(tmp_path: Path):
         ExperimentFolder(tmp_path).open(replace(SMALL, rounds=5))
 
 
+@pytest.mark.parametrize("damage", ["{", "[]", "{}", "null", "\xff"])
+def test_a_damaged_file_of_an_experiment_is_named_with_what_to_do(tmp_path: Path, damage: str):
+    folder, of = ExperimentFolder(tmp_path), Configuration(mix("4/4"), 0)
+    folder.open(SMALL)
+    folder.seconds(of).write_text("[]")
+    folder.run(of).write_text(damage, "latin-1")
+    with pytest.raises(NodeError, match=r"a damaged file: \S*equal\.4-4\.0\.json\. Remove "):
+        folder.read(of)
+    folder.seconds(of).write_text(damage, "latin-1")
+    with pytest.raises(NodeError, match=r"a damaged file: .*Remove \S*equal\.4-4\.0\.json"):
+        folder.read(of)
+    folder.settings.write_text(damage, "latin-1")
+    with pytest.raises(NodeError, match=r"experiment\.json|rounds None there, 4 here"):
+        folder.open(SMALL)
+
+
+def test_a_long_variation_has_a_file_name_of_its_own_that_every_disk_takes():
+    keys = "learner.lr=1e-4 " * 30
+    some, other = (varied(f"{keys}learner.epochs={n}") for n in "12")
+    assert some.file_name != other.file_name
+    assert len(some.file_name.encode()) < 200
+    assert varied("learner.lr=1e-4").file_name == "auto_learner.lr=1e-4"
+
+
 @pytest.mark.processes
 def test_worker_processes_do_what_is_done_here_and_say_what_killed_them(tmp_path: Path):
     folder = ExperimentFolder(tmp_path)
@@ -224,12 +248,16 @@ def test_worker_processes_do_what_is_done_here_and_say_what_killed_them(tmp_path
         broken = Job(
             str(tmp_path), replace(settings, model=str(tmp_path / "nothing")), 2, mix("4/4")
         )
-        with pytest.raises(NodeError, match="4/4, seed 2"):
+        with pytest.raises(NodeError, match=r"4/4, seed 2\. .*nothing"):
             crew.do([broken], lambda *event: None)
+    with WorkerPool(1, folder.log) as crew:
+        lost = replace(broken, root=str(folder.log), settings=settings)
+        with pytest.raises(NodeError, match=r"4/4, seed 2 ended.*workers\.log"):
+            crew.do([lost], lambda *event: None)
     assert [title for title, finished in seen if finished] == [
         "equal 4/4, seed 0",
         "equal 4/4, seed 1",
     ]
-    assert "nothing" in folder.log.read_text()
+    assert "NotADirectoryError" in folder.log.read_text()
     here = simulated(mix("4/4"), settings=settings)
     assert folder.read(Configuration(mix("4/4"), 0)).rounds == here.rounds

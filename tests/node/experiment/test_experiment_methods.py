@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from node.config.config import Config
+from node.engines.transformers import eight_bits
 from node.errors import ConfigError, UsageError
 from node.experiment.arms import AUTO
-from node.experiment.method_report import Worth, markdown, run_methods
+from node.experiment.method_report import Worth, markdown, possible, run_methods
 from node.experiment.methods import METHODS, Method, methods_of
 from node.experiment.settings import Settings
 
@@ -47,6 +49,8 @@ def test_an_idea_of_ones_own_stands_beside_the_methods_that_are_named_or_alone()
     (idea,) = methods_of(None, [text, text])
     assert idea.name == "learner.lr=1e-4 mixture.max_uses=2"
     assert idea.keys == {"learner.lr": 1e-4, "mixture.max_uses": 2}
+    (table,) = methods_of(None, ["engine.kind_options={ int8 = true } mixture.max_uses=2"])
+    assert table.keys == {"engine.kind_options": {"int8": True}, "mixture.max_uses": 2}
     assert methods_of([METHODS[0].name], [text]) == (METHODS[0], idea)
     with pytest.raises(ConfigError, match=r"--vary.*network\.listen"):
         methods_of(None, ["network.listen=[]"])
@@ -73,6 +77,16 @@ def test_what_sets_nothing_is_worth_exactly_nothing_and_something_else_is_not(tm
     assert results["methods"][1]["short"]["factors"]["equal rounds"]["values"] == list(
         faster.factors["equal rounds"].values
     )
+
+
+def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name(monkeypatch):
+    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 1.5)
+    screen = Console(record=True, width=200, file=StringIO())
+    left = possible(METHODS, screen)
+    assert {method.name for method in METHODS} - {method.name for method in left} == {
+        "int8-rollouts"
+    }
+    assert "int8-rollouts is left out: engine.kind_options" in screen.export_text()
 
 
 @pytest.mark.usefixtures("in_this_process")
