@@ -31,9 +31,9 @@ class Transformers(EngineKind):
 
     def check(self) -> None:
         """See :func:`node.engines.transformers.eight_bits.check_processor`."""
-        from node.engines.transformers.eight_bits import check_processor
+        if self.options and self.options.int8:
+            from node.engines.transformers.eight_bits import check_processor
 
-        if self.options.int8:
             check_processor()
 
     def check_policy(self, policy: Policy) -> None:
@@ -52,10 +52,11 @@ class Transformers(EngineKind):
         Raises:
             ConfigError: see :func:`node.engines.transformers.eight_bits.check_rounding`.
         """
-        from node.engines.transformers.eight_bits import check_rounding
         from node.engines.transformers.engine import TransformersEngine
 
         if self.options.int8:
+            from node.engines.transformers.eight_bits import check_rounding
+
             check_rounding(policy)
         return TransformersEngine(policy, seed=seed, eight_bits=self.options.int8)
 
