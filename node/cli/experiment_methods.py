@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from node.cli.common import DebugOption, JsonOption
-from node.cli.experiment_options import Folder, Seeds, Workers
+from node.cli.experiment_options import Folder, Seeds, Vary, Workers
 from node.cli.experiment_outcome import tell
 
 MOST_SEED = 1_000_000_000
+"""Numbers of more than 32 bits are no seeds to what draws with them."""
 
 
 def methods(
@@ -25,16 +26,7 @@ def methods(
             show_default=False,
         ),
     ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--vary",
-            metavar="'KEY=VALUE ...'",
-            help="An idea of your own: keys of the configuration, such as 'tasks.curriculum=mine "
-            "learner.lr=1e-4', held against the default as a method is; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    vary: Vary = None,
     answers: Annotated[
         str | None,
         typer.Option(

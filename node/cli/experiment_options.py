@@ -31,8 +31,8 @@ Vary = Annotated[
     typer.Option(
         "--vary",
         metavar="'KEY=VALUE ...'",
-        help="Run auto beside the mixes with some keys of the configuration set otherwise, such as "
-        "'mixture.local=8 mixture.informative=40'; may be repeated.",
+        help="Run the default beside the rest with some keys of the configuration set otherwise, "
+        "such as 'mixture.local=8 mixture.informative=40'; may be repeated.",
         show_default=False,
     ),
 ]
