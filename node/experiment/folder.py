@@ -65,15 +65,16 @@ class ExperimentFolder:
         """Make the folder, or go on in it.
 
         Raises:
-            NodeError: it cannot be made, or the runs in it were made under other conditions.
+            NodeError: it cannot be made, is damaged, or its runs were made under other conditions.
         """
         make_folder(self.root / "runs", "--run-dir")
         wanted = asdict(settings)
         if not self.settings.exists():
             write_atomic(self.settings, json.dumps(wanted).encode())
-        found = read_json(self.settings, "Name another folder with --run-dir.")
+        elsewhere = "Name another folder with --run-dir."
+        found = read_json(self.settings, elsewhere)
         if not isinstance(found, dict):
-            found = {}
+            raise NodeError("a damaged file", self.settings, elsewhere)
         if found != wanted:
             differs = ", ".join(
                 f"{key} {found.get(key)!r} there, {wanted[key]!r} here"
