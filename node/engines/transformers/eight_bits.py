@@ -54,9 +54,14 @@ def weight_steps() -> int:
     Without the instructions of VNNI oneDNN adds every two products of bytes in 16 bits, which hold
     2 x 255 x 63 and not 2 x 255 x 127, and cuts off what is above.
     """
-    most = torch.ones(1, PROBED_ROWS)
-    product = rounded_product(most, _rounded(most, STEPS), None)
-    return STEPS if torch.allclose(product, most.sum()) else HALF_STEPS
+    return STEPS if _exact(STEPS) else HALF_STEPS
+
+
+def _exact(steps: int) -> bool:
+    """Whether a product of the largest numbers of both sides is right."""
+    largest = torch.ones(1, PROBED_SIZE)
+    product = rounded_product(largest, _rounded(largest, steps), None)
+    return torch.allclose(product, largest.sum())
 
 
 def _rounded(weight: Tensor, steps: int) -> Rounded:
@@ -99,13 +104,15 @@ def check_rounding(policy: Policy) -> None:
 
 
 def check_processor() -> None:
-    """Refuse to multiply bytes where that takes longer than numbers in float32.
+    """Refuse to multiply bytes where that takes longer than numbers in float32, or goes wrong.
 
     Raises:
         ConfigError: it does, or this build of torch has no oneDNN.
     """
     if (share := share_of_float32()) >= 1:
         raise _refused(f"this processor's products take {share:.1f} times as long in 8 bits")
+    if not _exact(weight_steps()):
+        raise _refused("this processor's products in 8 bits are wrong")
 
 
 @cache

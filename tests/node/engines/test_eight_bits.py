@@ -106,6 +106,14 @@ def test_a_processor_that_adds_products_in_16_bits_gets_half_the_steps_and_sums_
     assert subprocess.run(tests, env=narrow).returncode == 0
 
 
+def test_a_processor_whose_products_are_wrong_is_refused(monkeypatch):
+    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 0.5)
+    eight_bits.check_processor()
+    monkeypatch.setattr(eight_bits, "_exact", lambda steps: False)
+    with pytest.raises(ConfigError, match=r"engine\.kind_options.*are wrong"):
+        eight_bits.check_processor()
+
+
 def test_an_evaluation_refuses_what_a_node_does(monkeypatch):
     monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 1.5)
     config = Config.model_validate({"engine": {"kind_options": {"int8": True}}})
