@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -198,15 +199,17 @@ def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: P
                         Identity.from_seed(b"sybil %026d" % n) for n in range(begin, begin + 100)
                     ]
                     records = [announced(anna, key) for key in keys]
-                    taken = None
-                    while taken is None:  # on a busy machine a call may break off
-                        taken = await protocol.call_store(
-                            peer,
-                            [DHTID.generate(where) for where, _, _ in records],
-                            [protocol.serializer.dumps(signed) for _, signed, _ in records],
-                            [expiry for _, _, expiry in records],
-                            subkeys=[key.author for key in keys],
-                        )
+                    call = partial(
+                        protocol.call_store,
+                        peer,
+                        [DHTID.generate(where) for where, _, _ in records],
+                        [protocol.serializer.dumps(signed) for _, signed, _ in records],
+                        [expiry for _, _, expiry in records],
+                        subkeys=[key.author for key in keys],
+                    )
+                    async with asyncio.timeout(120):
+                        while await call() is None:  # on a busy machine a call may break off
+                            await asyncio.sleep(0.5)
                 where, signed, expiry = announced(anna, ben.identity)
                 # What comes back is the word of whoever answers first, sybil's perhaps.
                 await ben.transport.store(where, ben.identity.author, signed, expiry)
