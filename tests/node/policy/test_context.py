@@ -9,20 +9,9 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.context import context_length
 from node.policy.policy import Policy
-from tests.support import character_tokenizer, lone_logprobs, random_policy
+from tests.support import SHAPE, character_tokenizer, lone_logprobs, random_policy
 
-SHAPE = {
-    "vocab_size": 98,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.3,
-    "max_position_embeddings": 256,
-    "eos_token_id": 97,
-    "pad_token_id": 96,
-}
+TOLD = {**SHAPE, "initializer_range": 0.3, "eos_token_id": 97, "pad_token_id": 96}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -35,9 +24,7 @@ ORIGINAL = LONGROPE["original_max_position_embeddings"]
 
 def test_a_model_with_longrope_is_used_up_to_its_original_length_and_that_is_told(caplog):
     torch.manual_seed(0)
-    config = Phi3Config(
-        **SHAPE, rope_parameters=LONGROPE, original_max_position_embeddings=ORIGINAL
-    )
+    config = Phi3Config(**TOLD, rope_parameters=LONGROPE, original_max_position_embeddings=ORIGINAL)
     with caplog.at_level(logging.WARNING):
         model = AutoModelForCausalLM.from_config(config)
         tokenizer = character_tokenizer()
@@ -60,7 +47,7 @@ def test_a_model_with_longrope_is_used_up_to_its_original_length_and_that_is_tol
 def test_longrope_in_one_kind_of_layer_is_found_and_other_models_keep_their_length(caplog):
     each = {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
     rotations = {**each, "full_attention": {**LONGROPE, "rope_theta": 1e6}}
-    mixed = Gemma3TextConfig(**SHAPE, layer_types=["sliding_attention", "full_attention"])
+    mixed = Gemma3TextConfig(**TOLD, layer_types=["sliding_attention", "full_attention"])
     mixed.rope_parameters = rotations
     assert context_length(mixed, "mixed") == ORIGINAL
     caplog.clear()
