@@ -54,10 +54,10 @@ def weight_steps() -> int:
     Without the instructions of VNNI oneDNN adds every two products of bytes in 16 bits, which hold
     2 x 255 x 63 and not 2 x 255 x 127, and cuts off what is above.
     """
-    return STEPS if _exact(STEPS) else HALF_STEPS
+    return STEPS if exact(STEPS) else HALF_STEPS
 
 
-def _exact(steps: int) -> bool:
+def exact(steps: int) -> bool:
     """Whether a product of the largest numbers of both sides is right."""
     largest = torch.ones(1, PROBED_SIZE)
     product = rounded_product(largest, _rounded(largest, steps), None)
@@ -111,7 +111,7 @@ def check_processor() -> None:
     """
     if (share := share_of_float32()) >= 1:
         raise _refused(f"this processor's products take {share:.1f} times as long in 8 bits")
-    if not _exact(weight_steps()):
+    if not exact(weight_steps()):
         raise _refused("this processor's products in 8 bits are wrong")
 
 

@@ -109,7 +109,7 @@ def test_a_processor_that_adds_products_in_16_bits_gets_half_the_steps_and_sums_
 def test_a_processor_whose_products_are_wrong_is_refused(monkeypatch):
     monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 0.5)
     eight_bits.check_processor()
-    monkeypatch.setattr(eight_bits, "_exact", lambda steps: False)
+    monkeypatch.setattr(eight_bits, "exact", lambda steps: False)
     with pytest.raises(ConfigError, match=r"engine\.kind_options.*are wrong"):
         eight_bits.check_processor()
 
