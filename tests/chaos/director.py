@@ -23,8 +23,6 @@ RETRY_SECONDS = 3.0
 POSTPONED_SECONDS, MOST_TRIES = 10.0, 6
 """An event that finds no node in the state to be hurt waits so long, so often. Not for ever: on a
 slow machine all would be killed as soon as they come up. A kill then takes one that starts."""
-LONGEST_CUT = 60.0
-"""Seconds, after which a network is whole again though a side has nobody at work to show it."""
 FILLER = "filler"
 FULL_DISK = ("no space left", "disk is full", "ree some space")
 """What a node says as its last word when its disk is full; sentences begin with a capital."""
@@ -147,7 +145,7 @@ class Director:
         return late or event.tries >= MOST_TRIES
 
     def _ready(self, event: Event) -> bool:
-        return event.kind == "partition" and self._healing.over and self._healing.possible
+        return event.kind == "partition" and self._healing.over and self._healing.met
 
     def _able(self, node: ChaosNode) -> bool:
         hindered = node.stopped or node.shift or node.name in self._full
@@ -212,14 +210,10 @@ class Director:
         self._healing.cut()
         self._world.cut()
         self._quiet_since = self._now + event.seconds - SETTLING
-        latest = self._now + LONGEST_CUT
-        self._owe(event.seconds, lambda: self._heal(latest))
+        self._owe(event.seconds, self._heal)
         return "done"
 
-    def _heal(self, latest: float) -> None:
-        if not self._healing.possible and self._now < latest:
-            self._owe(TICK, lambda: self._heal(latest))
-            return
+    def _heal(self) -> None:
         self._world.heal()
         self._log(f"healed; {self._healing.healed()} nodes are watched")
 

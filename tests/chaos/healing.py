@@ -23,8 +23,9 @@ class Healing:
     How soon after a heal the first group comes over depends on the machine as well: nobody has
     something new at every moment. So the longest that each node waited for groups from the other
     side while the network was whole goes on record beside what it waited after a heal. A wait is
-    timed only while the node and somebody on the other side can work, and before a cut not until
-    the node had its first group from there: that one comes late, as the node has just started.
+    timed only while the node and somebody on the other side can work, and not until the node had
+    its first group from there: that one comes late, as the node has just started. So who started
+    while the network was cut is not watched: what it waits for is a start, and no heal.
 
     Args:
         authors: public keys of the nodes, in their order.
@@ -60,6 +61,11 @@ class Healing:
         return frozenset(self._usual)
 
     @property
+    def met(self) -> bool:
+        """Whether somebody on either side had groups from the other since it started."""
+        return len({node.side for node in self._nodes if self._waiting(node.name)}) == 2
+
+    @property
     def watching(self) -> bool:
         """Whether a heal is being measured now."""
         return bool(self._watched)
@@ -69,19 +75,15 @@ class Healing:
         """Whether the network is whole and no heal is being measured."""
         return not self._cut and not self._watched
 
-    @property
-    def possible(self) -> bool:
-        """Whether somebody is at work on either side, so that groups could come over."""
-        return len({node.side for node in self._nodes if self._able(node)}) == 2
-
     def cut(self) -> None:
         """The network is about to be cut."""
         self._cut = True
 
     def healed(self) -> int:
         """The network is whole again; the number of nodes that are watched."""
-        able = [node for node in self._nodes if self._able(node)]
-        judged = [node for node in able if self.possible and node.name in self._usual]
+        self._forget_hindered()
+        known = [node for node in self._nodes if node.name in self._usual]
+        judged = [node for node in known if self.met and self._waiting(node.name)]
         counts = {node.name: self._count(node) for node in judged}
         self._waits = {name: (count, 0.0) for name, count in counts.items() if count is not None}
         self._watched, self._cut = set(self._waits), False
@@ -90,17 +92,24 @@ class Healing:
 
     def look(self) -> None:
         """Go on counting; every few seconds is enough, more often is more exact."""
+        self._forget_hindered()
         passed = time.monotonic() - self._looked
         if self._cut or passed < LOOK_SECONDS:
             return
         self._looked += passed
-        able = {node.name: node.side for node in self._nodes if self._able(node)}
+        able = [node for node in self._nodes if self._able(node)]
+        if len({node.side for node in able}) == 2:
+            for node in able:
+                self._wait(node, passed)
+
+    def _forget_hindered(self) -> None:
         for node in self._nodes:
-            if node.name not in able:
+            if not self._able(node):
                 self._waits.pop(node.name, None)
                 self._watched.discard(node.name)
-            elif len(set(able.values())) == 2:
-                self._wait(node, passed)
+
+    def _waiting(self, name: str) -> bool:
+        return self._waits.get(name, (0, None))[1] is not None
 
     def _wait(self, node: ChaosNode, passed: float) -> None:
         count = self._count(node)

@@ -32,17 +32,20 @@ def account_of(node: Member) -> Accounts:
 
 
 class Scene:
-    """Anna on this side and ben on the other; their journals are real, time is a number."""
+    """Anna on this side, ben and carl on the other, carl not at work; their journals are real, time
+    is a number."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr(healing.time, "monotonic", lambda: self.now)
         self.anna, self.ben = Member("anna", 0, folder / "a"), Member("ben", 1, folder / "b")
-        self.accounts = [account_of(node) for node in (self.anna, self.ben)]
+        self.carl = Member("carl", 1, folder / "c", able=False)
+        self.nodes = [self.anna, self.ben, self.carl]
+        self.accounts = [account_of(node) for node in self.nodes]
         self.evidence = Evidence(folder / "evidence.sqlite")
         self.healing = Healing(
-            [self.anna, self.ben],
-            [b"anna", b"ben"],
+            self.nodes,
+            [b"anna", b"ben", b"carl"],
             self.evidence,
             lambda node: node.able,
             lambda line: None,
@@ -54,9 +57,9 @@ class Scene:
             self.healing.look()
 
     def cross(self) -> None:
-        """Both take a group of the other."""
-        self.accounts[0].admit(b"ben", 1)
-        self.accounts[1].admit(b"anna", 1)
+        """Everybody takes a group of the other side."""
+        for account, node in zip(self.accounts, self.nodes, strict=True):
+            account.admit(b"anna" if node.side else b"ben", 1)
 
     def usual(self, seconds: float) -> None:
         """Groups come over at such intervals."""
@@ -121,7 +124,35 @@ def test_nobody_is_watched_of_whom_nothing_usual_is_known(scene: Scene) -> None:
 
 def test_nobody_is_watched_where_a_side_has_nobody_at_work(scene: Scene) -> None:
     scene.usual(2)
+    assert scene.healing.met
     scene.ben.able = False
-    assert not scene.healing.possible
+    scene.wait(1)
+    assert not scene.healing.met
     scene.healing.cut()
     assert scene.healing.healed() == 0
+
+
+def test_who_started_while_the_network_was_cut_is_not_watched(scene: Scene) -> None:
+    scene.usual(2)
+    scene.healing.cut()
+    scene.ben.able = False
+    scene.wait(1)
+    scene.ben.able = True
+    assert scene.healing.healed() == 0
+    assert not scene.healing.watching and scene.healing.over
+
+
+def test_who_started_while_the_network_was_cut_does_not_hinder_others_who_heal(
+    scene: Scene,
+) -> None:
+    scene.carl.able = True
+    scene.usual(2)
+    scene.healing.cut()
+    scene.carl.able = False
+    scene.wait(1)
+    scene.carl.able = True
+    assert scene.healing.healed() == 2
+    scene.wait(3)
+    scene.cross()
+    scene.wait(1)
+    assert [node for node, *_ in scene.told()] == ["anna", "ben"]
