@@ -11,8 +11,6 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from node.config.config import Config
-from node.engines.registry import kind_of
 from node.errors import ConfigError
 from node.evaluation.estimate import Estimate
 from node.experiment import method_chart
@@ -22,7 +20,7 @@ from node.experiment.folder import ExperimentFolder
 from node.experiment.measures import Comparison, Summary, summarise
 from node.experiment.methods import METHODS, Method
 from node.experiment.regimes import EQUAL
-from node.experiment.run import Plan, done, read
+from node.experiment.run import Plan, check_engine, done, read
 from node.experiment.settings import Settings
 from node.experiment.tables import extent, markdown_rows, show
 from node.storage.atomic_files import write_atomic
@@ -86,7 +84,7 @@ def possible(methods: Sequence[Method], console: Console) -> tuple[Method, ...]:
     found = []
     for method in methods:
         try:
-            kind_of(Config.with_overrides(method.arm.overrides)).check()
+            check_engine(method.arm)
         except ConfigError as error:
             console.print(f"{method.name} is left out: {error}", markup=False)
         else:

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from node.concurrency.cpu_threads import cores
+from node.config.config import Config
+from node.engines.registry import kind_of
 from node.errors import UsageError
 from node.experiment import chart, tables
 from node.experiment.arms import Arm
@@ -69,11 +71,14 @@ def done(plan: Plan, root: Path, console: Console) -> ExperimentFolder:
         console: shows how far it is.
 
     Raises:
-        NodeError: the folder holds another experiment, or a worker died.
+        NodeError: the folder holds another experiment, an arm wants an engine that this machine
+            has not what it takes for, or a worker died.
     """
     folder = ExperimentFolder(root)
     folder.open(plan.settings)
     missing = folder.missing(plan.runs)
+    for arm in {run.arm.name: run.arm for run in missing}.values():
+        check_engine(arm)
     size = plan.workers or cores()
     jobs = [
         Job(str(folder.root), plan.settings, run.seed, run.arm, run.regime.name) for run in missing
@@ -83,6 +88,15 @@ def done(plan: Plan, root: Path, console: Console) -> ExperimentFolder:
             _do(crew, progress, "base policies", _bases(plan, folder, missing), rounds=1)
         _do(crew, progress, "rounds", jobs, rounds=plan.settings.rounds)
     return folder
+
+
+def check_engine(arm: Arm) -> None:
+    """Look whether this machine has what the arm's engine takes.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    kind_of(Config.with_overrides(arm.overrides)).check()
 
 
 def report(plan: Plan, folder: ExperimentFolder) -> tuple[Summary, ...]:

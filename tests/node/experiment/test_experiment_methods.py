@@ -89,6 +89,15 @@ def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name(monkeypat
     assert "int8-rollouts is left out: engine.kind_options" in screen.export_text()
 
 
+def test_one_asked_for_by_name_that_this_machine_refuses_is_told_before_any_run(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 1.5)
+    with pytest.raises(ConfigError, match=r"engine\.kind_options"):
+        measured(tmp_path, *methods_of(["int8-rollouts"]))
+    assert not list(tmp_path.glob("*/runs/*"))
+
+
 @pytest.mark.usefixtures("in_this_process")
 def test_a_further_method_runs_beside_the_default_that_is_there(tmp_path: Path):
     measured(tmp_path, SAME)
