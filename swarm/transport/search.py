@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -16,6 +17,10 @@ BUCKET = 20
 
 REPLICAS = 5
 WORKERS = 4
+PATIENCE_SECONDS = 0.5
+"""After which another is asked beside a peer that has not answered: it may still do so, but whoever
+knows silent peers holds nobody up with them."""
+
 MOST_ASKED = 64
 """Nodes asked in one search, however many are named."""
 
@@ -26,12 +31,21 @@ PLACING_SECONDS = 5.0
 """After which a record is where it is: nobody is waited for any longer."""
 
 MISNAMED = 4
-"""Neighbours of one peer's that did not answer, or have another id than it said, after which those
-that nobody else names are asked last."""
+"""Neighbours of one peer's that have not answered, or have another id than it said, after which
+those that nobody else names are asked last."""
 
 N = TypeVar("N", bound=Hashable)
 P = TypeVar("P", bound=Hashable)
 Answer = tuple[N | None, Iterable[tuple[N, P]]]
+
+
+@dataclass(slots=True)
+class _Request(Generic[N, P]):
+    """One that is under way; ``slow`` once its patience, on the monotonic clock, has ended."""
+
+    pair: tuple[N, P]
+    patience_ends: float
+    slow: bool = False
 
 
 class Search(Generic[N, P]):
@@ -64,7 +78,7 @@ class Search(Generic[N, P]):
         self._namers: dict[tuple[N, P], set[P]] = {}
         self._misnamed: Counter[P] = Counter()
         self._asked: set[P] = set()
-        self._under_way: dict[asyncio.Task[Answer[N, P] | None], tuple[N, P]] = {}
+        self._under_way: dict[asyncio.Task[Answer[N, P] | None], _Request[N, P]] = {}
         self._answered: dict[P, N] = {}
 
     async def nearest(self, start: Iterable[tuple[N, P]]) -> list[tuple[N, P]]:
@@ -78,9 +92,14 @@ class Search(Generic[N, P]):
         try:
             self._begin()
             while self._under_way:
-                done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    self._under_way,
+                    timeout=self._patience(),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
                 for task in done:
                     self._take(self._under_way.pop(task), task.result())
+                self._lose_patience()
                 if time.monotonic() < end:
                     self._begin()
         finally:
@@ -92,7 +111,7 @@ class Search(Generic[N, P]):
     def _begin(self) -> None:
         """Ask the most promising of those that wait, while they may be among the nearest."""
         for pair in sorted(self._waiting, key=self._rank):
-            if len(self._under_way) >= WORKERS or len(self._asked) >= MOST_ASKED:
+            if len(self._awaited()) >= WORKERS or len(self._asked) >= MOST_ASKED:
                 return
             if self._nearer_than(pair) >= BUCKET:
                 return
@@ -100,7 +119,23 @@ class Search(Generic[N, P]):
             _, peer = pair
             if peer not in self._asked:
                 self._asked.add(peer)
-                self._under_way[asyncio.ensure_future(self._ask(peer))] = pair
+                task = asyncio.ensure_future(self._ask(peer))
+                self._under_way[task] = _Request(pair, time.monotonic() + PATIENCE_SECONDS)
+
+    def _awaited(self) -> list[_Request[N, P]]:
+        return [request for request in self._under_way.values() if not request.slow]
+
+    def _patience(self) -> float | None:
+        """Seconds for which nothing need be done unless somebody answers."""
+        ends = [request.patience_ends for request in self._awaited()]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _lose_patience(self) -> None:
+        now = time.monotonic()
+        for request in self._awaited():
+            if request.patience_ends <= now:
+                request.slow = True
+                self._misnamed.update(self._namers.get(request.pair, ()))
 
     def _rank(self, pair: tuple[N, P]) -> tuple[bool, int]:
         namers = self._namers.get(pair)
@@ -109,15 +144,18 @@ class Search(Generic[N, P]):
 
     def _nearer_than(self, pair: tuple[N, P]) -> int:
         rank = self._rank(pair)
-        asked = (*self._answered.values(), *(node for node, _ in self._under_way.values()))
+        asked = (*self._answered.values(), *(request.pair[0] for request in self._awaited()))
         return sum((False, self._distance(node)) < rank for node in asked)
 
-    def _take(self, pair: tuple[N, P], answer: Answer[N, P] | None) -> None:
-        node, peer = pair
+    def _take(self, request: _Request[N, P], answer: Answer[N, P] | None) -> None:
+        node, peer = request.pair
+        namers = self._namers.get(request.pair, ())
         if answer is None:
             self._counters.add("searches_unanswered")
+        if request.slow:
+            self._misnamed.subtract(namers)
         if answer is None or answer[0] != node:
-            self._misnamed.update(self._namers.get(pair, ()))
+            self._misnamed.update(namers)
         if answer is None:
             return
         own, named = answer

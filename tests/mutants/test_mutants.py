@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.__main__ import ROOT, main
-from tests.mutants.mutant import BadMutant, faults, read
+from tests.mutants.mutant import THREATS, BadMutant, faults, read, threats, unmatched
 
 CODE = """def admit(size: int) -> bool:
     if size > 4:
@@ -149,10 +149,11 @@ def test_the_table_of_threats_and_the_mutants_match(tree, capsys, document, faul
     assert attempt(tree, capsys, "--only", "large-ones")[0] == 0, "one threat alone can be tried"
 
 
-def test_every_entry_of_this_tree_can_be_tried():
+def test_every_entry_of_this_tree_can_be_tried_and_every_threat_has_one():
     try:
         mutants = read(ROOT / "tests/mutants")
     except BadMutant as error:
         pytest.fail(str(error))
     assert mutants
     assert [f"{m.source}: {fault}" for m in mutants for fault in faults(m, ROOT)] == []
+    assert list(unmatched(threats(ROOT / THREATS), mutants)) == []

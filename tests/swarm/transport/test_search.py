@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from swarm.common.counters import Counters
 from swarm.transport import search as searching
-from swarm.transport.search import BUCKET, MISNAMED, MOST_ASKED, REPLICAS, Search, placed
+from swarm.transport.search import (
+    BUCKET,
+    MISNAMED,
+    MOST_ASKED,
+    REPLICAS,
+    WORKERS,
+    Search,
+    placed,
+)
 
 OWN = (0, "own")
 Named = list[tuple[int, str]]
@@ -69,6 +77,12 @@ def test_mallory_names_herself_under_ever_nearer_ids_and_is_asked_once() -> None
     assert found == [(100, "mallory"), *named(6_000_000)]
 
 
+def test_who_waits_under_two_ids_is_asked_once() -> None:
+    asked, found = searched({"ben": []}, [(1, "ben"), (2, "ben")])
+    assert asked == ["ben"]
+    assert found == [(1, "ben")]
+
+
 def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon() -> None:
     crowd = [(node, f"nobody {node}") for node in range(1, BUCKET + 1)]
     honest = named(*range(1000, 1008))
@@ -84,15 +98,59 @@ def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon()
     assert last <= len(honest) + 2 * MISNAMED
 
 
+def test_two_who_name_silent_peers_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "PATIENCE_SECONDS", 0.01)
+    crowd = [(node, f"nobody {node}") for node in range(1, 2 * BUCKET + 1)]
+    honest = named(*range(1000, 1008))
+    named_by = {"peer 100": crowd[::2], "peer 101": crowd[1::2], **{peer: [] for _, peer in honest}}
+    left = {peer for _, peer in honest}
+    asked: list[str] = []
+    everybody = asyncio.Event()
+
+    async def ask(peer: str) -> tuple[int, Named] | None:
+        asked.append(peer)
+        left.discard(peer)
+        if not left:
+            everybody.set()
+        if peer in named_by:
+            return id_of(peer), named_by[peer]
+        await everybody.wait()
+        return None
+
+    async def found() -> Named:
+        search = Search(OWN, lambda node: node, ask, Counters())
+        return await asyncio.wait_for(search.nearest([*named(100, 101), *honest]), 20)
+
+    assert asyncio.run(found()) == [*named(100, 101), *honest]
+    last = max(asked.index(peer) for _, peer in honest)
+    assert last <= 2 + len(honest) + 2 * (MISNAMED + WORKERS)
+
+
+def test_a_peer_that_is_slow_and_answers_counts_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(searching, "PATIENCE_SECONDS", 0.0)
+    near = named(*range(1, BUCKET + 1))
+    answers = {"peer 9000": near, **{peer: [] for _, peer in near}}
+
+    async def ask(peer: str) -> tuple[int, Named]:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return id_of(peer), answers[peer]
+
+    search = Search(OWN, lambda node: node, ask, Counters())
+    assert asyncio.run(search.nearest(named(9000))) == near
+
+
 def test_honest_peers_whom_mallory_names_under_ids_near_the_key_count_under_their_own() -> None:
-    near, far = named(*range(1, BUCKET + 1)), named(*range(9000, 9000 + BUCKET))
+    near, far = named(*range(500, 500 + BUCKET)), named(*range(9000, 9000 + BUCKET))
     lies = [(200 + n, peer) for n, (_, peer) in enumerate(far)]
     answers: dict[str, Named | None] = {peer: near for _, peer in near}
     answers |= {peer: named(1000) for _, peer in far}
     answers |= {"mallory": lies, "peer 1000": near}
     asked, found = searched(answers, [(100, "mallory"), *named(5000)])
     assert {peer for _, peer in far} & set(asked)
-    assert found == near
+    assert found == [(100, "mallory"), *near[:-1]]
 
 
 def test_mallory_cannot_have_the_nearest_asked_last_by_naming_them_beside_nobody() -> None:
