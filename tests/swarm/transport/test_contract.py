@@ -18,7 +18,7 @@ from protocol.identity import Identity
 from protocol.limits import MAX_FRAME_BYTES
 from protocol.messages import MAX_PULL_RESPONSE_BYTES
 from swarm.common.counters import Counters
-from swarm.transport import streams
+from swarm.transport import node_transport, streams
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.transport import Libp2pTransport
 from swarm.transport.machine import PortTaken
@@ -424,6 +424,7 @@ def test_a_start_that_is_given_up_leaves_nothing(on_wires) -> None:
 def test_flo_gets_no_more_places_than_one_peer_has_and_others_get_theirs(
     in_swarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(node_transport, "OPENING_SECONDS", 60.0)
     monkeypatch.setattr(streams, "HEADER_SECONDS", 60.0)
 
     async def scenario(swarm: Swarm) -> None:
