@@ -82,10 +82,15 @@ def check_batch(batch: Batch, manifest: Manifest) -> None:
         BadSchema, TooManyItems, TooLarge
     """
     for group in batch.groups:
-        _check_group(group, manifest)
+        check_group(group, manifest)
 
 
-def _check_group(group: Group, manifest: Manifest) -> None:
+def check_group(group: Group, manifest: Manifest) -> None:
+    """Returns if a group keeps to the manifest.
+
+    Raises:
+        BadSchema, TooManyItems, TooLarge
+    """
     levels = len(manifest.env(group.env).levels)
     if group.level >= levels:
         raise BadSchema(f"group: level {group.level} of {group.env}, which has {levels}")

@@ -12,7 +12,7 @@ from typing import Any
 from swarm.common.clock import Clock
 from swarm.journal import Journal
 from swarm.refusals import strike_weight
-from swarm.standing import FULL, PROVEN, Proof
+from swarm.standing import FULL, PROMISING, PROVEN, Proof
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,7 @@ BAR_AT = 5.0
 RELEASE_AT = 1.0
 # No past is so bad that it takes longer than five and a half half-lives to outlive it.
 MOST_STRIKES = 45.0
+LONGEST_BAN_S = math.log2(MOST_STRIKES / RELEASE_AT) * HALF_LIFE_S
 MAX_ACCOUNTS = 10_000
 
 RefusalHeard = Callable[[bytes, str, int], None]
@@ -98,7 +99,8 @@ def standing(account: Account, now: float) -> float:
 class Accounts:
     """Accounts by author, kept in the journal, at most ``MAX_ACCOUNTS``.
 
-    The idlest go first, of those who were proven last, and bans before them.
+    The idlest go first, those who were proven last; before them go who earned something, before
+    these who may be banned still.
 
     Args:
         heard: told of every refusal, on whichever thread it happens.
@@ -214,7 +216,7 @@ class Accounts:
             return _account(row, {})
         (count,) = connection.execute("SELECT count(*) FROM accounts").fetchone()
         if count >= MAX_ACCOUNTS:
-            self._forget_idlest(connection)
+            self._forget_idlest(connection, self._clock.time())
         return Account(author)
 
     def _store(self, connection: sqlite3.Connection, account: Account) -> None:
@@ -237,8 +239,11 @@ class Accounts:
         )
 
     @staticmethod
-    def _forget_idlest(connection: sqlite3.Connection) -> None:
-        kept = f"CASE WHEN earned>={PROVEN * FULL} THEN 2 ELSE barred END"
+    def _forget_idlest(connection: sqlite3.Connection, now: float) -> None:
+        kept = (
+            f"CASE WHEN earned>={PROVEN * FULL} THEN 3 WHEN earned>={PROMISING} THEN 2 "
+            f"ELSE barred AND struck_at>{now - LONGEST_BAN_S} END"
+        )
         idlest = f"SELECT author FROM accounts ORDER BY {kept}, touched LIMIT 1"
         for table in ("refusals", "accounts"):
             connection.execute(f"DELETE FROM {table} WHERE author=({idlest})")

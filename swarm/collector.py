@@ -22,7 +22,7 @@ from swarm.common.bounded import lot
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.known_peers import KNOWN
-from swarm.directory import Directory
+from swarm.directory import Directory, Known
 from swarm.exchange import Exchange, WrongContent
 from swarm.pool import Pool
 from swarm.pooled_group import PooledGroup
@@ -219,31 +219,45 @@ class Collector:
         candidates = list(self._pullable())
         self._rng.shuffle(candidates)
         useful = self._directory.useful()
-        for author, offer in candidates:
+        for known in candidates:
+            author = known.author
             if self._allowance.spent:
                 break
-            if self._accounts.banned(author) or not self._allowance.take(author, useful):
+            # In this order: a crowd of strangers is asked after in the journal only while there is
+            # room for one.
+            if not self._allowance.allows(author, useful) or self._accounts.banned(author):
                 continue
+            self._allowance.take(author, useful)
+            offer = self._best(author, known.announcement.offers)
             made = self._attempts.get((author, offer.content_id), 0)
             self._note(author, offer.content_id, made + 1)
             rate = MINIMUM_RATE if author in useful else STRANGERS_RATE
             self._pulling[author] = asyncio.create_task(self._pull(author, offer, rate))
 
-    def _pullable(self) -> Iterator[tuple[bytes, Offer]]:
-        """Authors that a pull could begin from now, with what it would ask for."""
+    def _pullable(self) -> Iterator[Known]:
+        """Authors that a pull could begin from now."""
         return (
-            (known.author, offers[0])
+            known
             for known in self._directory.known()
             if known.author != self._directory.identity.author
             and known.author not in self._pulling
             and not self._silent.waits(known.author)
-            and (offers := self._new(known.author, known.announcement.offers))
+            and any(self._new(known.author, known.announcement.offers))
         )
 
-    def _new(self, author: bytes, offers: Iterable[Offer]) -> list[Offer]:
-        """Offers of an author that are worth a pull, the most informative first.
+    def _best(self, author: bytes, offers: Iterable[Offer]) -> Offer:
+        """The most informative of those that are worth a pull.
 
         Of equals each node has an order of its own, or all would pull the same and leave the rest.
+        """
+        sign = 0 if self._limits.blind else -1
+        return min(
+            self._new(author, offers),
+            key=lambda o: (sign * o.informative, lot(self._secret, o.content_id)),
+        )
+
+    def _new(self, author: bytes, offers: Iterable[Offer]) -> Iterator[Offer]:
+        """Offers of an author that are worth a pull.
 
         What became of the same frame at another author does not count: whoever announces somebody
         else's frame would keep it from everybody.
@@ -251,14 +265,12 @@ class Collector:
         A frame whose claimed rewards do not differ in any group can teach nothing and is left
         alone: its groups have no advantage if the claim is true, and are refused if it is not.
         """
-        fresh = [
+        return (
             offer
             for offer in offers
             if (offer.informative or self._limits.uninformative or self._limits.blind)
             and self._attempts.get((author, offer.content_id), 0) < ATTEMPTS
-        ]
-        sign = 0 if self._limits.blind else -1
-        return sorted(fresh, key=lambda o: (sign * o.informative, lot(self._secret, o.content_id)))
+        )
 
     async def _pull(self, author: bytes, offer: Offer, minimum_rate: float) -> None:
         delivered = False

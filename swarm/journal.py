@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,74 +220,23 @@ class Journal:
         with self._lock:
             self._connection.close()
 
-    def _forget_recent(self) -> None:
-        """Drop what this copy may wrongly believe to be unused, at the price of losing it."""
+    def forget_recent(self, spoiled: float) -> None:
+        """Drop what this copy may wrongly believe to be unused, at the price of losing it.
+
+        Args:
+            spoiled: unix time at which the file that was lost may last have been written.
+        """
         with self.transaction(durable=True) as connection:
             for table in ("pool", "waiting", "begun", "written"):
                 connection.execute(f"DELETE FROM {table}")
             _set_number(connection, _VOID, _UNDECIDED)
-            _set_number(connection, _RESTORED, int(self._clock.time() * 1000))
+            last = _number(connection, _SEQUENCE, 0)
+            _set_number(connection, _RESTORED, max(last, int(spoiled * 1000)))
 
 
 def backup_path(path: Path) -> Path:
     """Where the copy of the journal at ``path`` lies unless told otherwise."""
     return path.with_name(path.name + ".backup")
-
-
-def open_or_restore(
-    path: Path, clock: Clock, backup: Path | None = None
-) -> tuple[Journal, tuple[str, ...]]:
-    """Open the journal, or put it together again from its backup.
-
-    A corrupt file is moved aside, never deleted. A rebuilt journal gives up what it cannot be
-    sure about: pooled, waiting and begun groups are dropped, the running epoch is not drawn from,
-    and :attr:`Journal.restored_at` tells admission which external groups may have been used before.
-
-    Returns:
-        The journal, and what happened in sentences for people (empty where nothing did).
-
-    Raises:
-        JournalError: it can be neither opened nor rebuilt.
-    """
-    backup = backup or backup_path(path)
-    if path.exists() or not backup.exists():
-        try:
-            return Journal(path, clock), ()
-        except JournalCorrupt as corrupt:
-            notes = [f"{corrupt}"]
-    else:
-        notes = [f"journal {path}: the file is missing"]
-    with named_errors(path):
-        notes.append(_rebuild(path, clock, backup))
-    for note in notes:
-        log.info(note)
-    return Journal(path, clock), tuple(notes)
-
-
-def _rebuild(path: Path, clock: Clock, backup: Path) -> str:
-    """Put a new journal in the place of the one at ``path``; says from what it was made."""
-    rebuilt = path.with_name(path.name + ".rebuilt")
-    source = "started anew, as there is no backup"
-    rebuilt.unlink(missing_ok=True)
-    if backup.exists():
-        make_private(rebuilt)
-        shutil.copyfile(backup, rebuilt)
-        source = f"went on from the backup {backup.name}"
-    try:
-        journal = Journal(rebuilt, clock)
-    except JournalCorrupt:
-        rebuilt.unlink()
-        source = f"started anew, as the backup {backup.name} is corrupt too"
-        journal = Journal(rebuilt, clock)
-    journal._forget_recent()
-    journal.close()
-    aside = path.with_name(f"{path.name}.corrupt-{int(clock.time() * 1000)}")
-    for ending in ("-wal", "-shm", ""):
-        with suppress(FileNotFoundError):
-            path.with_name(path.name + ending).rename(aside.with_name(aside.name + ending))
-    replace_durably(rebuilt, path)
-    kept = f"; the old file is kept as {aside.name}" if aside.exists() else ""
-    return f"journal {path}: {source}{kept}"
 
 
 def _number(connection: sqlite3.Connection, name: str, default: int | None) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from protocol.announcement import Offer
+from protocol.errors import ProtocolError
+from protocol.packing import without_tokens
 from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.common.wakeup import Wakeup
@@ -36,7 +38,8 @@ class Outbox:
 
     Args:
         journal: where everything lies.
-        counters: ``outbox_dropped{reason=group_stale|group_backlog|frame_old|frame_surplus}``.
+        counters: ``outbox_dropped{reason=group_refused|group_stale|group_backlog|frame_old|
+            frame_surplus}``, ``groups_without_tokens``.
 
     Attributes:
         filled: set whenever groups have come in.
@@ -50,17 +53,38 @@ class Outbox:
     def put(self, groups: Iterable[Group], origin: Origin) -> None:
         """Add own groups, to be sealed by whoever serves the network.
 
-        Raises:
-            ProtocolError: a group cannot be put on the wire.
+        One that no reader could open waits as text alone, or is dropped; either is counted.
         """
-        rows = [(group.epoch, pack_waiting(group, origin)) for group in groups]
+        packed = [(group.epoch, self._packed(group, origin)) for group in groups]
+        rows = [(epoch, plain) for epoch, plain in packed if plain is not None]
         with self._journal.transaction() as connection:
             connection.executemany("INSERT INTO waiting (epoch, plain) VALUES (?, ?)", rows)
         self.filled.set()
 
-    def take(self) -> list[Waiting]:
-        """All waiting groups, the oldest first; they wait until :meth:`keep` or :meth:`drop`."""
-        rows = self._journal.read("SELECT number, plain FROM waiting ORDER BY number")
+    def _packed(self, group: Group, origin: Origin) -> bytes | None:
+        try:
+            return pack_waiting(group, origin)
+        except ProtocolError as error:
+            refusal = error
+        try:
+            bare = pack_waiting(without_tokens(group), origin)
+        except ProtocolError:
+            log.error("a group that the protocol refuses is not shared: %s", refusal)
+            self._counters.add("outbox_dropped", reason="group_refused")
+            return None
+        log.warning("a group is shared without token ids and log-probs: %s", refusal)
+        self._counters.add("groups_without_tokens")
+        return bare
+
+    def take(self, most_bytes: int) -> list[Waiting]:
+        """The youngest waiting groups, the oldest of them first.
+
+        They wait until :meth:`keep` or :meth:`drop`.
+
+        Args:
+            most_bytes: that they have in the journal together, but for the last.
+        """
+        rows = self._journal.read(_YOUNGEST_WAITING, (most_bytes,))
         return [Waiting(number, *unpack_waiting(plain)) for number, plain in rows]
 
     def keep(self, offer: Offer, frame: bytes, created: float, sealed: Sequence[int]) -> None:
@@ -128,6 +152,14 @@ class Outbox:
                 log.info("outbox: %d dropped (%s)", count, reason)
 
 
+_YOUNGEST_WAITING = """
+SELECT number, plain FROM waiting WHERE number IN (
+    SELECT number FROM (
+        SELECT number, sum(length(plain)) OVER (ORDER BY number DESC) - length(plain) AS younger
+        FROM waiting
+    ) WHERE younger<?
+) ORDER BY number
+"""
 _STALE_WAITING = "DELETE FROM waiting WHERE epoch<?"
 _OLD_FRAMES = "DELETE FROM frames WHERE created<?"
 _SURPLUS_FRAMES = """

@@ -8,8 +8,8 @@ from itertools import groupby
 
 from protocol.announcement import offer_of
 from protocol.errors import ProtocolError
-from protocol.frame import seal
-from protocol.limits import MAX_OFFERS
+from protocol.frame import check_group, seal
+from protocol.limits import MAX_OFFERS, PLAIN_RATIO
 from protocol.packing import Packing, pack, without_tokens
 from protocol.rollout import Batch, Group
 from swarm.common.clock import Clock
@@ -88,24 +88,51 @@ class Publisher:
         )
 
     def _seal_waiting(self) -> int:
-        """Frames sealed now.
+        """Frames sealed now; the youngest groups go where not all find room.
 
         Groups of several policy versions share a frame, for a quick node goes through many of
         them between two turns; every token carries its own version.
         """
         before = self._frames_left
-        for _, run in groupby(self._outbox.take(), key=lambda w: replace(w.origin, policy_step=0)):
+        if not before:
+            return 0
+        room = before * PLAIN_RATIO * self._directory.manifest.max_frame_bytes
+        within = self._within_manifest(self._outbox.take(room))
+        runs = [list(run) for _, run in groupby(within, lambda w: replace(w.origin, policy_step=0))]
+        if runs:
+            self._policy_step = max(w.origin.policy_step for w in runs[-1])
+        for run in reversed(runs):
             if not self._frames_left:
                 break
-            waiting = list(run)
-            self._policy_step = max(w.origin.policy_step for w in waiting)
-            self._seal_run(replace(waiting[0].origin, policy_step=self._policy_step), waiting)
+            step = max(w.origin.policy_step for w in run)
+            self._seal_run(replace(run[0].origin, policy_step=step), run)
         return before - self._frames_left
+
+    def _within_manifest(self, waiting: list[Waiting]) -> list[Waiting]:
+        """Those that others do not refuse with the whole frame, and with a strike; no others wait
+        any longer."""
+        refused: dict[int, ProtocolError] = {}
+        for each in waiting:
+            try:
+                check_group(each.group, self._directory.manifest)
+            except ProtocolError as error:
+                refused[each.number] = error
+        if refused:
+            logger.warning(
+                "%d groups are not shared, as this swarm's manifest allows no such: %s; lower "
+                "engine.max_new_tokens or engine.group_size, or train in a swarm founded with "
+                "larger --answer-tokens and --group-size",
+                len(refused),
+                next(iter(refused.values())),
+            )
+            self._counters.add("outbox_dropped", len(refused), reason="over_manifest")
+            self._outbox.drop(refused)
+        return [each for each in waiting if each.number not in refused]
 
     def _seal_run(self, origin: Origin, run: list[Waiting]) -> None:
         numbers = {(w.group.epoch, w.group.index): w.number for w in run}
         packing = self._pack([waiting.group for waiting in run])
-        for groups in packing.frames[: self._frames_left]:
+        for groups in packing.frames[-self._frames_left :]:
             self._seal(origin, groups, [numbers[g.epoch, g.index] for g in groups])
         if packing.oversize:
             logger.warning("%d groups fit into no frame and are not shared", len(packing.oversize))

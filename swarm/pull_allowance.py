@@ -40,8 +40,8 @@ class PullAllowance:
         """Whether no pull from anybody may begin now."""
         return self._left <= 0 or len(self._running) >= self._concurrent
 
-    def take(self, author: bytes, useful: Collection[bytes]) -> bool:
-        """Whether a pull from ``author`` may begin, which thereby does.
+    def allows(self, author: bytes, useful: Collection[bytes]) -> bool:
+        """Whether a pull from ``author`` may begin.
 
         Args:
             useful: authors known to be useful who announce something.
@@ -54,11 +54,15 @@ class PullAllowance:
             kept_places = min(int(self._concurrent * KEPT), waiting)
             if self._tries <= 0:
                 return False
-        if self._left <= kept_pulls or len(self._running) >= self._concurrent - kept_places:
+        return self._left > kept_pulls and len(self._running) < self._concurrent - kept_places
+
+    def take(self, author: bytes, useful: Collection[bytes]) -> bool:
+        """Whether a pull from ``author`` may begin, which thereby does."""
+        if not self.allows(author, useful):
             return False
         self._running.add(author)
         self._left -= 1
-        self._tries -= not known
+        self._tries -= author not in useful
         return True
 
     def end(self, author: bytes, *, delivered: bool) -> None:

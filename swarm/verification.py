@@ -1,12 +1,14 @@
 """How much time judging strangers' texts may take, and whose turn it is.
 
-Let T be half an epoch: one verifier spends no more than that an epoch on authors within the bounds
-below, and rests otherwise. At the default shares of a quarter
+Let T be half an epoch. At the default shares of a quarter
 
 - a frame gets T / 8 (3.75 s of an epoch of a minute), and so does any single request;
 - an author gets T / 4 an epoch, over all its frames;
 - all newcomers together get T / 4 an epoch, however many keys they are, and the one that has cost
   least comes first.
+
+All proven authors together have no bound but their number: eight that are slow to judge take all of
+an epoch.
 
 Proven authors (:mod:`swarm.standing`) go before newcomers, and of two the one whose verdicts took
 less time this epoch. A frame gives way after every request: one group, or as many as the judge gets

@@ -129,7 +129,7 @@ class EngineSection(Section):
         "make vllm).",
     )
     kind_options: Options = options_key("kind")
-    temperature: float = key(1.0, "Sampling temperature in training.", gt=0, le=10)
+    temperature: float = key(1.0, "Sampling temperature in training.", ge=0.001, le=10)
     max_new_tokens: int = key(64, "Length cap of a completion.", unit="tokens", ge=1, le=1_000_000)
     max_turns: int = key(
         8,

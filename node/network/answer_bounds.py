@@ -89,14 +89,17 @@ def caution(manifest: Manifest, tokens: int, group_size: int) -> str:
     if group_size > manifest.max_completions:
         most = counted(manifest.max_completions, "completion")
         return f"{asked}: this swarm takes groups of {most} (max_completions) and no more: {remedy}"
-    if tokens > manifest.max_text_bytes:
-        bound = manifest.max_text_bytes
-        return f"{asked}: this swarm takes answers of {bound} tokens (max_text_bytes): {remedy}"
     if weight > manifest.max_frame_bytes:
         return (
             f"{asked}: a group may weigh {weight} bytes, and this swarm's frames hold "
             f"{manifest.max_frame_bytes} (max_frame_bytes): larger groups are shared without token "
             f"ids and log-probs, or not at all: {remedy}"
+        )
+    if TEXT_BYTES * tokens > manifest.max_text_bytes:
+        bound = manifest.max_text_bytes
+        return (
+            f"{asked}: this swarm takes answers of {bound} bytes (max_text_bytes); groups with a "
+            f"longer one are not shared: {remedy}"
         )
     return ""
 

@@ -178,6 +178,21 @@ def test_strangers_push_out_the_idlest_account_but_no_ban(accounts, clock, monke
     assert accounts.banned(ANNA)
 
 
+@pytest.mark.parametrize("hours", [0.0, 24.0])
+def test_keys_that_are_or_were_banned_keep_no_newcomer_from_being_proven(
+    accounts, clock, monkeypatch, hours
+):
+    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 3)
+    for number in range(3):
+        accounts.refuse(bytes([number]) * 32, "bad_signature")
+    wait(clock, 3600.0 * hours)
+    for number in range(4):
+        accounts.admit(ANNA, 1)
+        accounts.prove([(ANNA, 1.0)])
+        accounts.count_bytes(bytes([100 + number]) * 32, sent=1000)
+    assert accounts.proven() == {ANNA}
+
+
 def test_an_author_has_standing_once_four_useful_groups_were_learned_from(accounts):
     accounts.admit(ANNA, 1000)
     assert accounts.standing(ANNA) == 0.0

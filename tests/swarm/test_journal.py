@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -24,8 +25,8 @@ from swarm.journal import (
     JournalCorrupt,
     JournalError,
     backup_path,
-    open_or_restore,
 )
+from swarm.journal_restore import open_or_restore
 from swarm.pool import Pool
 from swarm.pooled_group import GroupKey
 from tests.swarm.experience_parts import START, pooled, wait
@@ -181,6 +182,8 @@ def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(path, clock, capl
     forgotten = [journal.next_sequence() for _ in range(5)]
     journal.close()
     damage_file(path, "garbage")
+    for file in (path, backup_path(path)):
+        os.utime(file, (START, START))
     wait(clock, 1.0)
 
     journal, notes = open_or_restore(path, clock)

@@ -134,7 +134,7 @@ def test_a_failure_over_what_is_heard_between_two_looks_is_told_by_the_next() ->
 
 
 def refuse_to_work(record: bytes) -> None:
-    broken()
+    broken(0)
 
 
 def test_gossip_brings_what_the_hash_table_does_not() -> None:
@@ -292,7 +292,7 @@ def test_a_member_that_keeps_failing_says_so_and_recovers() -> None:
     asyncio.run(scenario())
 
 
-def broken() -> list:
+def broken(most_bytes: int) -> list:
     raise JournalError("journal.db", "disk full", "make room")
 
 

@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 
 from protocol.announcement import Offer
-from protocol.errors import ProtocolError
+from protocol.packing import without_tokens
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.origin import Origin
 from swarm.outbox import Outbox
+from swarm.packing import pack_waiting
+from tests.long_answers import long_group
 from tests.swarm.experience_parts import START, group
 
 ORIGIN = Origin(
     policy_step=3, model="tiny", encoding=b"\x01" * 32, temperature=0.5, max_new_tokens=16
 )
+ALL = 1 << 40
 NEVER = {"oldest_epoch": 0, "oldest_frame": 0.0, "max_bytes": 1 << 30}
 
 
@@ -40,27 +43,27 @@ def test_groups_wait_in_order_with_their_origin(outbox):
     newer = replace(ORIGIN, policy_step=4)
     outbox.put([group(1), group(2)], ORIGIN)
     outbox.put([group(3)], newer)
-    waiting = outbox.take()
+    waiting = outbox.take(ALL)
     assert [w.group for w in waiting] == [group(1), group(2), group(3)]
     assert [w.origin for w in waiting] == [ORIGIN, ORIGIN, newer]
-    assert outbox.take() == waiting
+    assert outbox.take(ALL) == waiting
 
 
 def test_a_kept_frame_is_served_and_its_groups_wait_no_longer(outbox):
     outbox.put([group(1), group(2), group(3)], ORIGIN)
-    first, second, _ = outbox.take()
+    first, second, _ = outbox.take(ALL)
     outbox.keep(offer(1), b"frame one", START, [first.number, second.number])
-    assert [w.group for w in outbox.take()] == [group(3)]
+    assert [w.group for w in outbox.take(ALL)] == [group(3)]
     assert outbox.get(offer(1).content_id) == b"frame one"
     assert outbox.get(bytes(32)) is None
 
 
 def test_a_number_is_never_given_to_a_second_group(outbox):
     outbox.put([group(1)], ORIGIN)
-    (first,) = outbox.take()
+    (first,) = outbox.take(ALL)
     outbox.drop([first.number])
     outbox.put([group(2)], ORIGIN)
-    assert outbox.take()[0].number > first.number
+    assert outbox.take(ALL)[0].number > first.number
 
 
 def test_offers_name_the_youngest_frames_first(outbox):
@@ -77,7 +80,7 @@ def test_groups_and_frames_survive_a_restart(tmp_path: Path, counters):
     outbox.keep(offer(1), b"frame", START, [])
     journal.close()
     again = Outbox(Journal(path, clock), counters)
-    assert [w.group for w in again.take()] == [group(1)]
+    assert [w.group for w in again.take(ALL)] == [group(1)]
     assert again.offers(4) == [offer(1)]
 
 
@@ -86,7 +89,7 @@ def test_what_nobody_would_take_any_more_is_dropped_and_counted(outbox, counters
     outbox.keep(offer(1), b"old", START, [])
     outbox.keep(offer(2), b"young", START + 10, [])
     outbox.prune(**{**NEVER, "oldest_epoch": 5, "oldest_frame": START + 5})
-    assert [w.group.epoch for w in outbox.take()] == [5]
+    assert [w.group.epoch for w in outbox.take(ALL)] == [5]
     assert outbox.offers(4) == [offer(2)]
     assert counters.snapshot() == {
         "outbox_dropped{reason=frame_old}": 1,
@@ -100,14 +103,29 @@ def test_frames_and_waiting_groups_are_bounded_in_bytes_and_the_youngest_stay(ou
     outbox.put([group(i) for i in range(50)], ORIGIN)
     outbox.prune(**{**NEVER, "max_bytes": 250 * 8})
     assert len(outbox.offers(9)) == 5
-    numbers = [w.group.index for w in outbox.take()]
+    numbers = [w.group.index for w in outbox.take(ALL)]
     assert 0 < len(numbers) < 50
     assert numbers == list(range(50))[-len(numbers) :]
     outbox.prune(**{**NEVER, "max_bytes": 250})
     assert outbox.offers(9) == [offer(4), offer(3)]
 
 
-def test_a_group_that_no_reader_could_open_is_refused_at_the_door(outbox):
-    with pytest.raises(ProtocolError):
-        outbox.put([group(1, rewards=(float("nan"), 0.0))], ORIGIN)
-    assert outbox.take() == []
+def test_a_group_that_no_reader_could_open_is_dropped_and_the_others_wait(outbox, counters):
+    outbox.put([group(1, rewards=(float("nan"), 0.0)), group(2)], ORIGIN)
+    assert [w.group for w in outbox.take(ALL)] == [group(2)]
+    assert counters.snapshot() == {"outbox_dropped{reason=group_refused}": 1}
+
+
+def test_a_group_too_long_for_any_frame_waits_as_text_alone_and_is_counted(outbox, counters):
+    long = long_group(28_000, 16)
+    outbox.put([long, group(2)], ORIGIN)
+    assert [w.group for w in outbox.take(ALL)] == [without_tokens(long), group(2)]
+    assert counters.snapshot() == {"groups_without_tokens": 1}
+
+
+def test_the_youngest_groups_are_taken_as_far_as_there_is_room(outbox):
+    outbox.put(map(group, range(5)), ORIGIN)
+    assert [w.group for w in outbox.take(1)] == [group(4)], "one in any case"
+    (one,) = outbox.take(1)
+    size = len(pack_waiting(one.group, one.origin))
+    assert [w.group for w in outbox.take(2 * size)] == [group(3), group(4)]

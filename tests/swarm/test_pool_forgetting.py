@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from swarm.admission import AHEAD_EPOCHS, oldest_epoch
 from swarm.common.counters import Counters
-from swarm.journal import open_or_restore
+from swarm.journal_restore import open_or_restore
 from swarm.pool import FORGOTTEN_AT_ONCE, LEAST_USES, Pool
 from swarm.pooled_group import GroupKey
 from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer

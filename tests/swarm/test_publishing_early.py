@@ -69,7 +69,7 @@ def test_a_node_with_news_all_the_time_announces_in_turns_and_four_times_an_epoc
                 await swarm.clock.advance(EPOCH_SECONDS / 40)
             assert anna.count("announced") == 3 * MAX_ANNOUNCEMENTS
             await swarm.clock.advance(EPOCH_SECONDS)
-            assert anna.outbox.take() == []
+            assert anna.outbox.take(1 << 20) == []
 
     asyncio.run(scenario())
 
@@ -111,10 +111,10 @@ def test_what_comes_while_the_network_stands_still_goes_out_when_it_runs_again()
         async with running(anna):
             await swarm.clock.advance(EARLY)
         await in_a_thread(anna)
-        assert len(anna.outbox.take()) == 1
+        assert len(anna.outbox.take(1 << 20)) == 1
         async with running(anna):
             await swarm.clock.advance(EARLY)
-            assert anna.outbox.take() == []
+            assert anna.outbox.take(1 << 20) == []
 
     asyncio.run(scenario())
 
@@ -129,7 +129,7 @@ def test_a_loop_that_was_closed_is_not_told() -> None:
 
     anna = asyncio.run(scenario())
     anna.publish()
-    assert len(anna.outbox.take()) == 1
+    assert len(anna.outbox.take(1 << 20)) == 1
 
 
 def test_a_member_does_not_run_twice() -> None:

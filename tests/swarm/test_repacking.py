@@ -49,7 +49,7 @@ def journal(tmp_path: Path) -> Journal:
 def test_they_are_learned_from_and_shared_all_the_same(journal):
     pool = Pool(journal, 10, 60.0, VirtualClock(START), Counters())
     assert pool.consume(pool.fresh()[:1], step=1) == [HELD]
-    (waiting,) = Outbox(journal, Counters()).take()
+    (waiting,) = Outbox(journal, Counters()).take(1 << 20)
     assert (waiting.group, waiting.origin) == (group(), ORIGIN)
     ((size, length),) = journal.read("SELECT size, length(contents) FROM pool WHERE number=2")
     assert size == length

@@ -83,7 +83,8 @@ def test_a_node_is_told_which_keys_make_groups_too_large_for_its_swarm() -> None
     assert "swarm-node found --answer-tokens 4096 --group-size 8" in said
     assert caution(founded(4_096, 8), 4_096, 8) == ""
     assert "max_completions" in caution(usual, 64, 65)
-    assert "max_text_bytes" in caution(usual, 1 << 17, 2)
+    assert "max_frame_bytes" in caution(usual, 1 << 17, 2)
+    assert "max_text_bytes" in caution(usual, 5_000, 2)
 
 
 @pytest.mark.parametrize(("agreed", "whole"), [(founded(8_192, 8), True), (manifest(), False)])
