@@ -83,7 +83,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
         ConfigError: a key is unknown, has a wrong value, or contradicts another.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise NodeError(
             f"cannot read the config ({error.strerror})",

@@ -47,6 +47,14 @@ def _check_groups(config: Config) -> None:
             mixture.pool_groups,
             f"Hold at least mixture.external = {mixture.external} groups.",
         )
+    engine = config.engine
+    if engine.max_turn_tokens > engine.max_new_tokens:
+        raise ConfigError(
+            "engine.max_turn_tokens",
+            engine.max_turn_tokens,
+            f"All turns together have engine.max_new_tokens = {engine.max_new_tokens}: raise that "
+            "or lower this.",
+        )
     if config.tasks.weights and not any(config.tasks.weights.values()):
         raise ConfigError(
             "tasks.weights", config.tasks.weights, "Give at least one family a positive weight."

@@ -80,10 +80,10 @@ def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
     Raises:
         NodeError: there are prompts, and none does.
     """
-    fits = [len(ids) < policy.context_length for ids in prompts]
+    fits = [0 < len(ids) < policy.context_length for ids in prompts]
     if fits and not any(fits):
         raise NodeError(
-            "every prompt is longer than the policy's context",
+            "no prompt leaves room for an answer in the policy's context",
             f"{min(map(len, prompts))} tokens or more, context {policy.context_length}",
             LONGER_CONTEXT,
         )

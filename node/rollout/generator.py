@@ -8,7 +8,6 @@ from itertools import compress
 from typing import TypeVar
 
 from node.engines.engine import RolloutEngine, Sampling
-from node.evaluation.evaluator import LONGER_CONTEXT, fitting
 from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
 from node.playing.limits import TurnLimits
@@ -17,6 +16,7 @@ from node.playing.player import Player, judged
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, own_group
 from node.rollout.own_task import OwnTask
+from node.rollout.prompt_room import PromptRoom
 from node.rollout.task_indexes import TaskIndexes
 from node.tasks.curriculum import EnvLevel
 from node.tasks.sampler import TaskSampler
@@ -60,6 +60,7 @@ class Generator:
         self._sampling = sampling
         self._group_size = group_size
         self._counters = counters
+        self.room = PromptRoom(policy, counters)
         self._newest: list[TrainingGroup] = []
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
@@ -69,7 +70,7 @@ class Generator:
         is left out and counted.
 
         Raises:
-            NodeError: none of the prompts fits.
+            NodeError: no prompt has fitted for long.
             JudgeRefused: none can be built.
         """
         tasks = self.next_tasks(count)
@@ -81,7 +82,8 @@ class Generator:
                 raise nothing_built(len(tasks))
             tasks = [task for task, _ in asked]
             encoded = [self._policy.encode_prompt(prompt) for _, prompt in asked]
-            tasks, encoded = self._fitting(tasks, encoded)
+            fits = self.room.fits(encoded)
+            tasks, encoded = list(compress(tasks, fits)), list(compress(encoded, fits))
             refs = [task.ref for task in tasks]
             written = self._player.play(refs, encoded, self._group_size, self._sampling)
         with watch.time("verify"):
@@ -147,23 +149,6 @@ class Generator:
     def _unscored(self, task: OwnTask, refused: JudgeRefused) -> None:
         self._counters.add("own_groups_unscored", reason=refused.reason)
         log.warning("own group of %s could not be scored: %s", task.ref.env, refused)
-
-    def _fitting(
-        self, tasks: list[OwnTask], encoded: list[list[int]]
-    ) -> tuple[list[OwnTask], list[list[int]]]:
-        fits = fitting(self._policy, encoded)
-        if left_out := fits.count(False):
-            self._counters.add("own_prompts_too_long", left_out)
-            log.warning(
-                "%d of %d prompts, of up to %d tokens, do not fit the policy's context of %d: they "
-                "are left out. %s",
-                left_out,
-                len(tasks),
-                max(map(len, encoded)),
-                self._policy.context_length,
-                LONGER_CONTEXT,
-            )
-        return list(compress(tasks, fits)), list(compress(encoded, fits))
 
     def _next_task(self, epoch: int, index: int) -> OwnTask:
         env, level = self.sampler.next()

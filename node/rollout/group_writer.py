@@ -101,12 +101,13 @@ class GroupWriter:
         if self._quiet or not self._waiting:
             return
         waiting = sorted(self._waiting, key=lambda each: self._open[each.key][1])
-        self._waiting.clear()
         for sampling in (self._once, self._turn):
             lasts = sampling is self._turn
             wanted = [each.wanted(lasts=lasts) for each in waiting if self._plays(each) == lasts]
             if wanted:
                 self._engine.submit(wanted, sampling)
+            # What the engine refuses waits on: the next look fails as well, and says so.
+            self._waiting = [each for each in self._waiting if self._plays(each) != lasts]
 
     def _finish(self, finished: Sequence[tuple[int, Sample]]) -> None:
         written = []

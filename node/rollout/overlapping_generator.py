@@ -54,8 +54,7 @@ class OverlappingGenerator:
             both share. What it has not finished is gone on with first, as partial rollouts in APRIL
             (arXiv 2509.18521).
         threads: wait for the verifier; shut down on closing.
-        counters: ``own_groups_filtered{reason=stale|task_gone}``, ``own_prompts_too_long``,
-            ``generation_errors``.
+        counters: ``own_groups_filtered{reason=stale|task_gone}``, ``generation_errors``.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class OverlappingGenerator:
         self._threads = threads
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}
-        self._asking = PromptRequests(tasks, policy, window, threads, self._listen, counters)
+        self._asking = PromptRequests(tasks, policy, window, threads, self._listen)
         self._judged: dict[int, Future[OwnGroup | None]] = {}
         self._restore()
 
@@ -96,8 +95,7 @@ class OverlappingGenerator:
                 when it was that.
 
         Raises:
-            NodeError: no prompt of a whole update fits the policy's context, or no task can be
-                built.
+            NodeError: no prompt has fitted the policy's context for long, or no task can be built.
         """
         self._window.plan(count)
         self._expire()

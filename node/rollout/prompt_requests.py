@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any
 
 from node.errors import NodeError
-from node.evaluation.evaluator import LONGER_CONTEXT, fitting
 from node.policy.policy import Policy
 from node.rollout.generator import Generator
 from node.rollout.running_group import RunningGroup
 from node.rollout.staleness_window import StalenessWindow
-from swarm.common.counters import Counters
-
-log = logging.getLogger(__name__)
 
 MANY_UNBUILT = 8
 """Tasks in a row that cannot be built: it is no longer one of them that is to blame."""
@@ -29,7 +24,6 @@ class PromptRequests:
         window: tells how many groups an update has.
         threads: wait for the verifier.
         listen: told of everything that is waited for.
-        counters: ``own_prompts_too_long``.
     """
 
     def __init__(
@@ -39,17 +33,14 @@ class PromptRequests:
         window: StalenessWindow,
         threads: Executor,
         listen: Callable[[Future[Any]], None],
-        counters: Counters,
     ) -> None:
         self._tasks = tasks
         self._policy = policy
         self._window = window
         self._threads = threads
         self._listen = listen
-        self._counters = counters
         self._new: list[RunningGroup] = []
         self._asked: list[tuple[list[RunningGroup], Future[list[str | None]]]] = []
-        self._unfit: list[list[int]] = []
         self._unbuilt = 0
 
     def add(self, group: RunningGroup) -> None:
@@ -73,8 +64,7 @@ class PromptRequests:
         """Groups whose question has come in, and whether it can be answered.
 
         Raises:
-            NodeError: no prompt of a whole update fits the policy's context, or no task can be
-                built.
+            NodeError: no prompt has fitted the policy's context for long, or no task can be built.
         """
         for groups, asked in [pair for pair in self._asked if pair[1].done()]:
             self._asked.remove((groups, asked))
@@ -82,8 +72,6 @@ class PromptRequests:
                 self._new += groups
             for group, prompt in zip(groups, asked.result(), strict=True):
                 yield group, self._takes(group, prompt)
-                if len(self._unfit) >= self._window.size:
-                    fitting(self._policy, self._unfit)
             if self._unbuilt >= max(self._window.size, MANY_UNBUILT):
                 raise NodeError(
                     "no task can be built any more",
@@ -97,16 +85,5 @@ class PromptRequests:
             return False
         self._unbuilt = 0
         group.prompt_ids = self._policy.encode_prompt(prompt)
-        if len(group.prompt_ids) < self._policy.context_length:
-            self._unfit.clear()
-            return True
-        self._counters.add("own_prompts_too_long")
-        log.warning(
-            "a prompt of %s has %d tokens and the policy's context %d: it is left out. %s",
-            group.task.ref.env,
-            len(group.prompt_ids),
-            self._policy.context_length,
-            LONGER_CONTEXT,
-        )
-        self._unfit.append(group.prompt_ids)
-        return False
+        (fits,) = self._tasks.room.fits([group.prompt_ids])
+        return fits

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from node.engines.engine import Sampling
-from node.evaluation.evaluator import fitting
 from node.learner.batches import TrainingGroup
 from node.playing.player import Player
 from node.playing.script import Script
@@ -112,8 +111,7 @@ class SemiOnline:
             for task, prompt in zip(tasks, built, strict=True)
             if prompt is not None
         ]
-        fits = fitting(self._policy, [ids for _, ids in asked])
-        return [each for each, fit in zip(asked, fits, strict=True) if fit]
+        return [each for each in asked if 0 < len(each[1]) < self._policy.context_length]
 
     def _lost(self, refused: JudgeRefused) -> None:
         self._counters.add("scripted_groups_lost", reason=refused.reason)

@@ -222,7 +222,7 @@ def evaluates(spec: EnvSpec) -> bool:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         reason = error.strerror or error
         raise CatalogueError(f"catalogue {str(path)!r} cannot be read: {reason}") from error

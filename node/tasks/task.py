@@ -76,6 +76,19 @@ def split_of(question: str) -> Split:
     return Split.HELDOUT if first % _HELD_OUT_OF == 0 else Split.TRAIN
 
 
+def as_text(question: object) -> str:
+    """A question, once it is known to be one that can be asked and hashed.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: it has half of a character, as where a text was cut inside of one.
+    """
+    if not isinstance(question, str):
+        raise TypeError(f"a question is text, not {type(question).__name__}")
+    question.encode()
+    return question
+
+
 def draw_number(seed: int, attempt: int) -> int:
     """The 63-bit number of the ``attempt``-th question tried for a seed."""
     material = _SEED_DOMAIN + seed.to_bytes(8, "big") + attempt.to_bytes(4, "big")
@@ -116,7 +129,7 @@ class TaskSource:
         task = TaskRef(self.name, level, seed, split)
         for number in self._numbers(task):
             entry = self._draw(level, number)
-            question = entry["question"]
+            question = self._question(level, entry)
             if split_of(question) is split:
                 return Task(task, self.template.replace("{question}", question), entry)
         raise self._exhausted(task)
@@ -133,7 +146,7 @@ class TaskSource:
         for number in self._numbers(task):
             episode = environment.episode({"level": task.level, "number": number})
             try:
-                question = await episode.begin()
+                question = as_text(await episode.begin())
             except MemoryError:
                 raise
             except Exception as error:
@@ -167,6 +180,12 @@ class TaskSource:
         except MemoryError:
             raise
         except Exception as error:
+            raise self._undrawn(level, error) from error
+
+    def _question(self, level: int, entry: Mapping[str, Any]) -> str:
+        try:
+            return as_text(entry["question"])
+        except (KeyError, TypeError, ValueError) as error:
             raise self._undrawn(level, error) from error
 
     def score(self, task: Task, answer: str) -> float:

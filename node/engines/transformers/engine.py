@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from threading import Event
 from typing import Any
@@ -15,6 +16,8 @@ from node.engines.transformers.polled_batch import PolledBatch
 from node.policy.device import draws_on
 from node.policy.policy import Policy
 from protocol.rollout import Tokens
+
+log = logging.getLogger(__name__)
 
 MAX_ROWS = 256
 
@@ -106,8 +109,15 @@ class TransformersEngine:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See :class:`node.engines.engine.RolloutEngine`."""
-        if "random" in state:
-            self._random.set_state(state["random"])
+        if "random" not in state:
+            return
+        if len(state["random"]) != len(self._random.get_state()):
+            log.warning(
+                "this run's answers were drawn on another kind of device (policy.device): the "
+                "random numbers that they are drawn with begin anew"
+            )
+            return
+        self._random.set_state(state["random"])
 
     def _chance(self, sampling: Sampling) -> torch.Generator:
         if sampling.seed is None:

@@ -86,17 +86,23 @@ def file_digest(path: Path) -> str:
 def _read_pairs(path: Path) -> list[tuple[str, str]]:
     pairs = []
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise CatalogueError(f"file {str(path)!r} cannot be read: {error}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
             prompt, answer = record["prompt"], record["answer"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CatalogueError(f"{path} line {number}: {error!r}") from error
+        except ValueError as error:
+            raise CatalogueError(f"{path} line {number} is no JSON: {error}") from error
+        except RecursionError as error:
+            raise CatalogueError(f"{path} line {number} is nested too deeply") from error
+        except (KeyError, TypeError) as error:
+            raise CatalogueError(
+                f"{path} line {number}: an object with prompt and answer is expected"
+            ) from error
         if not isinstance(prompt, str) or not isinstance(answer, str):
             raise CatalogueError(f"{path} line {number}: prompt and answer are strings")
         pairs.append((prompt, answer))

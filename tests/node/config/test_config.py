@@ -74,6 +74,7 @@ def test_the_configuration_page_is_up_to_date() -> None:
         ("engine.gpu_memory=0", "engine.gpu_memory", "greater than 0"),
         ("mixture.local=-2", "mixture.local", "greater than or equal to 0"),
         ("mixture.pool_groups=2", "mixture.pool_groups", "mixture.external"),
+        ("engine.max_turn_tokens=65", "engine.max_turn_tokens", "engine.max_new_tokens = 64"),
         ("schedule.mode=hurry", "schedule.mode", "'overlap'"),
         ("schedule.max_staleness=-1", "schedule.max_staleness", "greater than or equal to 0"),
         ("schedule.over_provision=1.5", "schedule.over_provision", "max_staleness to 2"),
@@ -218,3 +219,9 @@ def test_any_script_may_name_a_node(tmp_path: Path) -> None:
     config = Config.with_overrides({"profile.name": "Анна 安娜", "profile.line": "ça va? 🦊"})
     write_config(tmp_path / "node.toml", config)
     assert load(tmp_path / "node.toml").profile == config.profile
+
+
+def test_a_file_with_a_byte_order_mark_is_read_as_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text("\ufeff[learner]\nlr = 1e-4\n", encoding="utf-8")
+    assert load(path).learner.lr == 1e-4

@@ -149,6 +149,16 @@ def test_a_restored_engine_draws_what_the_saved_one_would_have_drawn():
     assert engine.generate([[1, 2]], 4, sampling) != expected
 
 
+def test_draws_of_another_kind_of_device_cannot_be_gone_on_with_and_begin_anew(caplog):
+    policy = random_policy()
+    engine, sampling = TransformersEngine(policy, seed=1), Sampling(max_new_tokens=8)
+    # A CUDA generator's state: seed and offset.
+    engine.load_state_dict({"random": torch.zeros(16, dtype=torch.uint8)})
+    assert "policy.device" in caplog.text
+    fresh = TransformersEngine(policy, seed=1)
+    assert engine.generate([[5, 6]], 2, sampling) == fresh.generate([[5, 6]], 2, sampling)
+
+
 def test_updated_weights_are_sampled_from_and_their_version_is_noted():
     policy = random_policy()
     engine = TransformersEngine(policy, seed=0)

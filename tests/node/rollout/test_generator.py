@@ -12,6 +12,7 @@ from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.generator import Generator
+from node.rollout.prompt_room import MANY_UNFIT
 from node.rollout.task_indexes import TaskIndexes
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
@@ -63,8 +64,36 @@ def test_a_task_whose_prompt_does_not_fit_the_context_is_left_out_and_counted() 
 
 
 def test_a_policy_that_no_prompt_fits_is_refused_with_both_lengths() -> None:
-    with pytest.raises(NodeError, match=r"600 tokens or more, context 512\. Choose a model"):
-        generator(Teacher((LONG,)), Counters()).generate(3, Stopwatch())
+    made = generator(Teacher((LONG, LONG + 7)), Counters())
+    for _ in range(MANY_UNFIT - 1):
+        assert made.generate(1, Stopwatch()) == []
+    with pytest.raises(
+        NodeError, match=r"9 in a row have 600 to 607 .*context 512\. Choose a model"
+    ):
+        made.generate(2, Stopwatch())
+
+
+class Moody(Teacher):
+    """Asks questions that are too long and short ones, a call of each in turn."""
+
+    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+        self._lengths = self._lengths[::-1]
+        return ["?" * self._lengths[0]] * len(tasks)
+
+
+def test_long_prompts_now_and_then_end_nothing_however_few_are_asked_at_a_time() -> None:
+    counters = Counters()
+    made = generator(Moody(), counters)
+    groups = [group for _ in range(2 * MANY_UNFIT) for group in made.generate(1, Stopwatch())]
+    assert len(groups) == MANY_UNFIT
+    assert counters.snapshot() == {"own_prompts_too_long": MANY_UNFIT}
+
+
+def test_a_prompt_without_a_token_is_left_out_and_counted() -> None:
+    counters = Counters()
+    groups = generator(Teacher((0, 5)), counters).generate(4, Stopwatch())
+    assert [g.group.index for g in groups] == [1, 3]
+    assert counters.snapshot() == {"own_prompts_empty": 2}
 
 
 def test_a_held_out_task_that_does_not_fit_is_unsolved() -> None:

@@ -118,6 +118,18 @@ def test_a_bad_line_is_named(tmp_path, content, message):
         open_catalogue([spec(path, "exact")], {"halves": path})
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte-order mark"])
+def test_line_ends_of_unicode_and_a_byte_order_mark_break_no_line(tmp_path, mark):
+    path = tmp_path / "halves.jsonl"
+    lines = [
+        json.dumps({"prompt": f"{n}\u2028{n}\u2029\x85?", "answer": "1"}, ensure_ascii=False)
+        for n in range(16)
+    ]
+    path.write_text(mark + "\r\n".join(lines), encoding="utf-8", newline="")
+    source = open_catalogue([spec(path, "exact")], {"halves": path})["halves"]
+    assert "\u2028" in source.build(0, 1).prompt
+
+
 @pytest.mark.parametrize("level", ["{}", '{"match":"close"}', '{"match":"exact","x":1}'])
 def test_a_level_is_one_of_two_matches(file, level):
     wrong = EnvSpec("halves", "jsonl", file_digest(file), (level,), "{question}", "text")

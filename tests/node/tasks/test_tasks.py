@@ -137,6 +137,17 @@ def test_an_env_without_enough_questions_is_named():
         numbers(bound=1).build(0, 1, elsewhere)
 
 
+@pytest.mark.parametrize("entry", [{}, {"question": 3}, {"question": "cut \ud83d"}])
+def test_a_question_that_is_no_text_is_the_envs_fault_and_named(entry):
+    class Forgetful(Numbers):
+        def draw(self, level: int, number: int) -> Mapping[str, Any]:
+            return entry
+
+    source = TaskSource("numbers", "{question}!", "text", Forgetful(1))
+    with pytest.raises(TaskError, match="'numbers' level 0 cannot draw"):
+        source.build(0, 1)
+
+
 @pytest.mark.parametrize(("level", "seed"), [(1, 0), (-1, 0), (0, -1), (0, 1 << 63)])
 def test_coordinates_out_of_range_are_refused(level, seed):
     with pytest.raises(TaskError, match="numbers"):
