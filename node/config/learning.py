@@ -85,7 +85,13 @@ class LearnerSection(Section):
         gt=0,
         le=1,
     )
-    clip_low: float = key(0.2, "How far the ratio may fall below 1.", ge=0, le=1)
+    clip_low: float = key(
+        0.2,
+        "How far the ratio may fall below 1. Each step of an update begins with a ratio of 1: the "
+        'clip acts where epochs is above 1, or with prox = "versions".',
+        ge=0,
+        le=1,
+    )
     clip_high: float = key(0.28, "How far the ratio may rise above 1.", ge=0)
     optimizer: Literal["adamw", "adamw8bit"] = key(
         "adamw",
@@ -147,6 +153,6 @@ class LearnerSection(Section):
     stale_cap: float = key(5.0, 'Upper bound of that weight (see "stale").', gt=0)
     prox: Literal["start", "versions"] = key(
         "start",
-        'What own stale tokens are clipped against: "start", the policy that an update begins '
-        'with, or "versions", a mean of that and the one that wrote them, by their age.',
+        'What own stale tokens are clipped against: "start", the policy that a step begins with, '
+        'or "versions", a mean of that and the one that wrote them, by their age.',
     )

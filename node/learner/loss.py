@@ -31,7 +31,8 @@ class Terms:
 
     Attributes:
         cur: float32 ``[B, T]``, log-probs of the sampled tokens under the current policy.
-        prox: float32 ``[B, T]``, the same under the policy frozen when the update began.
+        prox: float32 ``[B, T]``, the same under the policy that these tokens' first step begins
+            with.
         advantages: float32 ``[B]``.
         mask: bool ``[B, T]``, true on trained tokens.
         weights: float32 ``[B, T]``, corrects for a behaviour policy other than ``prox``.

@@ -29,8 +29,10 @@ def steps_of(rows: Sequence[Row], useful: int, groups_per_step: int) -> list[Ste
     """Deal an update's rows to steps of at least ``groups_per_step`` each, one where that is 0.
 
     As mini-batches do (PPO, arXiv 1707.06347, algorithm 1): the more there is to learn from, the
-    further an update goes, at the noise in each step that a small update has. The loss of every
-    step is a mean over its share of all groups, so that the steps' mean is the update's.
+    further an update goes, at the noise in each step that a small update has. Unlike them, each
+    step has a proximal policy of its own, the one that it begins with: the clip bounds how far
+    further epochs go, and not how many steps. The loss of every step is a mean over its share of
+    all groups, so that the steps' mean is the update's.
 
     Args:
         rows: one for each informative group of which a trained token is read.
