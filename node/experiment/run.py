@@ -136,11 +136,21 @@ def _do(
         return
     task = progress.add_task(title, total=rounds * len(jobs))
     done: dict[str, int] = {}
+    ended: set[str] = set()
+
+    def say(line: str) -> None:
+        """Where there is no bar to be seen."""
+        if not progress.console.is_terminal:
+            progress.console.print(line, markup=False)
 
     def tell(job: Job, count: int, finished: bool) -> None:
         done[job.title] = rounds if finished else count
         progress.update(task, completed=sum(done.values()), description=f"{title} ({job.title})")
+        if finished:
+            ended.add(job.title)
+            say(f"{title}: {len(ended)} of {len(jobs)}, {job.title}")
 
+    say(f"{title}: {len(jobs)} to do")
     crew.do(jobs, tell)
     progress.update(task, description=title)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from node.errors import NodeError
 from node.storage.atomic_files import replacing, write_error
+from node.storage.run_folder import RunFolder
 from node.swarm_page.files import INDEX, Page
 
 FILE, FOLDER = 0o644, 0o755
@@ -21,7 +22,7 @@ class Snapshot:
         folder: is made where it is missing.
 
     Raises:
-        NodeError: it cannot be written to, or holds another site.
+        NodeError: it cannot be written to, or holds another site or a node's key.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,6 +33,12 @@ class Snapshot:
                 f"{_KEY}: there is another page",
                 folder / INDEX,
                 "Name a folder that nothing else is served from.",
+            )
+        if RunFolder(folder).identity.exists():
+            raise NodeError(
+                f"{_KEY}: a node's key lies in",
+                folder,
+                "Name another folder: what is in this one is served to everybody.",
             )
         self._make(folder)
         if not os.access(folder, os.W_OK | os.X_OK):

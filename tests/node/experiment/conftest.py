@@ -19,10 +19,11 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An experiment's jobs are done here instead of in worker processes, and not reported."""
+    """An experiment's jobs are done here instead of in worker processes."""
 
     def do(crew: WorkerPool, jobs, progress) -> None:
         for job in jobs:
             Job.decode(job.encode()).do(lambda rounds: None)
+            progress(job, 0, True)
 
     monkeypatch.setattr(WorkerPool, "do", do)

@@ -110,3 +110,12 @@ def test_a_further_method_runs_beside_the_default_that_is_there(tmp_path: Path):
 def test_a_method_without_runs_has_an_empty_row():
     table = markdown({"short": SMALL}, [SAME], {"short": {}})
     assert "| same | 0 |  |  |  |  |  |  |" in table
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_behind_a_pipe_a_line_tells_of_each_run_that_is_done(tmp_path: Path):
+    screen = Console(record=True, width=120, file=StringIO())
+    run_methods({"short": SMALL}, (SAME,), (0,), 1, tmp_path, screen)
+    told = screen.export_text()
+    assert "rounds: 2 to do" in told
+    assert "rounds: 2 of 2, equal same, seed 0" in told

@@ -15,6 +15,7 @@ from node.swarm_page.census_file import read_census, write_census
 from node.swarm_page.documents import dialled, documents
 from node.swarm_page.files import INDEX, SHARED, STATIC
 from node.swarm_page.snapshot import Snapshot
+from protocol.identity import Identity
 from swarm.common.counters import Counters
 from tests.node.swarm_page.page_parts import page_of, seen, swarm_of
 from tests.swarm.census.census_parts import SWARM, Watched, key, peer
@@ -127,6 +128,12 @@ def test_a_snapshot_takes_the_place_of_no_other_site(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(NodeError, match=r"monitor\.snapshot.*file"):
         Snapshot(file)
+
+
+def test_a_snapshot_is_not_written_beside_a_nodes_key(tmp_path: Path) -> None:
+    Identity.create(tmp_path / "identity.key")
+    with pytest.raises(NodeError, match=r"monitor\.snapshot: a node's key.*Name another folder"):
+        Snapshot(tmp_path)
 
 
 def test_a_census_goes_on_after_a_restart(tmp_path: Path) -> None:
