@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -58,7 +59,7 @@ def command(
     from node.cli.admission_option import parse_admission
     from node.monitor.terminal import Terminal
     from node.network.answer_bounds import bounds_for
-    from node.network.founding import found_swarm, try_environments
+    from node.network.founding import found_swarm, try_catalogue
     from node.storage.atomic_files import write_new
     from node.tasks.errors import CatalogueError
     from protocol.errors import BadSchema
@@ -67,6 +68,8 @@ def command(
     from swarm.judge import JudgeRefused
 
     node = open_node(config)
+    path = out or node.folder.manifest
+    _check_new(path)
     try:
         answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
         manifest = found_swarm(
@@ -77,11 +80,11 @@ def command(
             admission=parse_admission(admission),
             answers=answers,
         )
-        with Terminal(stderr=True).status("playing the catalogue's environments"):
-            trial = try_environments(catalogue, node.config.tasks)
+        with Terminal(stderr=True).status("opening the catalogue, and playing its environments"):
+            trial = try_catalogue(catalogue, node.config.tasks)
     except JudgeRefused as refused:
         remedy = "See what this machine lacks with: swarm-node doctor."
-        raise NodeError("environments cannot be tried", str(refused), remedy) from refused
+        raise NodeError("the catalogue cannot be tried", str(refused), remedy) from refused
     except CatalogueError as error:
         remedy = "Correct it, or name tiny, reasoning-gym or another file."
         raise UsageError("--catalogue", f"{catalogue} ({error})", remedy) from error
@@ -89,7 +92,6 @@ def command(
         field, _, wrong = str(error).partition(": ")
         remedy = "See what it takes with: swarm-node found --help."
         raise UsageError(f"--{field.replace('_', '-')}", wrong, remedy) from error
-    path = out or node.folder.manifest
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
     if json:
@@ -109,12 +111,23 @@ def command(
     say(f"next: swarm-node seed --config {node.path}")
 
 
+def _check_new(path: Path) -> None:
+    """Look for what the manifest would replace, before the catalogue is tried for a while.
+
+    Raises:
+        NodeError: something is there.
+    """
+    if os.path.lexists(path):
+        remedy = "Move it away if no swarm runs on it yet, or name a new file with --out."
+        raise NodeError("there is a manifest already", path, remedy)
+
+
 def _tried(trial: Trial) -> Iterator[str]:
-    """What came of playing the catalogue's environments."""
+    """What came of opening the catalogue and playing its environments."""
     if trial.replayed:
         names = ", ".join(trial.replayed)
         yield f"replayed {trial.episodes} episodes of {names} in other processes: all alike"
     for name in trial.unshared:
         yield f"{name} says that it is not replayable: every node practises it for itself"
-    for name in trial.absent:
-        yield f"{name} is not on this machine, and was not tried"
+    for reason in trial.absent.values():
+        yield f"not tried: {reason}"

@@ -57,8 +57,8 @@ def found_swarm(
     return sign_manifest(manifest, identity)
 
 
-def try_environments(catalogue: str, tasks: TasksSection) -> Trial:
-    """Whether the environments of a catalogue come out alike wherever they are replayed.
+def try_catalogue(catalogue: str, tasks: TasksSection) -> Trial:
+    """Whether a catalogue opens, and its environments come out alike wherever they are replayed.
 
     Args:
         catalogue: a shipped one's name, or a path ending in ``.toml``, with its files beside it.
@@ -66,7 +66,7 @@ def try_environments(catalogue: str, tasks: TasksSection) -> Trial:
 
     Raises:
         CatalogueError: the catalogue cannot be read or opened, or one does not come out alike.
-        JudgeRefused: no process can be had to play them in.
+        JudgeRefused: no process can be had to open it in.
     """
     allowed = allowed_by(tasks)
     files = {**allowed.files, **own_files(catalogue)}

@@ -1,14 +1,15 @@
-"""Whether environments that say they are replayable are, found by playing them.
+"""Whether a catalogue can be opened, and whether its environments are as replayable as they say.
 
-An episode is played in one process and played again in others, which differ from it in all that an
-environment may not look at: the order of sets, addresses, the clock, the system's randomness, and
-which episodes came before. What does not come out alike is what a swarm's members would refuse.
+Every family is opened as a node opens it. An episode of an environment is played in one process and
+played again in others, which differ from it in all that an environment may not look at: the order
+of sets, addresses, the clock, the system's randomness, and which episodes came before. What does
+not come out alike is what a swarm's members would refuse.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.environments.guesses import guess
@@ -41,13 +42,13 @@ class Trial:
         replayed: names of environments that came out alike.
         episodes: of all of them together.
         unshared: names of those that say themselves that they are not replayable.
-        absent: names of those that are not here.
+        absent: of families of any kind that are not opened here, what keeps each closed.
     """
 
     replayed: tuple[str, ...] = ()
     episodes: int = 0
     unshared: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -74,18 +75,16 @@ class _Episode:
 
 
 def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
-    """Play the environments of a catalogue, and play them again.
+    """Open a catalogue; play its environments, and play them again.
 
     Raises:
-        CatalogueError: one says that it is replayable and is not, cannot be played, or cannot be
-            opened here; the message says what came out otherwise.
+        CatalogueError: a family cannot be opened here, or an environment cannot be played, or says
+            that it is replayable and is not; the message says what came out otherwise.
         JudgeRefused: no process can be had for them (``unavailable``).
     """
     played = [spec for spec in specs if spec.source == ENVIRONMENT]
-    if not played:
-        return Trial()
-    with Verifier(played, allowed, outside=False, hash_seed=PLAYS) as verifier:
-        here = verifier.start()
+    with Verifier(specs, allowed, outside=False, hash_seed=PLAYS) as verifier:
+        here, closed = verifier.start(), dict(verifier.closed)
         unshared = tuple(name for name in here if name in verifier.unrepeatable)
         replayable = [spec for spec in played if spec.name in {*here} - {*unshared}]
         episodes = [each for spec in replayable for each in _played(verifier, spec)]
@@ -93,8 +92,7 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
         with Verifier(replayable, allowed, outside=False, hash_seed=hash_seed) as verifier:
             for episode in reversed(episodes):
                 _replay(verifier, episode)
-    absent = tuple(spec.name for spec in played if spec.name not in here)
-    return Trial(tuple(s.name for s in replayable), len(episodes), unshared, absent)
+    return Trial(tuple(s.name for s in replayable), len(episodes), unshared, closed)
 
 
 def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:

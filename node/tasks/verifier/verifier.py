@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -158,6 +158,11 @@ class Verifier:
     def waiting(self) -> frozenset[str]:
         """Those of them that are asynchronous, as far as they have been opened."""
         return self._workers.waiting
+
+    @property
+    def closed(self) -> Mapping[str, str]:
+        """Of each env that this machine does not serve what keeps it closed, once it was met."""
+        return self._workers.closed
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
         """Begin turns in environments; in their order, what comes of each as soon as it has.

@@ -29,6 +29,7 @@ class Workers:
         counters: ``verifier_restarts{reason}``.
         unrepeatable: names of environments that never answer twice alike, once it was met.
         waiting: names of those that are asynchronous, likewise.
+        closed: of each env that is not served here, what keeps it closed, likewise.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Workers:
         self.counters = counters or Counters()
         self.unrepeatable: frozenset[str] = frozenset()
         self.waiting: frozenset[str] = frozenset()
+        self.closed: dict[str, str] = {}
         self._workers: dict[Grants, WorkerProcess] = {}
         self._closed = False
         self._lock = threading.Lock()
@@ -150,6 +152,7 @@ class Workers:
         with self._lock:
             self.unrepeatable |= {n for n, env in worker.envs.items() if not env.replayable}
             self.waiting |= {n for n, env in worker.envs.items() if env.waits}
+            self.closed = {**self.closed, **worker.closed}
         return worker
 
     def _grant(self, env: str) -> Grants:
