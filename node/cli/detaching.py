@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -66,5 +67,6 @@ def detach(
         say(f"others join with: swarm-node join --peers {address}")
     if told.get("public"):
         say(f"the swarm's page: {told['public']}")
-    say(f"follow it with: swarm-node logs -f --config {node.path}")
-    say(f"stop it with: swarm-node stop --config {node.path}")
+    config = quote(str(node.path))
+    say(f"follow it with: swarm-node logs -f --config {config}")
+    say(f"stop it with: swarm-node stop --config {config}")

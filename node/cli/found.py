@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.cli.common import ConfigOption, DebugOption, JsonOption, Node, open_node, print_json
 from node.errors import NodeError, UsageError
 from node.monitor.printable import say
 
@@ -49,7 +50,12 @@ def command(
     ] = 8,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="New file. Left out: into the run folder.", show_default=False),
+        typer.Option(
+            "--out",
+            help="New file, to be copied to manifest.swarm in the folder of a node that has none. "
+            "Left out: straight there.",
+            show_default=False,
+        ),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -108,7 +114,8 @@ def command(
         )
     for line in _tried(trial):
         say(line)
-    say(f"next: swarm-node seed --config {node.path}")
+    for line in _next(path, node):
+        say(line)
 
 
 def _check_new(path: Path) -> None:
@@ -120,6 +127,23 @@ def _check_new(path: Path) -> None:
     if os.path.lexists(path):
         remedy = "Move it away if no swarm runs on it yet, or name a new file with --out."
         raise NodeError("there is a manifest already", path, remedy)
+
+
+def _next(path: Path, node: Node) -> Iterator[str]:
+    """How the manifest comes to be a swarm: a node reads the one in its own folder alone."""
+    pinned = node.folder.manifest
+    seed = f"swarm-node seed --config {quote(str(node.path))}"
+    if pinned.exists() and pinned.samefile(path):
+        yield f"next: {seed}"
+        return
+    if pinned.exists():
+        yield f"{pinned} is another swarm's: this one takes another node"
+        yield "next: swarm-node init FOLDER"
+        yield f"then: install -m 600 {quote(str(path))} FOLDER/{pinned.name}"
+        yield "then: swarm-node seed --config FOLDER"
+        return
+    yield f"next: install -m 600 {quote(str(path))} {quote(str(pinned))}"
+    yield f"then: {seed}"
 
 
 def _tried(trial: Trial) -> Iterator[str]:

@@ -80,7 +80,7 @@ def _show(plan: Plan) -> None:
 
 def _say_next(config: Path, unit: Path | None) -> None:
     if unit is None:
-        say(f"next: swarm-node join --config {config} --peers ADDRESS")
+        say(f"next: swarm-node join --config {quote(str(config))} --peers ADDRESS")
         return
     say(f"wrote {unit}")
     say(f"next: systemctl --user link {quote(str(unit))}")

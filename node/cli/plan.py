@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,7 +60,7 @@ def command(
 
     for line in lines(found):
         say(line)
-    say(f"next: swarm-node init --model {model} FOLDER")
+    say(f"next: swarm-node init --model {quote(model)} FOLDER")
 
 
 def planned(
