@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from node.cli.common import LOADING, DebugOption
 from node.errors import NodeError, UsageError
 from node.monitor.printable import say, say_on
+
+if TYPE_CHECKING:
+    from protocol.manifest import EnvSpec
 
 MOST_SEED = (1 << 63) - 1
 
@@ -54,7 +57,8 @@ def command(
 
     Ctrl-D ends it before its end, with the reward so far.
     """
-    from node.tasks.catalogue import Allowed, load_catalogue
+    from node.tasks.catalogue import Allowed, in_file, load_catalogue
+    from node.tasks.errors import CatalogueError
     from node.tasks.verifier.verifier import Verifier
     from swarm.judge import JudgeRefused
     from swarm.task_ref import TaskRef
@@ -62,18 +66,36 @@ def command(
     specs = {spec.name: spec for spec in load_catalogue(catalogue)}
     if family not in specs:
         raise UsageError("FAMILY", family, f"The catalogue has: {', '.join(specs)}.")
+    _check(specs[family], level, file, needs_file=in_file(specs[family]))
     number = random.Random().getrandbits(63) if seed is None else seed
     task = TaskRef(family, level, number)
     allowed = Allowed({family: file} if file else {})
     try:
         with Verifier([specs[family]], allowed, outside=True) as verifier:
+            verifier.start()
             if model is None:
                 _by_hand(verifier, task)
             else:
                 _by_model(verifier, task, model)
-    except JudgeRefused as refused:
-        remedy = f"Levels begin at 0; this family has {len(specs[family].levels)}."
+    except (CatalogueError, JudgeRefused) as refused:
+        remedy = "Correct that, or play another family."
         raise NodeError("the task cannot be played", str(refused), remedy) from refused
+
+
+def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) -> None:
+    """Look for what makes no sense before a process is started to play in.
+
+    Raises:
+        UsageError: the family has no such level, or its file is not there.
+    """
+    if level >= len(spec.levels):
+        remedy = f"Levels begin at 0; this family has {len(spec.levels)}."
+        raise UsageError("--level", level, remedy)
+    if file is not None and not file.is_file():
+        remedy = f"There is no such file: name the one that {spec.name!r} lies in."
+        raise UsageError("--file", file, remedy)
+    if file is None and needs_file:
+        raise UsageError(f"{spec.name!r} lies in a file", None, "Name its file with --file.")
 
 
 def _by_hand(verifier: Any, task: Any) -> None:

@@ -62,15 +62,27 @@ def test_an_environment_in_a_file_is_played_where_the_file_is_named(
     file = ("--file", str(EXAMPLE / "treasure.py"))
     assert terminal("play", "treasure", *catalogue, *file) == 0
     assert terminal.out.startswith("» At house ")
-    assert terminal("play", "treasure", *catalogue) == 1
-    assert "name its file" in terminal.err
+    assert terminal("play", "treasure", *catalogue) == 2
+    assert terminal.err == "error: 'treasure' lies in a file. Name its file with --file.\n"
+    assert terminal("play", "treasure", *catalogue, "--file", "no.py") == 2
+    assert terminal.err.startswith("error: --file: no.py. There is no such file")
+
+
+def test_another_file_than_the_catalogue_means_is_told_without_a_word_of_levels(
+    terminal: Terminal,
+) -> None:
+    Path("other.py").write_text("")
+    catalogue = ("--catalogue", str(EXAMPLE / "treasure.toml"))
+    assert terminal("play", "treasure", *catalogue, "--file", "other.py") == 1
+    assert "other.py" in terminal.err and "evel" not in terminal.err
+    assert len(terminal.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "why"),
     [
         (("guesses",), 2, "FAMILY: guesses. The catalogue has: guess, maze"),
-        (("guess", "--level", "9"), 1, "has no level 9. Levels begin at 0; this family has 2"),
+        (("guess", "--level", "9"), 2, "--level: 9. Levels begin at 0; this family has 2."),
         (("guess", "--catalogue", "game"), 1, "no catalogue 'game'"),
         (("guess", "--model", "nowhere/at-all"), 2, "policy.model"),
     ],
