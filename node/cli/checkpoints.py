@@ -24,7 +24,7 @@ def command(
         raise no_checkpoint(folder)
     from node.monitor.terminal import Terminal
 
-    Terminal().print(_table(entries))
+    Terminal().print_table(_table(entries))
 
 
 def _table(entries: list[Any]) -> Any:
@@ -34,8 +34,8 @@ def _table(entries: list[Any]) -> Any:
 
     table = Table()
     for column in ("round", "step", "held-out reward", "size", "written"):
-        table.add_column(column, justify="right")
-    table.add_column("")
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     newest = max((e.round for e in entries if not e.rolled_back), default=None)
     for entry in entries:
         marks = {

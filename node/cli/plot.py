@@ -82,7 +82,7 @@ def _show(found: dict[str, list[RoundRecord]], window: int) -> None:
     from node.monitor.terminal import Terminal
 
     console = Terminal()
-    console.print(run_table(found, window, console))
+    console.print_table(run_table(found, window, console))
 
 
 def histories(given: Sequence[Path]) -> dict[str, list[RoundRecord]]:

@@ -42,7 +42,7 @@ def command(
         print_json({"runs": [asdict(run) for run in runs], "unread": unread})
         return
     if runs:
-        Terminal().print(_table(runs))
+        Terminal().print_table(_table(runs))
     else:
         say(f"no run folders in {path} or {counted(depth, 'folder')} below it")
     if unread:

@@ -30,7 +30,7 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
 
     Args:
         window: rounds that curves are smoothed over.
-        console: decides how many bars there are, and which.
+        console: decides how many bars there are, and which; it has to print the table as well.
     """
     names = max(min(cell_len(name), LONGEST_NAME) for name in runs) + 2 if len(runs) > 1 else 0
     rounds = _rounds(runs, console.width - FIGURES - names)
@@ -38,7 +38,7 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     if names:
-        table.add_column("run", no_wrap=True, max_width=LONGEST_NAME)
+        table.add_column("run", overflow="fold", max_width=LONGEST_NAME)
     table.add_column(f"rounds {rounds[0]:.0f} to {rounds[-1]:.0f}", no_wrap=True)
     for title in ("first", "last", "highest"):
         table.add_column(title, justify="right", no_wrap=True)

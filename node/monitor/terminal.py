@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
 from node.monitor.printable import printable_lines
+
+LARGEST_WIDTH = 10_000
+LEAST_WIDTH = 12
+"""Of a column that folds, where what stands in it is as long."""
 
 
 class Terminal(Console):
@@ -33,3 +39,29 @@ class Terminal(Console):
             yield (
                 segment if segment.control else segment._replace(text=printable_lines(segment.text))
             )
+
+    def print_table(self, table: Table) -> None:
+        """Print a table of which every column that does not wrap is whole.
+
+        The others are as narrow as that takes, but no narrower than can be read. A terminal that
+        is narrower still breaks lines itself: rich would cut figures short, and leave out columns.
+        """
+        wide = self.options.update(width=LARGEST_WIDTH)
+        least = self.measure(table, options=wide).maximum
+        for column in table.columns:
+            if not column.no_wrap:
+                whole = self._whole(column, wide)
+                column.min_width = min(whole, LEAST_WIDTH)
+                least -= whole - column.min_width - 1  # rich may round each down by one
+        before = self.width
+        self.width = max(before, least)
+        try:
+            self.print(table)
+        finally:
+            self.width = before
+
+    def _whole(self, column: Column, options: ConsoleOptions) -> int:
+        """How wide a column is where nothing in it has to fold."""
+        cells = (column.header, *column.cells)
+        widest = max(Measurement.get(self, options, cell).maximum for cell in cells)
+        return widest if column.max_width is None else min(widest, column.max_width)

@@ -56,6 +56,16 @@ def test_checkpoints_lists_round_step_reward_and_size(
     assert "newest" in rows["30"] and "best" not in rows["30"]
 
 
+def test_no_terminal_is_too_narrow_for_whole_figures(
+    terminal: Terminal, history: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert terminal("checkpoints", *AT) == 0
+    rows = [line.split("│")[1:4] for line in terminal.out.splitlines() if "│" in line]
+    monkeypatch.setenv("COLUMNS", "40")
+    assert terminal("checkpoints", *AT) == 0
+    assert [line.split("│")[1:4] for line in terminal.out.splitlines() if "│" in line] == rows
+
+
 def test_without_a_checkpoint_there_is_a_word(terminal: Terminal, node: RunFolder) -> None:
     assert terminal("checkpoints", *AT) == 1
     assert "no checkpoint yet" in terminal.err

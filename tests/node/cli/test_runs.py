@@ -56,6 +56,23 @@ def test_every_run_folder_is_listed_with_what_is_true_of_its_node(terminal: Term
     assert SWARM not in terminal.out
 
 
+@pytest.mark.parametrize("width", ["20", "40", "60", "80"])
+def test_no_terminal_is_too_narrow_for_whole_figures_and_for_which_run_they_are_of(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    late = {**RECORD, "round": 1012}
+    for path in ("short", "a-folder/of-many/runs-with/a-long-name"):
+        made(terminal, path, state="stopped", time=time.time() - 7200.0, record=late)
+    assert terminal("runs") == 0
+    lines = terminal.out.splitlines()
+    short = next(line for line in lines if line.split()[:1] == ["short"])
+    for shown in (" stopped ", " sums ", SWARM[:8] + "…", " 1012 ", " 0.500 ", " 2 h"):
+        assert shown in short
+    rest = [line.split()[0] for line in lines if line.strip() and line != short]
+    assert "a-folder/of-many/runs-with/a-long-name" in "".join(rest)
+
+
 def test_a_folder_itself_may_be_a_run_and_the_depth_has_a_bound(terminal: Terminal) -> None:
     made(terminal, "one")
     made(terminal, "one/two/three")
