@@ -55,7 +55,7 @@ class UsageError(NodeError):
 
 
 class CheckpointError(NodeError):
-    """Checkpoints exist and none of them can be read."""
+    """Checkpoints were written, and none of them is left or can be read."""
 
 
 class DiskFullError(NodeError):

@@ -11,12 +11,16 @@ import torch
 
 from node.config.learning import PolicySection
 from node.config.running import ScheduleSection
+from node.errors import CheckpointError, NodeError
+from node.monitor.history import read_history
+from node.monitor.record import RoundRecord
 from node.policy.checkpoint_policy import saved_policy
 from node.policy.policy import Policy
 from node.run.trainer import Trainer
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
-from swarm.journal import Journal
+from swarm.common.words import counted
+from swarm.journal import Journal, backup_path
 from swarm.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -37,6 +41,9 @@ class RunState:
     Attributes:
         round: rounds done.
         notes: where it goes on, and what had to be left aside to get there.
+
+    Raises:
+        CheckpointError: there were checkpoints, and none is left or can be read.
     """
 
     def __init__(
@@ -49,6 +56,8 @@ class RunState:
         self._swarm = swarm
         self._saved = -1
         self.loaded: Loaded | None = self._checkpoints.load_latest()
+        if not self.loaded:
+            _check_none_lost(folder)
         self.round = int(self.loaded.state["round"]) if self.loaded else 0
         self.notes = self._notes(self.loaded) if self.loaded else ()
 
@@ -142,3 +151,39 @@ class RunState:
 def _read(path: Path) -> dict[str, Any]:
     # Mapped, as the optimizer's numbers are copied from it and would be there twice.
     return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+
+
+def _check_none_lost(folder: RunFolder) -> None:
+    """Look whether a folder without checkpoints had any.
+
+    Rounds alone tell nothing of that: a node may be killed before its first checkpoint, and begins
+    again. Each checkpoint comes with a backup of the journal, which a move to another swarm sets
+    aside, and the record of the round after it has the time that it took.
+
+    Raises:
+        CheckpointError: it had; to begin with round 1 would put a new run in the place of that one.
+    """
+    history = _history(folder)
+    backups = folder.swarms.glob(f"*/{backup_path(folder.journal).name}")
+    told = (
+        backup_path(folder.journal).exists()
+        or any(backups)
+        or any("checkpoint" in record.seconds for record in history)
+    )
+    if not told:
+        return
+    what = "the checkpoints are gone"
+    if history:
+        done = history[-1].round
+        what += f" and {counted(done, 'round')} {'was' if done == 1 else 'were'} done here"
+    raise CheckpointError(
+        what, folder.checkpoints, "Put them back, or begin anew in another folder."
+    )
+
+
+def _history(folder: RunFolder) -> list[RoundRecord]:
+    """The rounds done here; a damaged line of theirs is for those who want to look at them."""
+    try:
+        return read_history(folder.root)
+    except NodeError:
+        return []

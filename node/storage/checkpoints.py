@@ -167,7 +167,7 @@ class Checkpoints:
             raise CheckpointError(
                 "no checkpoint can be read in",
                 f"{self.folder} ({'; '.join(notes)})",
-                "Restore that folder from a backup, or delete it to begin from the base model.",
+                "Restore that folder from a backup, or begin anew in another run folder.",
             )
         return None
 

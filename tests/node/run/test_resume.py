@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from node.config.learning import PolicySection
 from node.config.running import ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
+from node.errors import CheckpointError
 from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.learner import Learner
+from node.monitor.jsonl import JsonLinesFile
+from node.monitor.record import RoundRecord
 from node.run.resume import RunState
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
@@ -229,3 +235,55 @@ def test_a_round_is_written_once(tmp_path: Path) -> None:
     written = (folder.checkpoints / "step-00000003").stat().st_ino
     progress.save(3, parts)
     assert (folder.checkpoints / "step-00000003").stat().st_ino == written
+
+
+def did(folder: RunFolder, rounds: int, **seconds: float) -> None:
+    """Leave the records of that many rounds, the last of which took so long."""
+    with closing(JsonLinesFile(folder.metrics, 1 << 20)) as metrics:
+        for number in range(1, rounds + 1):
+            spent = seconds if number == rounds else {}
+            metrics.write(RoundRecord(number, number, 0.0, reward_own=0.5, seconds=spent))
+
+
+GONE = r"the checkpoints are gone and 12 rounds were done here: .*checkpoints\. Put them back"
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path) -> None:
+    folder, journal, _ = opened(tmp_path / "run")
+    state(folder, journal).save(10, trainer())
+    did(folder, 12)
+    shutil.rmtree(folder.checkpoints / "step-00000010")
+    with pytest.raises(CheckpointError, match=GONE):
+        state(folder, journal)
+    folder.metrics.unlink()
+    with pytest.raises(CheckpointError, match=r"the checkpoints are gone: .* begin anew in anothe"):
+        state(folder, journal)
+
+
+def test_checkpoints_that_went_with_the_journal_and_its_backup_are_missed(tmp_path: Path) -> None:
+    folder, journal, _ = opened(tmp_path / "run")
+    did(folder, 12, checkpoint=0.1, total=0.2)
+    with pytest.raises(CheckpointError, match=GONE):
+        state(folder, journal)
+
+
+def test_checkpoints_that_were_written_in_a_swarm_left_since_are_missed(tmp_path: Path) -> None:
+    folder, journal, _ = opened(tmp_path / "run")
+    did(folder, 12)
+    left = folder.swarms / ("aa" * 32)
+    left.mkdir(parents=True)
+    journal.backup(backup_path(left / folder.journal.name))
+    with pytest.raises(CheckpointError, match=GONE):
+        state(folder, journal)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no record\n"], ids=["whole", "damaged"])
+def test_a_node_killed_before_its_first_checkpoint_begins_again(
+    tmp_path: Path, damage: bytes
+) -> None:
+    folder, journal, _ = opened(tmp_path / "run")
+    did(folder, 12, total=0.2)
+    with folder.metrics.open("ab") as records:
+        records.write(damage)
+    progress = state(folder, journal, checkpoint_every=10)
+    assert (progress.round, progress.notes) == (0, ())
