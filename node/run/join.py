@@ -64,11 +64,24 @@ def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) 
         for sink in (*sinks, GroupsFile(folder.groups, node.groups.take), status):
             node.recorder.add(sink)
         node.rounds.run(config.schedule.rounds, stop)
-    count = node.rounds.round
-    are = "is" if count == 1 else "are"
-    tell(f"{counted(count, 'round')} {are} done; the same command goes on from there")
+    tell(ended(node.rounds.round, config.schedule.rounds))
     if launch:
         end_at_once(0)
+
+
+def ended(done: int, asked: int) -> str:
+    """What is said behind the last round, with how to go on.
+
+    Args:
+        done: rounds, earlier runs in the folder included.
+        asked: how many there were to be; 0 where the node went on until it was stopped.
+    """
+    count = f"{counted(done, 'round')} {'is' if done == 1 else 'are'} done"
+    if not asked or done < asked:
+        return f"{count}; the same command goes on from there"
+    if done > asked:
+        count += f", of the {asked} asked for"
+    return f"{count}; go on with a larger --rounds, or with --rounds 0 until you stop it"
 
 
 def help_learn(launch: Launch) -> None:
