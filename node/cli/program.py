@@ -47,7 +47,7 @@ from node.cli.first_words import BEGINNING, versions
 from node.cli.peers_option import SpreadPeers
 from node.cli.usage import usage_error
 from node.errors import NodeError
-from node.monitor.lasting_output import last
+from node.monitor.lasting_output import drop_what_fails, last
 from node.monitor.printable import guard_terminal, printable_lines, say
 
 PROGRAM = "swarm-node"
@@ -156,7 +156,9 @@ def main(interrupted: Callable[[], bool]) -> int:
     add_commands()
     try:
         # standalone, typer would show a wrong command line in a dozen lines
-        return app(prog_name=PROGRAM, standalone_mode=False) or 0
+        status = app(prog_name=PROGRAM, standalone_mode=False) or 0
+        print(end="", flush=True)
+        return status
     except typer.TyperException as error:
         # what shows the help instead has no message
         return _fail(usage_error(error)) if error.format_message() else 2
@@ -164,6 +166,8 @@ def main(interrupted: Callable[[], bool]) -> int:
         if interrupted() and not isinstance(error, _expected()):
             raise KeyboardInterrupt from error
         return _fail(error)
+    finally:
+        drop_what_fails()
 
 
 def _fail(error: Exception) -> int:

@@ -24,11 +24,13 @@ def start(
     debug: bool = False,
     stop_on_eof: bool = False,
 ) -> Node:
-    """The node of :func:`ready`, with its log open."""
+    """The node of :func:`ready`, with its log open, which outlives its output."""
+    from node.monitor.lasting_output import drop_what_fails
     from node.monitor.logs import start_logging
 
     node = ready(given, overrides, json=json)
     start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
+    drop_what_fails()
     if stop_on_eof:
         interrupt_on_eof()
     return node

@@ -15,7 +15,7 @@ from node.errors import DiskFullError, NodeError
 from swarm.common.durable_file import replace_durably
 from swarm.common.private_file import PRIVATE_FILE, make_private
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_NOTHING = 1 << 20
 
 
@@ -99,7 +99,7 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
     """
     link: BaseException | None = error
     while link is not None:
-        if isinstance(link, OSError) and link.errno in _FULL:
+        if isinstance(link, OSError) and link.errno in FULL:
             return True
         link = link.__cause__ or link.__context__
     return folder.is_dir() and shutil.disk_usage(folder).free < _NEARLY_NOTHING
