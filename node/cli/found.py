@@ -125,8 +125,8 @@ def _check_new(path: Path) -> None:
         NodeError: something is there.
     """
     if os.path.lexists(path):
-        remedy = "Move it away if no swarm runs on it yet, or name a new file with --out."
-        raise NodeError("there is a manifest already", path, remedy)
+        remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
+        raise NodeError("cannot write the manifest (File exists)", path, remedy)
 
 
 def _next(path: Path, node: Node) -> Iterator[str]:

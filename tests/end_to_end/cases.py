@@ -130,7 +130,7 @@ CASES = (
     Case(
         "prompts too long",
         1,
-        ("longer than the policy's context", "context 4", "Choose a model"),
+        ("no prompt leaves room for an answer", "context 4", "Choose a model"),
         ("--set=policy.model=short",),
         shorten_context,
     ),

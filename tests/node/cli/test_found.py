@@ -39,7 +39,7 @@ def written(catalogue: str, lines: str = SUM) -> tuple[str, ...]:
         (gym(level="max_valeu = 9"), SUM, "max_valeu"),
         (sums('match = "nope"'), SUM, "not {'match': 'nope'}"),
         (sums('macth = "numeric"'), SUM, "not {'macth': 'numeric'}"),
-        (sums(), "1 + 1 = 2\n", "sums.jsonl line 1: JSONDecodeError"),
+        (sums(), "1 + 1 = 2\n", "sums.jsonl line 1 is no JSON"),
         (sums(), "", "holds no line"),
         (sums(), '{"prompt": "1 + 1 =", "answer": 2}\n', "prompt and answer are strings"),
     ],
@@ -78,6 +78,7 @@ def test_a_manifest_that_is_there_is_told_before_anything_is_tried(
 ) -> None:
     node.manifest.write_bytes(b"mine")
     assert terminal(*FOUND, "--catalogue", "nowhere.toml") == 1
-    remedy = "Move it away if no swarm runs on it yet, or name a new file with --out."
-    assert terminal.err == f"error: there is a manifest already: {node.manifest}. {remedy}\n"
+    remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
+    told = f"cannot write the manifest (File exists): {node.manifest}"
+    assert terminal.err == f"error: {told}. {remedy}\n"
     assert node.manifest.read_bytes() == b"mine"
