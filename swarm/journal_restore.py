@@ -56,9 +56,10 @@ def _lost(path: Path, backup: Path) -> str:
     """What became of the journal that was here; empty where none was, or one still is.
 
     A power cut may leave an empty file. Without a backup only what a rebuilding that was cut short
-    leaves tells that there was one.
+    leaves tells that there was one; what it left before a journal that was written to since is old.
     """
-    if _rebuilt(path).exists():
+    rebuilt = _rebuilt(path)
+    if rebuilt.exists() and not (path.exists() and path.stat().st_mtime > rebuilt.stat().st_mtime):
         return "an earlier rebuilding was cut short"
     if path.exists() and (path.stat().st_size or not backup.exists()):
         return ""

@@ -63,6 +63,19 @@ def test_a_rebuilding_that_was_cut_short_is_done_again(
     again.close()
 
 
+def test_what_an_old_rebuilding_left_takes_no_journal_away_that_was_used_since(path: Path) -> None:
+    left = path.with_name(path.name + ".rebuilt")
+    left.write_bytes(b"")
+    os.utime(left, (START, START))
+    journal = Journal(path, VirtualClock())
+    first = drawn(journal)
+    journal.close()
+    journal, notes = open_or_restore(path, VirtualClock())
+    assert notes == ()
+    again = drawn(journal)
+    assert again and not first & again
+
+
 def test_a_journal_restored_while_the_clock_is_behind_counts_from_when_it_was_written(
     path: Path,
 ) -> None:
