@@ -68,6 +68,12 @@ class Scene:
             self.cross()
         self.wait(1)
 
+    def restart(self, node: Member) -> None:
+        """Somebody is gone for a moment."""
+        node.able = False
+        self.wait(1)
+        node.able = True
+
     def told(self) -> list[tuple]:
         return self.evidence.rows("SELECT node, seconds, usual FROM heals ORDER BY node")
 
@@ -135,9 +141,7 @@ def test_nobody_is_watched_where_a_side_has_nobody_at_work(scene: Scene) -> None
 def test_who_started_while_the_network_was_cut_is_not_watched(scene: Scene) -> None:
     scene.usual(2)
     scene.healing.cut()
-    scene.ben.able = False
-    scene.wait(1)
-    scene.ben.able = True
+    scene.restart(scene.ben)
     assert scene.healing.healed() == 0
     assert not scene.healing.watching and scene.healing.over
 
@@ -148,9 +152,7 @@ def test_who_started_while_the_network_was_cut_does_not_hinder_others_who_heal(
     scene.carl.able = True
     scene.usual(2)
     scene.healing.cut()
-    scene.carl.able = False
-    scene.wait(1)
-    scene.carl.able = True
+    scene.restart(scene.carl)
     assert scene.healing.healed() == 2
     scene.wait(3)
     scene.cross()
