@@ -111,7 +111,10 @@ class SemiOnline:
             for task, prompt in zip(tasks, built, strict=True)
             if prompt is not None
         ]
-        return [each for each in asked if 0 < len(each[1]) < self._policy.context_length]
+        fit = [each for each in asked if 0 < len(each[1]) < self._policy.context_length]
+        if left_out := len(asked) - len(fit):
+            self._counters.add("scripted_groups_lost", left_out, reason="no_room")
+        return fit
 
     def _lost(self, refused: JudgeRefused) -> None:
         self._counters.add("scripted_groups_lost", reason=refused.reason)

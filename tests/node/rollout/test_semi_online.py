@@ -155,3 +155,14 @@ def test_a_task_that_cannot_be_built_here_is_left_out_and_counted(policy, judge)
     parts.observe([replace(bad, group=replace(bad.group, level=5)), pooled(1, (0.0, 1.0))])
     assert len(parts.generate()) == 1
     assert counters.snapshot()["scripted_groups_lost{reason=unknown_env}"] == 1
+
+
+def test_a_task_whose_question_leaves_no_room_here_is_left_out_and_counted(
+    policy, judge, monkeypatch
+):
+    counters = Counters()
+    parts = semi_online(policy, judge, 1, counters)
+    parts.observe([pooled(1, (0.0, 1.0))])
+    monkeypatch.setattr(policy, "encode_prompt", lambda text: [5] * policy.context_length)
+    assert parts.generate() == []
+    assert counters.snapshot() == {"scripted_groups_lost{reason=no_room}": 1}
