@@ -31,6 +31,19 @@ QUIET = (
     # Two hundred views in ten seconds are more than it takes from a page of strangers.
     "--disable-ipc-flooding-protection",
 )
+HELD = """
+window.held = 0;
+const released = new Promise((resolve) => { window.letGo = resolve; });
+const now = window.fetch.bind(window);
+window.fetch = async (...asked) => {
+  window.held += 1;
+  const answer = await now(...asked);
+  const body = await answer.text();
+  await released;
+  setTimeout(() => { window.held -= 1; }, 100);
+  return new Response(body, { status: answer.status, headers: answer.headers });
+};
+"""
 GONE = "net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING"
 """What the console says of a server that has ended, and no page can keep it from saying."""
 GONE_TOO = "net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE", "net::ERR_ABORTED"
@@ -67,6 +80,15 @@ class Browser:
         self.driver.get("about:blank")
         self.driver.get(f"{url}#/{view}")
         self.until("return document.querySelector('main h2') !== null")
+
+    def hold(self) -> None:
+        """Keep back what every page opened from now on is answered, until :meth:`let_go`."""
+        self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": HELD})
+
+    def let_go(self) -> None:
+        """Tell the page what it was answered when it asked."""
+        self.run("window.letGo()")
+        self.until("return window.held === 0")
 
     def turn(self, view: str) -> None:
         """Press a tab."""

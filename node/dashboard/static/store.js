@@ -113,13 +113,29 @@ function fill(column, rows) {
   return begun.length < rows ? begun.concat(Array(rows - begun.length).fill(null)) : begun;
 }
 
+// What the stream tells while an answer is under way is newer than the answer, and stays.
+let meanwhile = null;
+
 async function refresh() {
-  try {
-    const [status, rounds] = await Promise.all([ask('status'), ask(`rounds?since=0&points=${POINTS}`)]);
-    tell({ status, columns: { ...empty(), ...rounds.columns }, round: rounds.last ?? 0, error: null });
-  } catch (error) {
-    tell({ error: error.message });
-  }
+  const newer = { status: null, rounds: [] };
+  meanwhile = newer;
+  const told = await Promise.all([ask('status'), ask(`rounds?since=0&points=${POINTS}`)]).then(
+    ([status, rounds]) => answered(newer, status, rounds),
+    (error) => ({ error: error.message }),
+  );
+  if (meanwhile !== newer) return;
+  meanwhile = null;
+  tell(told);
+}
+
+function answered(newer, status, { columns, last }) {
+  const since = newer.rounds.filter(({ round }) => round > (last ?? 0));
+  return {
+    status: newer.status ?? status,
+    columns: since.reduce(appended, { ...empty(), ...columns }),
+    round: since.at(-1)?.round ?? last ?? 0,
+    error: null,
+  };
 }
 
 // Small models do many rounds a second; nobody reads more than a few.
@@ -136,10 +152,14 @@ function drawArrived() {
 
 const HEARD = {
   round: (record) => {
+    meanwhile?.rounds.push(record);
     arrived.push(record);
     drawing ??= setTimeout(drawArrived, REDRAW_MS);
   },
-  status: (status) => tell({ status }),
+  status: (status) => {
+    if (meanwhile) meanwhile.status = status;
+    tell({ status });
+  },
   groups: ({ last }) => tell({ group: last }),
   gone: () => refresh(),
 };
