@@ -23,7 +23,9 @@ def command(
     name: Annotated[str, typer.Option("--name", help="What people call the swarm.")],
     catalogue: Annotated[
         str,
-        typer.Option("--catalogue", help="tiny, working, reasoning-gym, or your own TOML file."),
+        typer.Option(
+            "--catalogue", help="tiny, games, working, reasoning-gym, or your own TOML file."
+        ),
     ] = "tiny",
     epoch_seconds: Annotated[
         float,

@@ -45,7 +45,7 @@ from node.cli import (
 )
 from node.cli.first_words import BEGINNING, versions
 from node.cli.peers_option import SpreadPeers
-from node.cli.usage import usage_error
+from node.cli.usage import check_text, usage_error
 from node.errors import NodeError
 from node.monitor.lasting_output import drop_what_fails, last
 from node.monitor.printable import guard_terminal, printable_lines, say
@@ -155,6 +155,7 @@ def main(interrupted: Callable[[], bool]) -> int:
     guard_terminal()
     add_commands()
     try:
+        check_text(sys.argv[1:])
         # standalone, typer would show a wrong command line in a dozen lines
         status = app(prog_name=PROGRAM, standalone_mode=False) or 0
         print(end="", flush=True)

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from node.errors import UsageError
+
+
+def check_text(arguments: Sequence[str]) -> None:
+    """See that the arguments and the name of this folder are text.
+
+    They reach models, the wire and files of text, which take nothing else.
+
+    Raises:
+        UsageError: bytes of one are not in the encoding of this locale.
+    """
+    folder = ""
+    with suppress(FileNotFoundError):  # where it was deleted, whatever needs it says so
+        folder = str(Path.cwd())
+    told = [("folder", folder), *(("argument", text) for text in arguments)]
+    for what, text in told:
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            remedy = "Rename it, or choose a locale that has its characters: LC_ALL=C.UTF-8."
+            raise UsageError(f"{what} that is no text in this locale", text, remedy)
 
 
 def usage_error(error: typer.TyperException) -> UsageError:

@@ -112,7 +112,7 @@ class RunFolder:
             raise NodeError(
                 f"cannot make the run folder ({error.strerror})",
                 self.root,
-                "Choose a writable place with [node] run_dir.",
+                "Name a folder that is yours to write to; in a node.toml it is [node] run_dir.",
             ) from error
         if not os.access(self.root, os.W_OK | os.X_OK):
             raise NodeError(

@@ -131,6 +131,35 @@ def test_an_unknown_command_is_a_usage_error(terminal: Terminal) -> None:
     assert "Traceback" not in terminal.err
 
 
+@pytest.mark.parametrize("given", [("ask", "wie hei\udcdft du"), ("init", "gr\udcfcn")])
+def test_an_argument_that_is_no_text_is_a_usage_error(
+    terminal: Terminal, given: tuple[str, str]
+) -> None:
+    assert terminal(*given) == 2
+    assert ascii(given[1])[1:-1] in terminal.err and "LC_ALL" in terminal.err
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other file systems take text alone")
+def test_a_folder_whose_name_is_no_text_is_refused_before_anything_is_made(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path("gr\udcfcn")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert terminal("join", "--rounds", "1") == 2
+    assert "gr\\udcfcn" in terminal.err and "Rename it" in terminal.err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_folder_that_is_a_file_is_named_with_a_remedy_for_any_command(
+    terminal: Terminal,
+) -> None:
+    Path("file").touch()
+    assert terminal("init", "file") == 1
+    assert "Name a folder that is yours to write to" in terminal.err
+
+
 def test_init_writes_a_config_and_a_private_key(terminal: Terminal) -> None:
     facts = terminal.json("init", "node")
     written = tomllib.loads(Path(facts["config"]).read_text())
