@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +17,6 @@ from protocol.identity import author_of
 from protocol.messages import MAX_GOSSIP
 from swarm.accounts import Accounts
 from swarm.common.backoff import Backoff
-from swarm.common.bounded import lot
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.known_peers import KNOWN
@@ -34,11 +32,9 @@ from swarm.transport.transport import (
     Transport,
     TransportError,
 )
+from swarm.wanted_offers import WantedOffers
 
 logger = logging.getLogger(__name__)
-
-REMEMBERED_FRAMES = 16_384
-ATTEMPTS = 3
 
 PLENTY = 2
 """Times the pulls of an epoch: a member that knows of so many authors with something to pull needs
@@ -118,8 +114,9 @@ class Collector:
         self._pull_epoch = -1
         # So that a choice among peers leaves the order of authors as it is.
         self._spare = copy(rng)
-        self._secret = copy(rng).randbytes(16)
-        self._attempts: OrderedDict[tuple[bytes, bytes], int] = OrderedDict()
+        self._wanted = WantedOffers(
+            copy(rng).randbytes(16), uninformative=limits.uninformative, blind=limits.blind
+        )
         self._pulling: dict[bytes, asyncio.Task[None]] = {}
         self._allowance = PullAllowance(limits.pulls_per_epoch, limits.concurrent_pulls)
         pause = max(directory.manifest.epoch_seconds / 4, LEAST_PAUSE)
@@ -228,9 +225,8 @@ class Collector:
             if not self._allowance.allows(author, useful) or self._accounts.banned(author):
                 continue
             self._allowance.take(author, useful)
-            offer = self._best(author, known.announcement.offers)
-            made = self._attempts.get((author, offer.content_id), 0)
-            self._note(author, offer.content_id, made + 1)
+            offer = self._wanted.best(author, known.announcement.offers)
+            self._wanted.try_once(author, offer)
             rate = MINIMUM_RATE if author in useful else STRANGERS_RATE
             self._pulling[author] = asyncio.create_task(self._pull(author, offer, rate))
 
@@ -242,34 +238,7 @@ class Collector:
             if known.author != self._directory.identity.author
             and known.author not in self._pulling
             and not self._silent.waits(known.author)
-            and any(self._new(known.author, known.announcement.offers))
-        )
-
-    def _best(self, author: bytes, offers: Iterable[Offer]) -> Offer:
-        """The most informative of those that are worth a pull.
-
-        Of equals each node has an order of its own, or all would pull the same and leave the rest.
-        """
-        sign = 0 if self._limits.blind else -1
-        return min(
-            self._new(author, offers),
-            key=lambda o: (sign * o.informative, lot(self._secret, o.content_id)),
-        )
-
-    def _new(self, author: bytes, offers: Iterable[Offer]) -> Iterator[Offer]:
-        """Offers of an author that are worth a pull.
-
-        What became of the same frame at another author does not count: whoever announces somebody
-        else's frame would keep it from everybody.
-
-        A frame whose claimed rewards do not differ in any group can teach nothing and is left
-        alone: its groups have no advantage if the claim is true, and are refused if it is not.
-        """
-        return (
-            offer
-            for offer in offers
-            if (offer.informative or self._limits.uninformative or self._limits.blind)
-            and self._attempts.get((author, offer.content_id), 0) < ATTEMPTS
+            and any(self._wanted.among(known.author, known.announcement.offers))
         )
 
     async def _pull(self, author: bytes, offer: Offer, minimum_rate: float) -> None:
@@ -278,7 +247,7 @@ class Collector:
             frame = await self._exchange.pull(author, offer.content_id, offer.size, minimum_rate)
             delivered = True
             self._silent.succeeded(author)
-            self._note(author, offer.content_id, ATTEMPTS)
+            self._wanted.drop(author, offer)
             admitted = await self._admission.admit(frame, author, offer)
             pooled = self._pool.add(admitted)
             self._counters.add("frames_pulled")
@@ -298,15 +267,9 @@ class Collector:
         pause = self._silent.failed(author)
         logger.info("pulling from %s: %s; left alone for %g s", author.hex()[:16], error, pause)
         if isinstance(error, AUTHORS_FAULT):
-            self._note(author, offer.content_id, ATTEMPTS)
+            self._wanted.drop(author, offer)
             self._accounts.refuse(author, error.code)
 
     def _raise_failure(self) -> None:
         if self._failures:
             raise self._failures.pop(0)
-
-    def _note(self, author: bytes, content_id: bytes, attempts: int) -> None:
-        self._attempts[author, content_id] = attempts
-        self._attempts.move_to_end((author, content_id))
-        if len(self._attempts) > REMEMBERED_FRAMES:
-            self._attempts.popitem(last=False)
