@@ -33,17 +33,21 @@ QUIET = (
 )
 HELD = """
 window.held = 0;
-const released = new Promise((resolve) => { window.letGo = resolve; });
+window.hold = () => { window.until = new Promise((resolve) => { window.letGo = resolve; }); };
+window.pass = () => { window.until = null; };
+window.hold();
 const now = window.fetch.bind(window);
 window.fetch = async (...asked) => {
   window.held += 1;
+  const until = window.until;
   const answer = await now(...asked);
   const body = await answer.text();
-  await released;
+  await until;
   setTimeout(() => { window.held -= 1; }, 100);
   return new Response(body, { status: answer.status, headers: answer.headers });
 };
 """
+"""Keeps back what was asked for after ``hold()`` until ``letGo()``, but not after ``pass()``."""
 GONE = "net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING"
 """What the console says of a server that has ended, and no page can keep it from saying."""
 GONE_TOO = "net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE", "net::ERR_ABORTED"
@@ -82,7 +86,7 @@ class Browser:
         self.until("return document.querySelector('main h2') !== null")
 
     def hold(self) -> None:
-        """Keep back what every page opened from now on is answered, until :meth:`let_go`."""
+        """Keep back what every page opened from now on is answered; see :data:`HELD`."""
         self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": HELD})
 
     def let_go(self) -> None:

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.dashboard.chromium import Browser
-from tests.dashboard.made_run import status_of
-from tests.node.dashboard.browser import Site, write_rounds
+from tests.dashboard.made_run import fill, status_of
+from tests.node.dashboard.browser import Site, served, write_rounds
 
 pytestmark = pytest.mark.browser
 
 NAMED = "return document.querySelector('.who strong')?.innerText === arguments[0]"
 ROUND = "return document.querySelector('#round')?.innerText === arguments[0]"
+
+
+ROWS = "return document.querySelectorAll('.row').length === arguments[0]"
+OLDER = "document.querySelector('.split > div > button').click()"
+OWN = "document.querySelector(`[aria-label='of'] button:nth-of-type(2)`).click()"
+ALL_OWN = """
+return [...document.querySelectorAll('.row .origin')].every((each) => each.innerText === 'own')
+"""
+TYPED = """
+const box = document.querySelector('.filters input[type=search]');
+box.value = arguments[0];
+box.dispatchEvent(new Event('input', { bubbles: true }));
+"""
+FAMILIES = 40
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Iterator[Site]:
+    fill(tmp_path / "run", names=[f"family-{number}" for number in range(FAMILIES)])
+    with served(tmp_path / "run") as found:
+        yield found
 
 
 def test_an_answer_that_comes_late_takes_nothing_back(browser: Browser, site: Site) -> None:
@@ -28,3 +52,39 @@ def test_an_answer_that_comes_late_takes_nothing_back(browser: Browser, site: Si
     assert browser.run(NAMED, "renamed since")
     assert browser.run(ROUND, "121")
     assert "round 121" in label
+
+
+def test_older_groups_that_are_asked_for_twice_come_once(browser: Browser, many: Site) -> None:
+    browser.hold()
+    browser.open(many.told[-1], "rollouts")
+    browser.let_go()
+    browser.until(ROWS, 20)
+    browser.run("window.hold()")
+    browser.run(OLDER)
+    browser.run(OLDER)
+    browser.let_go()
+    assert browser.run(ROWS, 40)
+
+
+def test_older_groups_of_a_filter_that_is_no_more_stay_away(browser: Browser, many: Site) -> None:
+    browser.hold()
+    browser.open(many.told[-1], "rollouts")
+    browser.let_go()
+    browser.until(ROWS, 20)
+    browser.run("window.hold()")
+    browser.run(OLDER)
+    browser.run("window.pass()")
+    browser.run(OWN)
+    browser.until(ALL_OWN)
+    browser.let_go()
+    assert browser.run(ALL_OWN)
+    assert browser.run(ROWS, 20)
+
+
+def test_a_filter_chosen_while_another_is_typed_stays(browser: Browser, many: Site) -> None:
+    browser.open(many.told[-1], "rollouts")
+    browser.until(ROWS, 20)
+    browser.run(TYPED, "family-7")
+    browser.run(OWN)
+    browser.until(ROWS, 1)
+    assert browser.run(ALL_OWN)

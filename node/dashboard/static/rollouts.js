@@ -21,21 +21,25 @@ function query(filter, before) {
 
 // The groups of a filter, newest first, and what asks for more of them.
 function useGroups(filter, asked) {
-  const [told, tell] = useState({ groups: [], more: false, error: null, loaded: false });
+  const [told, tell] = useState({ of: null, groups: [], more: false, error: null, loaded: false });
   const path = query(filter);
   useEffect(() => {
     const abort = new AbortController();
     ask(path, abort.signal).then(
-      ({ groups, more }) => tell({ groups, more, error: null, loaded: true }),
+      ({ groups, more }) => tell({ of: path, groups, more, error: null, loaded: true }),
       (error) => abort.signal.aborted || tell((was) => ({ ...was, error: error.message, loaded: true })),
     );
     return () => abort.abort();
   }, [path, asked]);
-  const older = () =>
-    ask(query(filter, told.groups.at(-1).id)).then(
-      ({ groups, more }) => tell((was) => ({ ...was, groups: [...was.groups, ...groups], more })),
-      (error) => tell((was) => ({ ...was, error: error.message })),
+  const older = () => {
+    const last = told.groups.at(-1).id;
+    // An answer that was asked for twice, or with another filter, is no continuation any more.
+    const goOn = (was, news) => (was.of === path && was.groups.at(-1)?.id === last ? { ...was, ...news } : was);
+    return ask(query(filter, last)).then(
+      ({ groups, more }) => tell((was) => goOn(was, { groups: [...was.groups, ...groups], more })),
+      (error) => tell((was) => goOn(was, { error: error.message })),
     );
+  };
   return { ...told, older };
 }
 
@@ -164,7 +168,7 @@ function Filters({ filter, change, groups }) {
   for (const group of groups) seen.current.add(group.env);
   const families = [['', 'all'], ...[...seen.current].sort().map((env) => [env, plain(env)])];
   const authors = [['', 'all'], ...(data?.authors ?? []).map(({ author }) => [author, shortId(author)])];
-  const set = (key) => (value) => change({ ...filter, [key]: value });
+  const set = (key) => (value) => change((was) => ({ ...was, [key]: value }));
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
     <${Choice} label="of" of=${ORIGINS} chosen=${filter.origin} choose=${set('origin')} />
     <${Choice} label="which" of=${TAUGHT} chosen=${filter.taught} choose=${set('taught')} />
