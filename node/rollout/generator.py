@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MANY_UNBUILT = 8
+"""Tasks in a row that cannot be built: it is no longer one of them that is to blame."""
+
 
 class Generator:
     """Turns the next tasks of a node into scored groups.
@@ -61,6 +64,7 @@ class Generator:
         self._group_size = group_size
         self._counters = counters
         self.room = PromptRoom(policy, counters)
+        self._unbuilt = 0
         self._newest: list[TrainingGroup] = []
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
@@ -71,15 +75,14 @@ class Generator:
 
         Raises:
             NodeError: no prompt has fitted for long.
-            JudgeRefused: none can be built.
+            JudgeRefused: none can be built, for :data:`MANY_UNBUILT` in a row.
         """
         tasks = self.next_tasks(count)
         with watch.time("verify"):
             prompts = self.prompts(tasks)
+            self._note(prompts)
         with watch.time("generate"):
             asked = [(t, p) for t, p in zip(tasks, prompts, strict=True) if p is not None]
-            if tasks and not asked:
-                raise nothing_built(len(tasks))
             tasks = [task for task, _ in asked]
             encoded = [self._policy.encode_prompt(prompt) for _, prompt in asked]
             fits = self.room.fits(encoded)
@@ -134,6 +137,12 @@ class Generator:
         May be called beside everything else.
         """
         return next(self._score([(task, prompt_ids, written)]))
+
+    def _note(self, prompts: Sequence[str | None]) -> None:
+        for prompt in prompts:
+            self._unbuilt = self._unbuilt + 1 if prompt is None else 0
+        if self._unbuilt >= MANY_UNBUILT:
+            raise nothing_built(self._unbuilt)
 
     def _score(
         self, rolled_out: Sequence[tuple[OwnTask, Sequence[int], Sequence[Played]]]

@@ -8,12 +8,9 @@ from typing import Any
 
 from node.errors import NodeError
 from node.policy.policy import Policy
-from node.rollout.generator import Generator
+from node.rollout.generator import MANY_UNBUILT, Generator
 from node.rollout.running_group import RunningGroup
 from node.rollout.staleness_window import StalenessWindow
-
-MANY_UNBUILT = 8
-"""Tasks in a row that cannot be built: it is no longer one of them that is to blame."""
 
 
 class PromptRequests:

@@ -11,7 +11,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator
 from node.monitor.stopwatch import Stopwatch
-from node.rollout.generator import Generator
+from node.rollout.generator import MANY_UNBUILT, Generator
 from node.rollout.prompt_room import MANY_UNFIT
 from node.rollout.task_indexes import TaskIndexes
 from node.tasks.sampler import TaskSampler
@@ -136,8 +136,17 @@ def test_a_held_out_task_that_cannot_be_built_is_unsolved_counted_and_told() -> 
 def test_where_no_task_can_be_built_neither_evaluation_nor_generation_goes_on() -> None:
     with pytest.raises(JudgeRefused, match="none of 4 tasks"):
         evaluator(Strict(()), Counters()).evaluate()
-    with pytest.raises(JudgeRefused, match="none of 3 tasks"):
-        generator(Strict(()), Counters()).generate(3, Stopwatch())
+    with pytest.raises(JudgeRefused, match="none of 8 tasks"):
+        generator(Strict(()), Counters()).generate(MANY_UNBUILT, Stopwatch())
+
+
+def test_eight_tasks_in_a_row_that_cannot_be_built_end_generation_however_few_are_asked_for() -> (
+    None
+):
+    made = generator(Strict(()), Counters())
+    assert [made.generate(1, Stopwatch()) for _ in range(MANY_UNBUILT - 1)] == [[]] * 7
+    with pytest.raises(JudgeRefused, match="none of 8 tasks"):
+        made.generate(1, Stopwatch())
 
 
 class Noting(TaskSampler):

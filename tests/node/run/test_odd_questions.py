@@ -1,14 +1,16 @@
-"""Questions that a policy cannot answer are left out, and the run goes on."""
+"""Questions that a policy cannot answer, or nobody can build, are left out, and the run goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import pytest
 
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
-from swarm.task_ref import TaskRef
+from swarm.judge import CRASHED, JudgeRefused
+from swarm.task_ref import Split, TaskRef
 from tests.node.rollout.overlap_parts import Teacher
 from tests.node.run import trainer_parts
 from tests.node.run.trainer_parts import Parts
@@ -37,7 +39,33 @@ def test_every_third_question_cannot_be_answered(
         def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
             return ["?" * (5 if task.seed % 3 else length) for task in tasks]
 
-    monkeypatch.setattr(trainer_parts, "Teacher", Odd)
+    parts = trained(monkeypatch, Odd, streaming)
+    assert parts.counters.snapshot()[counter] > 0
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["alternate", "overlap"])
+def test_three_of_four_tasks_cannot_be_built(
+    monkeypatch: pytest.MonkeyPatch, streaming: bool
+) -> None:
+    class Often(Teacher):
+        """Fails for the same tasks whenever it is asked, never for held-out ones."""
+
+        asked: ClassVar[list[TaskRef]] = []
+
+        def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+            drawn = [task for task in tasks if task.split is Split.TRAIN]
+            self.asked.extend(task for task in drawn if task not in self.asked)
+            if any(self.asked.index(task) % 4 < 3 for task in drawn):
+                raise JudgeRefused(CRASHED, "this one cannot be built")
+            return super().prompts(tasks)
+
+    parts = trained(monkeypatch, Often, streaming)
+    assert parts.counters.snapshot()["own_groups_unscored{reason=crashed}"] > 0
+
+
+def trained(monkeypatch: pytest.MonkeyPatch, teacher: type[Teacher], streaming: bool) -> Parts:
+    """A trainer of one task a round, after some rounds of which none failed."""
+    monkeypatch.setattr(trainer_parts, "Teacher", teacher)
     monkeypatch.setattr(trainer_parts, "Closing", Real)
     parts = Parts(
         monkeypatch,
@@ -48,5 +76,5 @@ def test_every_third_question_cannot_be_answered(
     )
     parts.run(ROUNDS)
     assert len(parts.outcomes) == ROUNDS
-    assert parts.counters.snapshot()[counter] > 0
     assert "rounds_failed" not in parts.counters.snapshot()
+    return parts
