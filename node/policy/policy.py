@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.nn import Embedding
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+)
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from node.config.learning import PolicySection
@@ -201,7 +208,12 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Write model and tokenizer in the layout that ``transformers`` and vLLM load."""
-        self.merged().model.save_pretrained(folder)
+        # Of some models the library refuses to write the settings of sampling that it has read.
+        model = copy.copy(self.merged().model)
+        settings = model.generation_config
+        model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+        model.save_pretrained(folder)
+        settings.to_json_file(folder / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"])
         self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
@@ -20,6 +22,26 @@ def test_a_saved_policy_loads_with_the_same_weights_and_encoding(tmp_path):
     assert loaded.context_length == 512
     assert loaded.version == 0
     assert not loaded.model.training
+
+
+@pytest.mark.parametrize(
+    "read",
+    [{"temperature": 0.6}, {"do_sample": False, "top_p": 0.9}, {"length_penalty": 2.0}],
+    ids=str,
+)
+def test_settings_of_sampling_that_contradict_each_other_are_written_as_they_were_read(
+    read, tmp_path
+):
+    settings = saved_policy(tmp_path / "hub") / "generation_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | read))
+    policy = Policy.load(PolicySection(model=str(tmp_path / "hub"), device="cpu"))
+    policy.save(tmp_path / "checkpoint")
+    again = Policy.load(PolicySection(model=str(tmp_path / "checkpoint"), device="cpu"))
+    assert again.model.generation_config.to_diff_dict() == (
+        policy.model.generation_config.to_diff_dict()
+    )
+    assert read.items() <= again.model.generation_config.to_dict().items()
+    assert again.stop_ids == policy.stop_ids
 
 
 def test_the_configured_dtype_is_the_weights(tmp_path):
