@@ -138,7 +138,7 @@ class BoundedGradient:
                 self._add([row], dict(frozen), Tally(), factor)
                 parts.keep()
         parts.hand_over()
-        return torch.stack(losses).sum(), norms.influence()
+        return torch.stack(losses or [torch.zeros_like(loss)]).sum(), norms.influence()
 
     def _weights(self, rows: Sequence[Row], heard: Tally) -> Mapping[int, float]:
         return usefulness(rows, heard.plausible()) if self._by_use else {}

@@ -142,6 +142,14 @@ def test_a_gradient_that_is_not_finite_is_still_refused():
     assert stats.refused == 1 and stats.skipped
 
 
+def test_external_groups_alone_whose_gradients_are_not_finite_make_no_step():
+    policy = random_policy()
+    spoil(policy)
+    stats = Learner(policy, CONFIG).update([drawn(n, 4, 24) for n in range(2)])
+    assert (stats.skipped, stats.refused, policy.version) == (True, 0, 0)
+    assert (stats.largest_share, stats.groups_bounded, stats.useful) == (None, 2, (0.0, 0.0))
+
+
 @pytest.mark.parametrize("intruder", [drawn(70, 4, 24), fat(), hot()], ids=["plain", "fat", "hot"])
 def test_groups_read_together_and_one_by_one_make_the_same_update(intruder, monkeypatch):
     together, apart = random_policy(), random_policy()
