@@ -115,7 +115,8 @@ class Loss(ABC):
 
 def clipped_sum(terms: Terms, clip: Clip) -> Tensor:
     """``sum s m w max(-A u, -A clip(u))``, a scalar: PPO's objective (arXiv:1707.06347)."""
-    ratio = (terms.cur - terms.prox).exp()
+    # Masked before it is raised: the gradient of an infinity that nobody reads is no number.
+    ratio = masked(terms.cur - terms.prox, terms.mask).exp()
     tokens = terms.weights * pessimistic(ratio, terms.advantages[:, None], clip)
     return (masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
 

@@ -105,6 +105,23 @@ def test_memory_that_runs_out_after_a_step_leaves_the_proximal_policy_as_it_was(
     assert policy.version == 2
 
 
+def test_a_pass_that_is_cut_anew_takes_no_padding_for_a_ratio_beyond_all_numbers():
+    """At a low temperature the log-probs of what stands in for padding are far apart."""
+    config = changed(CONFIG, epochs=2, lr=1e-5)
+    policy = cramped_policy(1 << 30)
+    learner = Learner(policy, config, temperature=0.02)
+    step = learner.optimizer.step
+
+    def step_and_shrink() -> None:
+        step()
+        policy.model.room = 2 * LONGEST
+
+    learner.optimizer.step = step_and_shrink
+    stats = learner.update(MIXED)
+    assert stats.halved > 0
+    assert (stats.refused, policy.version) == (0, 2)
+
+
 def test_a_completion_that_does_not_fit_alone_is_told_by_what_would_help():
     policy = cramped_policy(3)
     learner = Learner(policy, CONFIG)
