@@ -208,12 +208,12 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Write model and tokenizer in the layout that ``transformers`` and vLLM load."""
+        model = self.merged().model
         # Of some models the library refuses to write the settings of sampling that it has read.
-        model = copy.copy(self.merged().model)
-        settings = model.generation_config
-        model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
-        model.save_pretrained(folder)
-        settings.to_json_file(folder / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"])
+        unsettled(model).save_pretrained(folder)
+        model.generation_config.to_json_file(
+            folder / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"]
+        )
         self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path) -> None:
@@ -246,6 +246,13 @@ def adapter_of(
         targets=config.lora_targets,
         folder=folder,
     )
+
+
+def unsettled(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model without the settings of sampling that came with it."""
+    same = copy.copy(model)
+    same.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+    return same
 
 
 def _stop_ids(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import TextIteratorStreamer
 
-from node.policy.policy import Policy
+from node.policy.policy import Policy, unsettled
 
 
 def stream(
@@ -64,7 +64,8 @@ def _write(
     if temperature is not None:
         # The whole vocabulary is sampled from, as engines do.
         drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    policy.model.generate(  # type: ignore[operator]
+    # A penalty on repetition, which many a model comes with, is none of what it is trained on.
+    unsettled(policy.model).generate(  # type: ignore[operator]
         ids,
         attention_mask=torch.ones_like(ids),
         streamer=streamer,
