@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from node.config.running import ScheduleSection
 from node.errors import NodeError
@@ -137,7 +138,8 @@ class Rounds:
             self._trained.policy.version,
             tuple(written),
             taken.groups,
-            update,
+            # Scripted groups come last, and nobody is shown them.
+            replace(update, entropies=update.entropies[: len(taken.own)]),
             evaluation,
             watch.split(),
             taken.wanted,

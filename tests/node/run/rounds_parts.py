@@ -11,6 +11,7 @@ from node.config.running import ScheduleSection
 from node.learner.update_stats import UpdateStats
 from node.rollout.groups import OwnGroup
 from node.rollout.intake import Intake, Limits
+from node.rollout.semi_online import SemiOnline
 from node.rollout.success_pool import SuccessPool
 from node.run.external_groups import ExternalGroups
 from node.run.outcome import Outcome
@@ -87,6 +88,7 @@ class Loop:
         teacher: Teacher | None = None,
         select: type[Selection] = Uniform,
         successes: int = 0,
+        semi_online: SemiOnline | None = None,
     ) -> None:
         clock = VirtualClock(START)
         journal = Journal(MEMORY, clock)
@@ -127,6 +129,7 @@ class Loop:
         self.rounds = Rounds(
             source=self.source,
             external=self.external,
+            semi_online=semi_online,
             trained=self.trained,
             evaluate=self._evaluate,
             publish=self._publish,

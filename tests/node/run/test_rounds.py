@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
 from node.errors import NodeError
+from node.learner.batches import TrainingCompletion, TrainingGroup
+from node.rollout.semi_online import SemiOnline
 from node.run.outcome import Outcome
 from node.run.rules import Rules
 from swarm.journal_errors import JournalError
 from swarm.mixture.selections.auto import Auto
-from swarm.pooled_group import GroupKey
+from swarm.pooled_group import GroupKey, PooledGroup
 from tests.node.run.rounds_parts import REWARD, Half, Loop
 from tests.swarm.experience_parts import ANNA, BEN, pooled
 
@@ -115,6 +118,31 @@ def test_what_a_round_tells_has_its_times_and_what_there_was_room_for() -> None:
     assert outcome.external_wanted == 12 - 1, "of the own groups that are trained on"
     phases = {"publish", "mix", "update", "evaluate", "generate", "verify", "total"}
     assert phases <= outcome.seconds.keys()
+
+
+class Scripted(SemiOnline):
+    """Has played one task of another."""
+
+    def __init__(self) -> None:
+        pass
+
+    def observe(self, groups: Sequence[PooledGroup]) -> None:
+        pass
+
+    def generate(self) -> list[TrainingGroup]:
+        done = tuple(TrainingCompletion((n, 2), (True, True)) for n in range(2))
+        return [TrainingGroup((1,), done, (0.0, 1.0), own=True)]
+
+
+def test_entropies_are_told_of_the_groups_that_are_shown() -> None:
+    alone, beside = (
+        Loop(local=2, semi_online=scripted).rounds.step() for scripted in (None, Scripted())
+    )
+    assert (beside.trained, beside.scripted_tokens) == (3, 4)
+    assert len(beside.update.entropies) == len(beside.own) == 2
+    assert [len(told) for told in beside.update.entropies[0]] == [
+        len(told) for told in alone.update.entropies[0]
+    ]
 
 
 def test_a_run_ends_at_its_limit_or_when_it_is_told_to() -> None:
