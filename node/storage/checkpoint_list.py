@@ -27,7 +27,8 @@ class CheckpointEntry:
         age_s: seconds since it was written.
         path: its folder.
         rolled_back: the run went back behind it.
-        best: no other has a higher reward in its swarm.
+        best: no other has a higher reward in its swarm; of equals the latest that the run has not
+            gone back behind.
     """
 
     round: int
@@ -59,7 +60,7 @@ def list_checkpoints(checkpoints: Checkpoints) -> list[CheckpointEntry]:
             for step in where.steps()
         ]
     best: dict[str, CheckpointEntry] = {}
-    for entry in found:
+    for entry in sorted(found, key=lambda each: not each.rolled_back):
         if entry.reward is not None and entry.reward >= (best.get(entry.swarm, entry).reward or 0):
             best[entry.swarm] = entry
     return [replace(entry, best=entry in best.values()) for entry in found]

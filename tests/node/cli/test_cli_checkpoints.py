@@ -91,6 +91,16 @@ def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(
     assert history.steps() == [10, 30]
 
 
+def test_of_two_that_are_as_good_the_best_is_the_one_that_the_run_has_come_by(
+    terminal: Terminal, history: Checkpoints, node: RunFolder
+) -> None:
+    swarm = swarm_id(node.manifest.read_bytes()).hex()
+    history.rewards.note(10, swarm, 0.69)
+    assert terminal("rollback", *AT, "--to", "10") == 0
+    told = terminal.json("checkpoints", *AT)
+    assert [(e["round"], e["best"]) for e in told] == [(10, True), (20, False), (30, False)]
+
+
 def test_status_shows_the_round_that_was_gone_back_to(
     terminal: Terminal, history: Checkpoints, node: RunFolder
 ) -> None:
