@@ -41,9 +41,22 @@ def packed(address: str, multiaddr: Any) -> Any:
 
 
 def by_peer(peers: Iterable[Any]) -> dict[str, tuple[str, ...]]:
-    """Full addresses of connections by peer id, direct ones first."""
+    """Full addresses of connections by peer id, direct ones first.
+
+    A daemon speaks more transports than hivemind has names for, and a peer chooses which of them
+    it listens by: one that comes or is reached by such a transport has no address.
+    """
     found: dict[str, list[str]] = {}
     for peer in peers:
         name = str(peer.peer_id)
-        found.setdefault(name, []).extend(f"{address}/p2p/{name}" for address in peer.addrs)
+        readable = filter(None, map(_text, peer.addrs))
+        found.setdefault(name, []).extend(f"{address}/p2p/{name}" for address in readable)
     return {name: tuple(sorted(each, key=is_relayed)) for name, each in found.items()}
+
+
+def _text(address: Any) -> str:
+    """A multiaddress in words; empty where it has a part that hivemind does not know."""
+    try:
+        return str(address)
+    except ValueError:
+        return ""
