@@ -40,6 +40,16 @@ def packed(address: str, multiaddr: Any) -> Any:
     return multiaddr(raw)
 
 
+def own(addresses: Iterable[Any], peer: str) -> tuple[str, ...]:
+    """Full addresses of a node, those through relays first.
+
+    None where its daemon tells none: one that peers cannot dial keeps its public addresses to
+    itself, and may have no others until somebody relays for it.
+    """
+    found = (f"{address}/p2p/{peer}" for address in addresses)
+    return tuple(sorted(found, key=is_relayed, reverse=True))
+
+
 def by_peer(peers: Iterable[Any]) -> dict[str, tuple[str, ...]]:
     """Full addresses of connections by peer id, direct ones first.
 

@@ -17,14 +17,13 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
-from swarm.transport.hivemind.addresses import by_peer, packed
+from swarm.transport.hivemind.addresses import by_peer, own, packed
 from swarm.transport.hivemind.client import expect_hang_ups, limit_calls, take_streams
 from swarm.transport.hivemind.daemon_options import RELAY_FLAGS, options
 from swarm.transport.hivemind.hash_table import HashTable, Kinds
 from swarm.transport.hivemind.routing import be_client, guard_routing
 from swarm.transport.machine import DETACHED, DaemonFailed, sweep_sockets, with_port_of
 from swarm.transport.node import StreamHandler
-from swarm.transport.reach import is_relayed
 from swarm.transport.records import RecordGate, StrictSerializer
 from swarm.transport.settings import NodeSettings
 from swarm.transport.storage import BoundedStorage
@@ -76,7 +75,7 @@ class HivemindNode:
             dht = await cls._start_dht(p2p, gate, predecessor)
             if settings.client:
                 be_client(dht.protocol)
-            visible = tuple(str(address) for address in await p2p.get_visible_maddrs())
+            visible = own(p2p._visible_maddrs, str(p2p.peer_id))
         except BaseException:
             await p2p.shutdown()
             raise
@@ -199,8 +198,8 @@ class HivemindNode:
 
     async def look(self) -> None:
         """Bring the addresses up to date: those through relays come and go."""
-        now = await self.p2p.get_visible_maddrs(latest=True)
-        self._visible = tuple(sorted(map(str, now), key=is_relayed, reverse=True))
+        _, now = await self.p2p._client.identify()
+        self._visible = own(now, self.peer_id)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         """Whether at least one replica took the record."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +24,9 @@ pytestmark = pytest.mark.processes
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 PATIENCE = 300.0
+ROOT = Path(__file__).parents[3]
+PUBLIC = "ip link set lo up && ip address add 8.8.4.4/32 dev lo"
+OWN_NETWORK = ("unshare", "--map-root-user", "--net", "sh", "-c", f'{PUBLIC} && exec "$@"', "sh")
 
 
 @asynccontextmanager
@@ -93,3 +99,16 @@ def test_a_client_without_neighbours_stores_nothing_and_says_so(tmp_path: Path) 
             assert not await anna.store("key", b"subkey", b"value", time.time() + 60.0)
 
     asyncio.run(scene())
+
+
+def test_a_node_at_a_public_address_that_nobody_can_dial_runs_before_it_is_relayed(
+    tmp_path: Path,
+) -> None:
+    tried = shutil.which("unshare") and subprocess.run([*OWN_NETWORK, "true"], capture_output=True)
+    if not tried or tried.returncode:
+        pytest.skip("no network of its own can be had here")
+    command = [*OWN_NETWORK, sys.executable, "-m", "tests.swarm.transport.unseen"]
+    run = subprocess.run(
+        [*command, tmp_path / "anna"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert run.stdout.splitlines() == ["()", "()"], run.stderr
