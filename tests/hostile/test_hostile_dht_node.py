@@ -296,6 +296,30 @@ def test_mallory_is_reached_by_a_transport_without_a_name_here_and_others_are_st
     asyncio.run(scenario())
 
 
+def test_mallory_names_herself_by_an_id_that_is_none_and_counts_as_unreachable(
+    tmp_path: Path,
+) -> None:
+    from hivemind.proto import dht_pb2
+
+    async def ping(request: bytes, remote: object) -> bytes:
+        peer = dht_pb2.NodeInfo(node_id=b"\xff" * 21)
+        answer = dht_pb2.PingResponse(peer=peer, dht_time=time.time(), available=True)
+        return answer.SerializeToString()
+
+    async def scenario() -> None:
+        anna = await honest("anna", tmp_path, Counters())
+        bad = await mallory(tmp_path, anna.addresses()[0])
+        try:
+            handlers = bad.control.unary_handlers
+            handlers[next(name for name in handlers if name.endswith("rpc_ping"))] = ping
+            with pytest.raises(PeerUnreachable):
+                await anna.connect(bad.addresses[0])
+        finally:
+            await asyncio.gather(anna.close(), bad.stop())
+
+    asyncio.run(scenario())
+
+
 def test_flo_floods_the_hash_table_and_others_still_read_it(tmp_path: Path) -> None:
     from hivemind.p2p import PeerID
 

@@ -177,13 +177,15 @@ class HivemindNode:
             answer = await protocol.get_stub(peer).rpc_ping(
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
             )
+            raw = answer.peer.node_id
+            node = DHTID.from_bytes(raw) if raw else None  # a client names none
         except Exception as error:
             raise PeerUnreachable(
                 f"no peer answers at {address}: {self._reasons.of(address, error)}"
             ) from error
         self._reasons.forget(address)
-        if raw := answer.peer.node_id:  # a client names none
-            await protocol.update_routing_table(DHTID.from_bytes(raw), peer, responded=True)
+        if node is not None:
+            await protocol.update_routing_table(node, peer, responded=True)
         return str(peer), float(answer.dht_time)
 
     async def find_neighbours(self) -> None:
