@@ -66,16 +66,24 @@ class RoutingTable:
         return next(iter(bucket.items()))
 
     def forget(self, peer: str) -> None:
-        """Drop a node that does not answer; the newest that waited takes its place."""
+        """Drop a node that does not answer; the newest that waited takes its place.
+
+        A peer that came back under other ids waits under several, and has a place under one: what
+        stands under another would be nobody's to drop.
+        """
         node_id = self._ids.pop(peer, None)
         if node_id is None:
             return
         place = self._place(node_id)
         bucket, waiting = self._buckets[place], self._waiting[place]
-        if bucket.pop(node_id, None) is not None and waiting:
+        if bucket.pop(node_id, None) is None:
+            return
+        while waiting:
             newest, theirs = waiting.popitem()
-            bucket[newest] = theirs
-            self._ids[theirs] = newest
+            if theirs not in self._ids:
+                bucket[newest] = theirs
+                self._ids[theirs] = newest
+                return
 
     def nearest(self, key: bytes, count: int, asker: str = "") -> list[Neighbour]:
         """The nodes known nearest to a key, nearest first, without the asker."""

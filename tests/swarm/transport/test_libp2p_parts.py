@@ -74,6 +74,27 @@ def test_a_crowd_of_peers_waits_in_a_bounded_list_and_who_is_gone_makes_room() -
     assert len(known) == BUCKET
 
 
+def test_mallory_who_waits_under_many_ids_has_one_place_and_leaves_nothing_behind() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        known, _ = table(clock)
+        for n in range(BUCKET):
+            known.seen(node(n), f"honest {n}")
+        known.seen(node(100), "ben")
+        for n in (101, 102, 103):
+            await clock.advance(SAME_ID_SECONDS)
+            known.seen(node(n), "mallory")
+        for n in range(3):
+            known.forget(f"honest {n}")
+        peers = [peer for _, peer in known.nearest(OWN, 2 * BUCKET)]
+        assert peers.count("mallory") == 1
+        assert "ben" in peers
+        known.forget("mallory")
+        assert "mallory" not in [peer for _, peer in known.nearest(OWN, 2 * BUCKET)]
+
+    asyncio.run(scenario())
+
+
 def test_the_nearest_are_listed_in_their_order_and_the_asker_is_not() -> None:
     known, _ = table()
     for n in range(1, 8):
