@@ -210,19 +210,19 @@ class HashTable:
         if node_id is None or peer == self._peer_id:
             return
         new = node_id not in self.table
-        due = self._due_to(node_id) if new else []
         oldest = self.table.seen(node_id, peer)
+        # Only for one that has a place: it takes long, and whoever has none may call ever again.
         if new and node_id in self.table:
-            for stored in due:
+            for stored in self._due_to(node_id, peer):
                 self._work(self._hand_over(peer, stored))
         if oldest is not None:
             self._work(self._still_there(oldest[1]))
 
-    def _due_to(self, node_id: bytes) -> list[Stored]:
-        """The keys that a new node should hold, and of which this one is the nearest node."""
+    def _due_to(self, node_id: bytes, peer: str) -> list[Stored]:
+        """The keys that a new node should hold, and of which this one is the nearest of others."""
         due = []
         for key in self.share.held_keys():
-            near = [distance(key, node) for node, _ in self.table.nearest(key, REPLICAS)]
+            near = [distance(key, node) for node, _ in self.table.nearest(key, REPLICAS, peer)]
             nearest_here = not near or distance(key, self.table.own) < near[0]
             among = len(near) < REPLICAS or distance(key, node_id) < near[-1]
             if nearest_here and among and (held := self.share.held(key)) is not None:

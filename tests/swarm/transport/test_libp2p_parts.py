@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from itertools import islice
 
@@ -16,7 +17,7 @@ from swarm.transport.guests import Guests
 from swarm.transport.libp2p import calls, peer_ids
 from swarm.transport.libp2p.addresses import Place, place_of, seen_at
 from swarm.transport.libp2p.book import MOST_EACH, Book
-from swarm.transport.libp2p.calls import Result, Stored
+from swarm.transport.libp2p.calls import PING, Result, Stored
 from swarm.transport.libp2p.dictionary import Dictionary, Shelf
 from swarm.transport.libp2p.hash_table import HashTable
 from swarm.transport.libp2p.identify import identification, listening_at
@@ -91,6 +92,22 @@ def test_mallory_who_waits_under_many_ids_has_one_place_and_leaves_nothing_behin
         assert "ben" in peers
         known.forget("mallory")
         assert "mallory" not in [peer for _, peer in known.nearest(OWN, 2 * BUCKET)]
+
+    asyncio.run(scenario())
+
+
+def test_flo_who_has_no_place_in_the_table_does_not_have_its_records_gone_through() -> None:
+    async def scenario() -> None:
+        held, _, counters = answering(lambda peer: ())
+        held.share.gate.check = lambda record: True
+        held.share.keep(held.share.record("key", b"anna", b"value", time.time() + 60.0))
+        gone_through = []
+        keys = held.share.held_keys
+        held.share.held_keys = lambda: gone_through.append(1) or keys()
+        for n in range(100):
+            await held.answer(PING, "flo", encode({2: calls.pack_node(node(n))}))
+        assert gone_through == [1]
+        assert counters.snapshot()["routing_refused"] == 99
 
     asyncio.run(scenario())
 
