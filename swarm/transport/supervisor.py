@@ -245,18 +245,29 @@ class Supervisor:
             self.connected = {}
             await dead.stop()
             self._node = await self._restart(dead)
-            await self._prepare(self._node)
-            await self._dial(known)
+            # Beside this, for the new one may die of it as well.
+            self.spawn(self._dial_beside(known))
 
     async def _restart(self, dead: Node) -> Node:
+        """A node in place of a dead one, ready to serve, however often it fails before it is."""
         pause = FIRST_RESTART_PAUSE
         while True:
             try:
-                return await self._start_node(dead)
-            except TransportError as error:
-                logger.error("%s; next attempt in %g s", error, pause)
+                return await self._ready(await self._start_node(dead))
+            except Exception as error:  # noqa: BLE001 - the library's and the daemon's
+                what = error if isinstance(error, TransportError) else repr(error)
+                logger.error("%s; next attempt in %g s", what, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RESTART_PAUSE)
+
+    async def _ready(self, node: Node) -> Node:
+        """The node once it is prepared; stopped where it cannot be."""
+        try:
+            await self._prepare(node)
+        except BaseException:
+            await node.stop()
+            raise
+        return node
 
     async def _start_node(self, dead: Node | None) -> Node:
         """A new node; when cancelled meanwhile, one that is stopped again rather than lost."""

@@ -23,6 +23,7 @@ from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.transport import Libp2pTransport
 from swarm.transport.machine import PortTaken
 from swarm.transport.memory import MemoryTransport
+from swarm.transport.node import Node
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.supervisor import WATCH_SECONDS
 from swarm.transport.transport import (
@@ -301,6 +302,32 @@ def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(o
         answer = await bert.request(peer, ECHO, b"again", limit=100, deadline=10)
         assert answer.endswith(b"again")
         assert await anna.read("k") == {b"anna": b"kept"}
+
+    on_wires(scenario)
+
+
+def test_a_node_that_fails_again_before_it_serves_is_started_once_more(on_wires) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        bert = await swarm.member("bert", peers=anna.addresses())
+        echo_on(anna)
+        peer, first, failed = anna.peer_id, anna.node, []
+        launch = anna._supervisor._launch
+
+        async def launched(*told: object) -> Node:
+            node = await launch(*told)
+            if not failed:
+                failed.append(node)
+                node.end()
+                await node.wait_dead()
+            return node
+
+        anna._supervisor._launch = launched
+        await break_down(anna)
+        await until(lambda: anna.node not in (first, *failed))
+        await until(lambda: anna.peers() == (bert.peer_id,))
+        answer = await bert.request(peer, ECHO, b"again", limit=100, deadline=10)
+        assert answer.endswith(b"again")
 
     on_wires(scenario)
 
