@@ -50,7 +50,7 @@ class Libp2pNode:
     ) -> None:
         self.peer_id = identity.peer_id
         self.addresses: tuple[str, ...] = ()
-        self._listening: tuple[str, ...] = ()
+        self._listening: tuple[Place, ...] = ()
         self._settings = settings
         self._guests = guests
         self._thread = TrioThread("libp2p")
@@ -130,7 +130,7 @@ class Libp2pNode:
         return tuple(map(str, peers.get(peer, ())))
 
     async def look(self) -> None:
-        """Bring the addresses up to date: those through relays come and go."""
+        """Bring the addresses up to date: those through relays come and go, and a laptop moves."""
         told = (*self._reservations.addresses(), *self._own())
         if told != self._introductions.listening:
             self.addresses = tuple(f"{address}/p2p/{self.peer_id}" for address in told)
@@ -233,7 +233,7 @@ class Libp2pNode:
 
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
         """``settings`` with the port that was drawn for ``/tcp/0`` written into ``listen``."""
-        return replace(settings, listen=with_port_of(self._listening, settings.listen))
+        return replace(settings, listen=with_port_of(seen_at(self._listening), settings.listen))
 
     async def _listen(self) -> None:
         places = []
@@ -244,13 +244,13 @@ class Libp2pNode:
             except (OSError, ValueError) as error:
                 raise DaemonFailed(f"network.listen = {address}: {error}") from error
             places.append(replace(place, port=port))
-        self._listening = seen_at(places)
+        self._listening = tuple(places)
         await self.look()
 
     def _own(self) -> tuple[str, ...]:
         """Where this node listens itself, as others are told."""
         announced = () if self._settings.client else self._settings.announce
-        return announced or self._listening
+        return announced or seen_at(self._listening)
 
     def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
         """Let the handler of a protocol have a stream that somebody opened."""

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from protocol.identity import Identity
+from swarm.transport.libp2p import addresses
 from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.connections import Connection, Connections
-from tests.swarm.transport.mallory import DEAF, ECHO, Mallory, against_anna
+from swarm.transport.libp2p.transport import Libp2pTransport
+from tests.swarm.transport.mallory import DEAF, ECHO, Mallory, against_anna, until
 
 
 @pytest.mark.processes
@@ -59,6 +61,28 @@ def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_pat
             assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
 
     against_anna(tmp_path, scenario)
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+def test_a_machine_that_comes_to_another_network_tells_its_address_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = ["127.0.0.2"]
+    monkeypatch.setattr(addresses, "_own", lambda family: here)
+
+    async def scenario() -> None:
+        Identity.create(tmp_path / "anna")
+        anna = Libp2pTransport(tmp_path / "anna", listen=["/ip4/0.0.0.0/tcp/0"])
+        await anna.start()
+        try:
+            (before,) = anna.addresses()
+            here[0] = "127.0.0.3"
+            await until(lambda: anna.addresses() == (before.replace("127.0.0.2", here[0]),))
+        finally:
+            await anna.close()
+
+    asyncio.run(scenario())
 
 
 class Muxed:
