@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch.utils._pytree import TreeSpec, tree_flatten
@@ -16,3 +17,42 @@ def attend_by(model: PreTrainedModel, kind: str) -> None:
 def flattened(tree: Any) -> tuple[list[Any], TreeSpec]:
     """The leaves of nested containers in order, and how these were nested."""
     return tree_flatten(tree)
+
+
+class WebDaemon:
+    """A daemon of hivemind's that listens by WebTransport alone, of which hivemind has no name."""
+
+    def __init__(self, started: Any) -> None:
+        self._started = started
+
+    @classmethod
+    async def start(cls, key: Path) -> WebDaemon:
+        from hivemind.p2p import P2P
+
+        class Started(P2P):
+            @staticmethod
+            def _make_process_args(*args: Any, **options: Any) -> list[str]:
+                made = P2P._make_process_args(*args, **options)
+                return [each.replace("/tcp/0", "/udp/0/quic-v1/webtransport") for each in made]
+
+            async def _ping_daemon(self) -> None:
+                """It would be asked for its own address, which cannot be read."""
+
+        options = {"check_if_identity_free": False, "dht_mode": "client"}
+        host = ["/ip4/127.0.0.1/tcp/0"]
+        return cls(await Started.create(host_maddrs=host, identity_path=str(key), **options))
+
+    async def dial(self, full_address: str) -> None:
+        from hivemind.p2p import PeerID
+        from hivemind.utils.multiaddr import Multiaddr
+
+        address, _, peer = full_address.rpartition("/p2p/")
+        await self._started._client.connect(PeerID.from_base58(peer), [Multiaddr(address)])
+
+    async def hang_up(self, peer: str) -> None:
+        from hivemind.p2p import PeerID
+
+        await self._started._client.disconnect(PeerID.from_base58(peer))
+
+    async def stop(self) -> None:
+        await self._started.shutdown()

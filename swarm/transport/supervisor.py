@@ -11,6 +11,7 @@ from typing import Any
 
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
+from swarm.transport.dial_log import DialLog
 from swarm.transport.guests import Guests
 from swarm.transport.machine import check_ports
 from swarm.transport.node import Launch, Node
@@ -65,7 +66,7 @@ class Supervisor:
         self._counters = counters
         self._guests = guests
         guests.show_out = self._show_out
-        self._unreachable: set[str] = set()
+        self._log = DialLog()
         self._leaving: set[str] = set()
         self._change = ""
         self._node: Node | None = None
@@ -175,14 +176,9 @@ class Supervisor:
         for address, outcome in zip(addresses, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 self._counters.add("dials_failed")
-                if address not in self._unreachable:
-                    theirs = isinstance(outcome, ClockSkew) and reached
-                    level = logging.WARNING if theirs else logging.INFO
-                    logger.log(level, "%s; dialling goes on", outcome)
-                self._unreachable.add(address)
-            elif address in self._unreachable:
-                logger.info("peer %s answers again at %s", outcome, address)
-                self._unreachable.discard(address)
+                self._log.failed(address, outcome, reached=reached)
+            else:
+                self._log.answered(address, outcome)
         if reached:
             with suppress(TimeoutError):
                 async with asyncio.timeout(DIAL_SECONDS):
@@ -208,9 +204,11 @@ class Supervisor:
                     self.spawn(self._begin_anew(relayed))
                 if peer := self.timings.due(self.connected):
                     self.spawn(self.timings.measure(self.node, peer))
-            except (TransportError, OSError, EOFError) as error:
+            except Exception as error:  # whoever stops to look dials nobody
                 self._counters.add("watch_failed")
-                logger.info("the node does not tell its peers: %s", error)
+                known = isinstance(error, TransportError | OSError | EOFError)
+                level, trace = (logging.INFO, None) if known else (logging.WARNING, error)
+                logger.log(level, "the node does not tell its peers: %s", error, exc_info=trace)
             if turn % CACHE_EVERY == 0:
                 self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
                 self._redial.remember(self._cache.addresses)

@@ -17,6 +17,7 @@ from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.settings import NodeSettings
 from swarm.transport.transport import PeerUnreachable, RecordView
+from tests.library_privates import WebDaemon
 from tests.swarm.transport.mallory import until
 
 pytestmark = pytest.mark.processes
@@ -249,37 +250,15 @@ def test_one_bad_record_in_a_replica_does_not_hide_the_good_ones(tmp_path: Path)
 def test_mallory_is_reached_by_a_transport_without_a_name_here_and_others_are_still_met(
     tmp_path: Path,
 ) -> None:
-    from hivemind.p2p import P2P, PeerID
-    from hivemind.utils.multiaddr import Multiaddr
-
-    class Unnamed(P2P):
-        """A daemon that listens by WebTransport alone."""
-
-        @staticmethod
-        def _make_process_args(*args, **options) -> list[str]:
-            by_web = f"{LISTEN[0].replace('tcp', 'udp')}/quic-v1/webtransport"
-            return [
-                each.replace(LISTEN[0], by_web) for each in P2P._make_process_args(*args, **options)
-            ]
-
-        async def _ping_daemon(self) -> None:
-            """Its own address has no name here either."""
-
     async def scenario() -> None:
         counters = Counters()
         anna = await honest("anna", tmp_path, counters)
         mallory = Identity.create(tmp_path / "mallory.key").peer_id
-        address, _, name = anna.addresses()[0].rpartition("/p2p/")
-        bad = await Unnamed.create(
-            host_maddrs=LISTEN,
-            identity_path=str(tmp_path / "mallory.key"),
-            check_if_identity_free=False,
-            dht_mode="client",
-        )
+        bad = await WebDaemon.start(tmp_path / "mallory.key")
         try:
-            await bad._client.connect(PeerID.from_base58(name), [Multiaddr(address)])
+            await bad.dial(anna.addresses()[0])
             await until(lambda: anna.peers() == (mallory,))
-            await bad._client.disconnect(PeerID.from_base58(name))
+            await bad.hang_up(anna.peer_id)
             await until(lambda: anna.peers() == ())
             with pytest.raises(PeerUnreachable):  # whoever asks is answered by nobody
                 await anna.request(mallory, "hello", b"", limit=1, deadline=10.0)
@@ -291,7 +270,7 @@ def test_mallory_is_reached_by_a_transport_without_a_name_here_and_others_are_st
             await until(lambda: anna.peers() == (mallory,))
             assert "transport_failures" not in counters.snapshot()
         finally:
-            await asyncio.gather(anna.close(), bad.shutdown())
+            await asyncio.gather(anna.close(), bad.stop())
 
     asyncio.run(scenario())
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,9 @@ from protocol.limits import MAX_FRAME_BYTES
 from protocol.messages import MAX_PULL_RESPONSE_BYTES
 from swarm.common.counters import Counters
 from swarm.transport import node_transport, streams
+from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.libp2p.node import Libp2pNode
 from swarm.transport.libp2p.transport import Libp2pTransport
 from swarm.transport.machine import PortTaken
 from swarm.transport.memory import MemoryTransport
@@ -306,28 +308,54 @@ def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(o
     on_wires(scenario)
 
 
-def test_a_node_that_fails_again_before_it_serves_is_started_once_more(on_wires) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        bert = await swarm.member("bert", peers=anna.addresses())
-        echo_on(anna)
-        peer, first, failed = anna.peer_id, anna.node, []
-        launch = anna._supervisor._launch
+def test_a_node_that_fails_again_before_it_serves_is_started_once_more(
+    on_wires, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[Node] = []
 
-        async def launched(*told: object) -> Node:
-            node = await launch(*told)
-            if not failed:
+    def dying(start: Callable[..., Awaitable[Node]]) -> Callable[..., Awaitable[Node]]:
+        async def started(settings, counters, dead=None, *others) -> Node:
+            node = await start(settings, counters, dead, *others)
+            if dead and not failed:
                 failed.append(node)
                 node.end()
                 await node.wait_dead()
             return node
 
-        anna._supervisor._launch = launched
+        return started
+
+    for kind in (HivemindNode, Libp2pNode):
+        monkeypatch.setattr(kind, "start", dying(kind.start))
+
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        bert = await swarm.member("bert", peers=anna.addresses())
+        echo_on(anna)
+        peer, first = anna.peer_id, anna.node
         await break_down(anna)
-        await until(lambda: anna.node not in (first, *failed))
+        await until(lambda: failed and anna.node not in (first, *failed))
         await until(lambda: anna.peers() == (bert.peer_id,))
         answer = await bert.request(peer, ECHO, b"again", limit=100, deadline=10)
         assert answer.endswith(b"again")
+
+    on_wires(scenario)
+
+
+def test_a_look_at_the_connections_that_fails_is_no_end_of_looking(on_wires) -> None:
+    async def scenario(swarm: Swarm) -> None:
+        anna = await swarm.member("anna")
+        look, failed = anna.node.look, []
+
+        async def spoiled() -> None:
+            if len(failed) < 2:
+                failed.append(1)
+                raise ValueError("what no library should raise")
+            await look()
+
+        anna.node.look = spoiled
+        await until(lambda: len(failed) == 2)
+        bert = await swarm.member("bert", peers=anna.addresses())
+        await until(lambda: anna.peers() == (bert.peer_id,))
 
     on_wires(scenario)
 

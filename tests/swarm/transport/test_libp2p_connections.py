@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from protocol.identity import Identity
-from swarm.transport.libp2p import addresses
 from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.connections import Connection, Connections
 from swarm.transport.libp2p.transport import Libp2pTransport
@@ -68,8 +69,8 @@ def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_pat
 def test_a_machine_that_comes_to_another_network_tells_its_address_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = ["127.0.0.2"]
-    monkeypatch.setattr(addresses, "_own", lambda family: here)
+    card = SimpleNamespace(family=socket.AF_INET, address="127.0.0.2")
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: {"card": [card]})
 
     async def scenario() -> None:
         Identity.create(tmp_path / "anna")
@@ -77,8 +78,8 @@ def test_a_machine_that_comes_to_another_network_tells_its_address_there(
         await anna.start()
         try:
             (before,) = anna.addresses()
-            here[0] = "127.0.0.3"
-            await until(lambda: anna.addresses() == (before.replace("127.0.0.2", here[0]),))
+            card.address = "127.0.0.3"
+            await until(lambda: anna.addresses() == (before.replace("127.0.0.2", card.address),))
         finally:
             await anna.close()
 
