@@ -83,5 +83,11 @@ class Process:
     async def _listen(self) -> None:
         """Log what it prints, which is what no logger was given."""
         assert self._child.stderr is not None
-        async for line in self._child.stderr:
+        while True:
+            try:
+                line = await self._child.stderr.readline()
+            except ValueError:
+                line = b"a line that is too long to be shown\n"
+            if not line:
+                return
             logger.warning("the network's process says: %s", line.decode(errors="replace").rstrip())

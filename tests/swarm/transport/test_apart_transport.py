@@ -16,7 +16,9 @@ import pytest
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
+from swarm.transport.apart import process
 from swarm.transport.apart.link import Link, LinkLost
+from swarm.transport.apart.process import Process
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.transport import Libp2pTransport
@@ -296,3 +298,18 @@ def test_a_node_that_is_killed_leaves_no_process(over: type[NodeTransport], tmp_
         assert len(left) == (2 if over is HivemindTransport else 1)
         node.send_signal(signal.SIGKILL)
     assert not psutil.wait_procs(left, timeout=120)[1]
+
+
+def test_a_process_that_prints_an_endless_line_is_waited_for_like_any_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = "import sys; sys.stderr.write('x' * 200_000 + '\\n' + 'and then\\n')"
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", program))
+
+    async def scenario() -> None:
+        child = await Process.start(Methods())
+        assert await child.ended() == "ended with exit status 0"
+
+    asyncio.run(scenario())
+    assert "says: a line that is too long to be shown" in caplog.text
+    assert "says: and then" in caplog.text
