@@ -88,6 +88,21 @@ class Player:
         opened = {each.key: each for group in groups for each in group}
         turn = replace(sampling, max_new_tokens=self._limits.turn_tokens)
         turns = Turns(self._policy, self._scorer, self._limits, self._engine.nudge)
+        try:
+            self._go_on(opened, turn, turns, scripts)
+        except BaseException:
+            self._engine.forget([*opened])
+            raise
+        return [[each.so_far for each in group] for group in groups]
+
+    def _go_on(
+        self,
+        opened: Mapping[int, OpenTrajectory],
+        turn: Sampling,
+        turns: Turns,
+        scripts: Mapping[TaskRef, Script],
+    ) -> None:
+        """Play until all have ended."""
         ready, left = list(opened.values()), len(opened)
         while left:
             over = [each.key for each in ready if each.over]
@@ -97,12 +112,14 @@ class Player:
             if going:
                 self._engine.submit(going, turn)
             written = self._engine.poll(LOOK_SECONDS, STREAM) if left else []
+            if strays := [key for key, _ in written if key not in opened]:  # of a play that failed
+                self._engine.forget(strays)
+                written = [(key, sample) for key, sample in written if key in opened]
             for key, sample in written:
                 opened[key].add(sample)
                 self._hold(opened[key], scripts.get(opened[key].task))
             turns.ask([opened[key] for key, _ in written])
             ready = turns.answered(PATIENCE)
-        return [[each.so_far for each in group] for group in groups]
 
     def _hold(self, each: OpenTrajectory, script: Script | None) -> None:
         """Put a script's turn in the place of the last one where that departs from it."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from node.engines.engine import Sampling
+from node.engines.engine import Sample, Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import shipped
 from node.evaluation.evaluator import Evaluator
@@ -57,6 +57,30 @@ def play(
     return Player(policy, TransformersEngine(policy, seed=0), scorer, limits).play(
         refs, prompts, 3, SAMPLING
     )
+
+
+def test_what_a_play_that_failed_has_left_behind_is_no_part_of_the_next(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, refs = talker(), tasks(6)
+    engine = TransformersEngine(policy, seed=0)
+    prompts = [policy.encode_prompt(prompt) for prompt in judge.prompts(refs)]
+    poll, polls = engine.poll, []
+
+    def failing(seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
+        polls.append(stream)
+        if len(polls) == 3:
+            raise MemoryError
+        return poll(seconds, stream)
+
+    monkeypatch.setattr(engine, "poll", failing)
+    player = Player(policy, engine, judge, LIMITS)
+    with pytest.raises(MemoryError):
+        player.play(refs, prompts, 3, SAMPLING)
+    played = player.play(refs, prompts, 3, SAMPLING)
+    assert [len(group) for group in played] == [3] * 6
+    assert all(each.reward is not None for group in played for each in group)
+    assert player.play(refs, prompts, 3, SAMPLING) == play(policy, judge, refs)
 
 
 def test_every_trajectory_alternates_keeps_its_caps_and_is_replayed_to_its_own_reward(
