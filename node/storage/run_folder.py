@@ -112,7 +112,7 @@ class RunFolder:
             raise NodeError(
                 f"cannot make the run folder ({error.strerror})",
                 self.root,
-                "Name a folder that is yours to write to; in a node.toml it is [node] run_dir.",
+                "Choose a writable place; in a node.toml [node] run_dir names it.",
             ) from error
         if not os.access(self.root, os.W_OK | os.X_OK):
             raise NodeError(

@@ -152,14 +152,6 @@ def test_a_folder_whose_name_is_no_text_is_refused_before_anything_is_made(
     assert list(Path().iterdir()) == []
 
 
-def test_a_folder_that_is_a_file_is_named_with_a_remedy_for_any_command(
-    terminal: Terminal,
-) -> None:
-    Path("file").touch()
-    assert terminal("init", "file") == 1
-    assert "Name a folder that is yours to write to" in terminal.err
-
-
 def test_init_writes_a_config_and_a_private_key(terminal: Terminal) -> None:
     facts = terminal.json("init", "node")
     written = tomllib.loads(Path(facts["config"]).read_text())
