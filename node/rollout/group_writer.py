@@ -89,6 +89,8 @@ class GroupWriter:
         self._quiet = True
         kept = []
         for key, begun in self._engine.halt():
+            if key not in self._open:
+                continue  # of a play beside that failed
             group, place = self._open[key]
             each = group.completions[place.number]
             each.begun = begun

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from node.engines.engine import Sampling, Trajectory
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import shipped
 from node.learner.batches import TrainingCompletion
@@ -106,6 +107,18 @@ def test_groups_of_environments_fill_updates_and_each_is_replayed(
     for group in groups:
         check(made, judge, group)
     assert {turns(done) for group in groups for done in group.group.completions} >= {1, 2, 3}
+
+
+def test_what_a_play_that_failed_has_left_in_the_engine_is_halted_with_the_rest(
+    journal: Journal, judge: Judge
+) -> None:
+    made = playing(journal, judge, "echo")
+    source = made.overlapping(1)
+    source.generate(1, Stopwatch())
+    stray = Trajectory(1_000_000, (1, 2, 3), stream=1, lasts=True)
+    made.engine.submit([stray], Sampling(max_new_tokens=400))
+    source.close()
+    assert made.engine.halt() == []
 
 
 def test_a_trajectory_that_waits_for_its_environment_holds_up_no_other(
