@@ -56,18 +56,21 @@ def test_a_member_whose_clock_is_put_back_during_a_turn_takes_its_next_one_in_ti
         swarm = MemorySwarm()
         clock = SteppedClock(swarm.clock)
         anna, ben = await swarm.join("anna", clock), await swarm.join("ben")
-        read = anna.transport.read
+        read, reads = anna.transport.read, []
 
         async def put_right(key: str) -> dict[bytes, bytes]:
             clock.ahead = 0.0
+            reads.append(key)
             return await read(key)
 
         anna.transport.read = put_right
         running = [asyncio.ensure_future(node.member.run()) for node in swarm.nodes]
         await swarm.clock.advance(EPOCH_SECONDS)
         ben.publish()
+        reads.clear()
         await swarm.clock.advance(2 * EPOCH_SECONDS)
         assert anna.authors() == {ben.identity.author}
+        assert reads, "what ben tells comes to her between turns as well"
         for task in running:
             task.cancel()
 
