@@ -54,25 +54,25 @@ def test_an_answer_that_comes_late_takes_nothing_back(browser: Browser, site: Si
     assert "round 121" in label
 
 
-def test_older_groups_that_are_asked_for_twice_come_once(browser: Browser, many: Site) -> None:
+def ask_for_older_and_wait(browser: Browser, site: Site) -> None:
+    """Show the newest groups, with the older ones asked for and their answer kept back."""
     browser.hold()
-    browser.open(many.told[-1], "rollouts")
+    browser.open(site.told[-1], "rollouts")
     browser.let_go()
     browser.until(ROWS, 20)
     browser.run("window.hold()")
     browser.run(OLDER)
+
+
+def test_older_groups_that_are_asked_for_twice_come_once(browser: Browser, many: Site) -> None:
+    ask_for_older_and_wait(browser, many)
     browser.run(OLDER)
     browser.let_go()
     assert browser.run(ROWS, 40)
 
 
 def test_older_groups_of_a_filter_that_is_no_more_stay_away(browser: Browser, many: Site) -> None:
-    browser.hold()
-    browser.open(many.told[-1], "rollouts")
-    browser.let_go()
-    browser.until(ROWS, 20)
-    browser.run("window.hold()")
-    browser.run(OLDER)
+    ask_for_older_and_wait(browser, many)
     browser.run("window.pass()")
     browser.run(OWN)
     browser.until(ALL_OWN)
