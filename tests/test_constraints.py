@@ -8,6 +8,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from install.environment import requirements
+
 ROOT = Path(__file__).parents[1]
 HELD = ("test", "dev", "docs")
 """Extras that the environment of the tests has."""
@@ -23,7 +25,7 @@ def asked() -> list[Requirement]:
     """Every requirement of the program and of those extras, one that leads to others resolved."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras, found = project["optional-dependencies"], list[Requirement]()
-    waiting = [*project["dependencies"], *(line for name in HELD for line in extras[name])]
+    waiting = [*requirements(), *(line for name in HELD for line in extras[name])]
     while waiting:
         requirement = Requirement(waiting.pop())
         if requirement.name == project["name"]:

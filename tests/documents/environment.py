@@ -16,7 +16,10 @@ from pathlib import Path
 
 from tests.documents.page import ROOT
 
-TREE = ("pyproject.toml", "README.md", "LICENSE", "protocol", "swarm", "node", "docs", "examples")
+TREE = (
+    *("pyproject.toml", "requirements.txt", "setup.py", "README.md", "LICENSE"),
+    *("protocol", "swarm", "node", "install", "docs", "examples"),
+)
 """What readers type something about."""
 
 PASSED_ON = ("PIP_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy", "TMPDIR")

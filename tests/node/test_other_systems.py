@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from install.environment import requirements
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,8 +107,7 @@ def test_a_node_loads_without_the_modules_of_unix(work: str) -> None:
 def test_a_plain_installation_brings_the_transport_that_the_system_has(
     system: str, wanted: str, other: str
 ) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [Requirement(line) for line in project["dependencies"]]
+    needed = [Requirement(line) for line in requirements()]
     here = {r.name for r in needed if not r.marker or r.marker.evaluate({"sys_platform": system})}
     assert wanted in here
     assert other not in here

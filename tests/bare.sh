@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Run the README's two commands in a clone of HEAD on a bare Debian: debootstrap's minbase with
+# python3, python3-venv, make and git, and no compiler. Needs root and debootstrap.
+#
+#   tests/bare.sh [SUITE] [USER] [TARGET...]
+#
+# SUITE: bookworm (Python 3.11, default) or trixie (Python 3.13).
+# USER:  root, or tester (default), an ordinary user that is made there.
+# TARGET: what make runs there, default: demo test.
+# BARE_ROOTS: where the systems are kept; a system is made once, a clone for every run.
+set -euo pipefail
+suite=${1:-bookworm} user=${2:-tester}
+targets=("${@:3}")
+[ ${#targets[@]} -gt 0 ] || targets=(demo test)
+tree=$(cd "$(dirname "$0")/.." && pwd)
+roots=${BARE_ROOTS:-/var/tmp/swarm-node-bare}
+root=$roots/$suite
+
+if [ "${BARE_INSIDE:-}" != 1 ]; then
+    [ "$(id -u)" = 0 ] || { echo "tests/bare.sh needs root: sudo tests/bare.sh $*" >&2; exit 2; }
+    command -v debootstrap > /dev/null ||
+        { echo "debootstrap is missing: apt-get install debootstrap" >&2; exit 2; }
+    if [ ! -e "$root/complete" ]; then
+        rm -rf "$root"
+        mkdir -p "$root"
+        # The mirror that this machine is set up with, or Debian's own.
+        mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2> /dev/null |
+            grep -m 1 -E '/debian/?$' || true)
+        debootstrap --variant=minbase --include=python3,python3-venv,make,git,ca-certificates \
+            "$suite" "$root" ${mirror:+"$mirror"} > "$root.log" 2>&1 ||
+            { tail -n 20 "$root.log" >&2; exit 1; }
+        chroot "$root" useradd --create-home tester
+        touch "$root/complete"
+    fi
+    # Mounts in a namespace of its own: none is left behind, however this ends.
+    BARE_INSIDE=1 exec unshare --mount --propagation private "$0" "$suite" "$user" "${targets[@]}"
+fi
+
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+# How this machine reaches packages: names, certificates, and what pip is configured with.
+cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+cp -rL /etc/ssl/certs "$root/etc/ssl/"
+for file in /etc/pip.conf "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do
+    if [ -e "$file" ]; then cat "$file"; fi
+done > "$root/etc/pip.conf"
+for folder in $(python3 -m pip config get global.find-links 2> /dev/null || true); do
+    if [ -d "$folder" ]; then
+        mkdir -p "$root$folder"
+        mount --bind -o ro "$folder" "$root$folder"
+    fi
+done
+kept=()
+while IFS= read -r pair; do kept+=("$pair"); done < <(
+    env | grep -E '^(PIP_|UV_|SSL_CERT_|HTTPS?_PROXY=|https?_proxy=|NO_PROXY=|no_proxy=|TORCH=)' || true)
+
+home=/root
+[ "$user" = root ] || home=/home/$user
+rm -rf "$root$home/swarm-node"
+git -c safe.directory="$tree/.git" clone --quiet "$tree" "$root$home/swarm-node"
+chroot "$root" chown -R "$user" "$home/swarm-node"
+printf -v script '%q ' "${targets[@]}"
+chroot --userspec="$user:" "$root" env -i HOME="$home" USER="$user" LANG=C.UTF-8 \
+    PATH=/usr/local/bin:/usr/bin:/bin "${kept[@]}" sh -ec "
+    cd swarm-node 2> /dev/null || cd $home/swarm-node
+    if command -v cc gcc > /dev/null; then echo 'this system is not bare: it has a compiler'; exit 1; fi
+    . /etc/os-release
+    for target in $script; do
+        began=\$(date +%s)
+        make \$target
+        echo \"\$PRETTY_NAME, \$(python3 --version), \$(id -un): make \$target: \$((\$(date +%s) - began)) s\"
+    done"
