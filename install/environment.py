@@ -12,16 +12,17 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 TREE = Path(__file__).resolve().parent.parent
-NODE_IMPORTS = "import node.run.join, node.run.seed_node, node.demo.run, reasoning_gym"
+TORCH_IMPORTS = "torch, torch.distributed.tensor, torch._dynamo"
+NODE_IMPORTS = ("node.run.join, node.run.seed_node", "reasoning_gym, hivemind, node.demo.run")
 OLDEST, NEWEST = (3, 11), (3, 13)
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+# This file runs under whatever Python there is, also one too old for swarm-node.
+class Build(NamedTuple):
     """One build of PyTorch and what an installation with it takes."""
 
     name: str
@@ -33,7 +34,7 @@ CPU = Build("CPU", "360 MB", "1.5 GB")
 CUDA = Build("CUDA", "2.9 GB", "5.3 GB")
 
 
-class Stopped(Exception):
+class InstallError(Exception):
     """The installation cannot go on; the text names the remedy."""
 
 
@@ -49,21 +50,26 @@ def main() -> None:
         python = made(asked.folder)
         installer = Installer(python, asked.folder)
         installer.install_torch(asked.torch)
+        compiling = start_compiling(python, TORCH_IMPORTS)
         installer.install(asked.only.split() or tree(asked.extras))
+        compiling.wait()
         if not asked.only:
             compile_what_nodes_import(python)
-    except Stopped as error:
+    except InstallError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def made(folder: Path) -> Path:
     """Return the Python of an environment with uv in it, which is made if it is not whole.
 
     Raises:
-        Stopped: This Python is not supported, has no ``venv``, or the folder holds something else.
+        InstallError: This Python is not supported or has no ``venv``, or the folder holds
+            something else.
     """
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
-        raise Stopped(
+        raise InstallError(
             f"Python {sys.version.split()[0]} is not supported. "
             "Install Python 3.11, 3.12 or 3.13, and run: make PYTHON=python3.12 ..."
         )
@@ -72,7 +78,7 @@ def made(folder: Path) -> Path:
         return python
     if folder.exists():
         if not (folder / "pyvenv.cfg").exists() and any(folder.iterdir()):
-            raise Stopped(f"not an environment: {folder}. Move it away, and run this again.")
+            raise InstallError(f"not an environment: {folder}. Move it away, and run this again.")
         shutil.rmtree(folder)
     require_venv()
     try:
@@ -90,18 +96,18 @@ def require_venv() -> None:
     """Install Debian's ``venv`` if it is missing and this user may.
 
     Raises:
-        Stopped: It is missing and has to be installed by hand.
+        InstallError: It is missing and has to be installed by hand.
     """
     if works(Path(sys.executable), "import ensurepip"):
         return
     package = f"python3.{sys.version_info[1]}-venv"
     install = f"apt-get update && apt-get install --yes --no-install-recommends {package}"
     if shutil.which("apt-get") is None:
-        raise Stopped(
+        raise InstallError(
             "Python's ensurepip is missing. Install the package that your system has it in."
         )
     if os.geteuid() != 0:
-        raise Stopped(f"{package} is missing. Install it with: sudo sh -c '{install}'")
+        raise InstallError(f"{package} is missing. Install it with: sudo sh -c '{install}'")
     print(f"{package} is missing, installing it: {install}", flush=True)
     run("sh", "-c", install)
 
@@ -119,12 +125,12 @@ class Installer:
         """Install the build of PyTorch that was asked for, unless there is one already.
 
         Raises:
-            Stopped: It cannot be installed.
+            InstallError: It cannot be installed.
         """
         (wanted,) = (line for line in requirements() if line.startswith("torch=="))
         version = wanted.removeprefix("torch==")
-        held = f"from importlib.metadata import version; assert version('torch').split('+')[0] == {version!r}"
-        if works(self._python, held):
+        held = f"version('torch').split('+')[0] == {version!r}"
+        if works(self._python, f"from importlib.metadata import version; assert {held}"):
             return
         if asked == "auto":
             asked = "cuda" if sys.platform != "linux" or has_nvidia() else "cpu"
@@ -143,16 +149,18 @@ class Installer:
             self._announce(CUDA if asked == "cuda" else Build(asked, "several GB", "several GB"))
         backend = [] if asked in ("cuda", "cpu") else ["--torch-backend", asked]
         if not self._uv(wanted, *backend):
-            raise Stopped(f"PyTorch cannot be installed: {wanted}. Look at what uv printed above.")
+            raise InstallError(
+                f"PyTorch cannot be installed: {wanted}. Look at what uv printed above."
+            )
 
     def install(self, wanted: list[str]) -> None:
         """Install what uv is asked for.
 
         Raises:
-            Stopped: Something cannot be installed.
+            InstallError: Something cannot be installed.
         """
         if not self._uv(*wanted):
-            raise Stopped(f"not installed: {' '.join(wanted)}. Look at what uv printed above.")
+            raise InstallError(f"not installed: {' '.join(wanted)}. Look at what uv printed above.")
 
     def _announce(self, build: Build) -> None:
         print(
@@ -207,12 +215,27 @@ def compile_what_nodes_import(python: Path) -> None:
 
     uv installs none. Without it, the processes of a first swarm would each compile the same
     thousands of modules, and every later one again where Python may not write bytecode.
+
+    Raises:
+        InstallError: A node cannot be imported.
     """
-    print("Compiling what a node imports ...", flush=True)
+    print("Compiling what a node imports", flush=True)
+    processes = [start_compiling(python, names, stderr=None) for names in NODE_IMPORTS]
+    ended = [process.wait() for process in processes]
+    if any(ended):
+        raise InstallError("A node cannot be imported. Look at what Python printed above.")
+
+
+def start_compiling(
+    python: Path, names: str, stderr: int | None = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start a process that imports modules, which writes their bytecode.
+
+    While uv still installs, an import may meet half a package and fail; a later one is complete.
+    """
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run(
-        [python, "-W", "ignore", "-c", NODE_IMPORTS], cwd=TREE, env=environment, check=True
-    )
+    command = [python, "-W", "ignore", "-c", f"import {names}"]
+    return subprocess.Popen(command, cwd=TREE, env=environment, stderr=stderr)
 
 
 def works(python: Path, code: str) -> bool:
@@ -224,10 +247,10 @@ def run(*command: str | Path) -> None:
     """Run a command whose output is shown.
 
     Raises:
-        Stopped: It failed.
+        InstallError: It failed.
     """
     if subprocess.run(command).returncode != 0:
-        raise Stopped(f"failed: {' '.join(map(str, command))}. Its output is above.")
+        raise InstallError(f"failed: {' '.join(map(str, command))}. Its output is above.")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@ a single worker busy while the others have nothing left to do.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = {item.path for item in items if item.get_closest_marker("processes")}
     items.sort(key=lambda item: item.path not in long)
 
+
+# As in an activated environment: what the program prints names it as swarm-node.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 # What a script starts with "&" ignores both; every process of a test would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -13,6 +13,7 @@ import typer
 from node.cli.common import print_json
 from node.cli.starting import ready
 from node.errors import UsageError
+from node.monitor.invocation import as_typed
 from node.monitor.printable import say
 
 OPTION = "--detach"
@@ -68,5 +69,5 @@ def detach(
     if told.get("public"):
         say(f"the swarm's page: {told['public']}")
     config = quote(str(node.path))
-    say(f"follow it with: swarm-node logs -f --config {config}")
-    say(f"stop it with: swarm-node stop --config {config}")
+    say(as_typed(f"follow it with: swarm-node logs -f --config {config}"))
+    say(as_typed(f"stop it with: swarm-node stop --config {config}"))

@@ -63,6 +63,7 @@ def _unmade(overrides: dict[str, Any]) -> Node:
 def _show(findings: list[Any]) -> None:
     from rich.text import Text
 
+    from node.monitor.invocation import as_typed
     from node.monitor.printable import printable
     from node.monitor.terminal import Terminal
 
@@ -71,4 +72,6 @@ def _show(findings: list[Any]) -> None:
         level = (f"{finding.level:<4}", COLOURS[finding.level])
         console.print(Text.assemble(level, f"  {finding.check:<11}{printable(finding.found)}"))
         if finding.remedy:
-            console.print(f"      {'':<11}-> {printable(finding.remedy)}", highlight=False)
+            console.print(
+                f"      {'':<11}-> {printable(as_typed(finding.remedy))}", highlight=False
+            )

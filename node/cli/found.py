@@ -13,6 +13,7 @@ import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, Node, open_node, print_json
 from node.errors import NodeError, UsageError
+from node.monitor.invocation import as_typed
 from node.monitor.printable import say
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def command(
     for line in _tried(trial):
         say(line)
     for line in _next(path, node):
-        say(line)
+        say(as_typed(line))
 
 
 def _check_new(path: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 from node.cli.common import LOADING, DebugOption, JsonOption, open_node, print_json
 from node.cli.plan import TASK_TOKENS, TaskTokensOption, planned
 from node.errors import UsageError
+from node.monitor.invocation import as_typed
 from node.monitor.printable import say
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _show(plan: Plan) -> None:
 
 def _say_next(config: Path, unit: Path | None) -> None:
     if unit is None:
-        say(f"next: swarm-node join --config {quote(str(config))} --peers ADDRESS")
+        say(as_typed(f"next: swarm-node join --config {quote(str(config))} --peers ADDRESS"))
         return
     say(f"wrote {unit}")
     say(f"next: systemctl --user link {quote(str(unit))}")

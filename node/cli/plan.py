@@ -10,6 +10,7 @@ import typer
 
 from node.cli.common import LOADING, DebugOption, JsonOption, print_json
 from node.errors import UsageError
+from node.monitor.invocation import as_typed
 from node.monitor.printable import say
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def command(
 
     for line in lines(found):
         say(line)
-    say(f"next: swarm-node init --model {quote(model)} FOLDER")
+    say(as_typed(f"next: swarm-node init --model {quote(model)} FOLDER"))
 
 
 def planned(

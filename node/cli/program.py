@@ -47,6 +47,7 @@ from node.cli.first_words import BEGINNING, versions
 from node.cli.peers_option import SpreadPeers
 from node.cli.usage import check_text, usage_error
 from node.errors import NodeError
+from node.monitor.invocation import as_typed
 from node.monitor.lasting_output import drop_what_fails, last
 from node.monitor.printable import guard_terminal, printable_lines, say
 
@@ -115,7 +116,7 @@ def options(
 ) -> None:
     """Train a language model on this machine together with others, peer to peer."""
     if context.invoked_subcommand is None:
-        typer.echo(BEGINNING)
+        typer.echo(as_typed(BEGINNING))
 
 
 def add_commands() -> None:
@@ -175,7 +176,7 @@ def _fail(error: Exception) -> int:
     """Show what went wrong; the exit status."""
     if "--debug" in sys.argv:
         sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
-    text = explain(error)
+    text = as_typed(explain(error))
     from node.monitor.logs import ERROR, log_error
 
     if not log_error(text):

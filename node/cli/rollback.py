@@ -8,6 +8,7 @@ import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.errors import UsageError
+from node.monitor.invocation import as_typed
 from node.monitor.printable import say
 
 
@@ -36,4 +37,4 @@ def command(
         return
     aside = ", ".join(map(str, later)) or "none"
     say(f"back at round {entry.round}, policy step {entry.policy_step}; set aside: {aside}")
-    say("swarm-node join goes on from there")
+    say(as_typed("swarm-node join goes on from there"))

@@ -28,6 +28,7 @@ from node.demo.view import SwarmView
 from node.engines.kind import EngineKind
 from node.errors import NodeError
 from node.monitor.history import read_history
+from node.monitor.invocation import as_typed
 from node.network.founding import found_swarm
 from node.network.transport_kind import check_transport
 from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new
@@ -99,7 +100,8 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
     console.print(opening(settings, folder), soft_wrap=True, highlight=False)
     with swarm_of(settings, folder, threads, console) as (address, nodes):
         console.print("as long as this runs, join from another terminal with:")
-        console.print(f"  swarm-node join --peers {address}", soft_wrap=True, highlight=False)
+        command = as_typed(f"  swarm-node join --peers {address}")
+        console.print(command, soft_wrap=True, highlight=False)
         view = SwarmView(settings.rounds, settings.nodes, console)
         try:
             watch(nodes, view, console)
@@ -143,6 +145,10 @@ def swarm_of(
             overrides["network.peers"] = [address]
             nodes[name] = start_node(folder / name, name, overrides, environment)
             processes.append(nodes[name])
+            if number == 0:
+                # Alone on the machine, it shows a first reward soonest.
+                with console.status("starting the first node"):
+                    nodes[name].address_within(START_SECONDS)
         yield address, nodes
     finally:
         stop_all(list(reversed(processes)))

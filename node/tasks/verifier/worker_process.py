@@ -210,7 +210,11 @@ class WorkerProcess:
 
 
 def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
-    """All that the worker inherits: where to import from, and one order for sets."""
+    """All that the worker inherits: where to import from, and one order for sets.
+
+    Libraries look for a home directory when they are imported. In the sandbox the user has no
+    entry in the user database, so without HOME they would fail; the folder need not exist.
+    """
     return {
         "PYTHONPATH": import_path(),
         "PYTHONHASHSEED": str(hash_seed),
@@ -218,4 +222,5 @@ def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "LC_ALL": "C.UTF-8",
+        "HOME": "/nonexistent",
     }

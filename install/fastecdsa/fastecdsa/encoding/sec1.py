@@ -9,7 +9,7 @@ from fastecdsa.curve import Curve
 from fastecdsa.point import Point
 
 
-class InvalidSEC1PublicKey(Exception):
+class InvalidSEC1PublicKey(Exception):  # noqa: N818 - fastecdsa's name
     """The octets are not a point of the curve."""
 
 

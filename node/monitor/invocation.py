@@ -10,7 +10,13 @@ from functools import cache
 from pathlib import Path
 
 NAME = "swarm-node"
-_COMMAND = re.compile(rf"(?<![\w./-]){NAME}(?= [a-z-])")
+COMMANDS = (
+    *("demo", "plan", "init", "join", "seed", "watch", "found", "status", "runs", "logs", "stop"),
+    *("peers", "plot", "dashboard", "rollouts", "doctor", "conformance", "eval", "play", "ask"),
+    *("compare", "checkpoints", "rollback", "simulate", "export", "identity", "experiment"),
+)
+"""What may follow the name: after any other word, a text speaks of the program."""
+_COMMAND = re.compile(rf"(?<![\w./-]){NAME}(?= (?:--|(?:{'|'.join(COMMANDS)})\b))")
 
 
 def as_typed(text: str) -> str:
