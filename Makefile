@@ -11,17 +11,34 @@ INSTALLED_FROM := pyproject.toml requirements.txt setup.py $(wildcard install/*.
 VLLM := .venv-vllm
 GENRL := .venv-genrl
 
-.PHONY: demo test test-docs test-browser test-families pictures dist test-dist lint mutants fuzz bench \
+.PHONY: demo test test-slow test-all test-bare test-docs test-browser test-families pictures dist test-dist lint mutants fuzz bench \
 	bench-gpu vllm test-vllm genrl chaos chaos-short split soak docs lock clean
 
 demo: $(VENV)/installed
-	$(BIN)/swarm-node demo
+	$(BIN)/swarm-node demo $(DEMO_OPTIONS)
 
 # Half of the time is the start of processes. A test file stays with one worker, as its tests share
 # what they started; each worker has one core.
+#   test       the fast tier: five minutes on two idle cores
+#   test-slow  the others
+#   test-all   both
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+TOGETHER := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+APART := not vllm and not documents and not browser and not dist and not families
+
 test: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
-		--no-loadscope-reorder
+	$(PYTEST) $(TOGETHER)
+
+test-slow: $(VENV)/installed-test
+	$(PYTEST) $(TOGETHER) -m "$(APART) and slow"
+
+test-all: $(VENV)/installed-test
+	$(PYTEST) $(TOGETHER) -m "$(APART) or quick"
+
+# The README's two commands on a bare Debian 12, as an ordinary user; needs root and debootstrap.
+# tests/bare.sh says how to choose Debian 13, root, or other targets.
+test-bare:
+	tests/bare.sh
 
 # Every block of every page, typed into fresh shells in an environment of their own, two pages at a
 # time.
@@ -32,13 +49,13 @@ test-docs: $(VENV)/installed-test
 # said, and skipped. SCREENSHOTS=DIR keeps pictures of every view.
 SCREENSHOTS ?=
 test-browser: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs --numprocesses 2 --dist worksteal \
+	$(PYTEST) -m browser -rs --numprocesses 2 --dist worksteal \
 		tests/dashboard $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 
 # The pictures of the documents, as the browser's tests draw them.
 pictures: $(VENV)/installed-test
 	mkdir -p docs/pictures
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser -rs tests/dashboard/test_pictures.py \
+	$(PYTEST) -m browser -rs tests/dashboard/test_pictures.py \
 		--screenshots docs/pictures
 
 # The source distribution, and the wheel that is built from it.
@@ -71,7 +88,7 @@ test-vllm: $(VLLM)/installed
 
 # Every causal architecture of transformers, built small and held against what docs/models.md says.
 test-families: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m families --numprocesses 2 tests/families
+	$(PYTEST) -m families --numprocesses 2 tests/families
 
 # Whether every row of docs/security.md has a test that fails without its defence.
 mutants: $(VENV)/installed-test

@@ -53,7 +53,7 @@ for folder in $(python3 -m pip config get global.find-links 2> /dev/null || true
 done
 kept=()
 while IFS= read -r pair; do kept+=("$pair"); done < <(
-    env | grep -E '^(PIP_|UV_|SSL_CERT_|HTTPS?_PROXY=|https?_proxy=|NO_PROXY=|no_proxy=|TORCH=)' || true)
+    env | grep -E '^(PIP_|UV_|SSL_CERT_|HTTPS?_PROXY=|https?_proxy=|NO_PROXY=|no_proxy=|TORCH=|DEMO_OPTIONS=)' || true)
 
 home=/root
 [ "$user" = root ] || home=/home/$user

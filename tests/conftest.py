@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.tiers import mark
+
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
@@ -23,8 +25,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", metavar="DIR", help="keep a picture of every view in DIR")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first, each whole and in its own order."""
+    """Mark the tiers, and put the long files first, each whole and in its own order."""
+    mark(items)
     long = {item.path for item in items if item.get_closest_marker("processes")}
     items.sort(key=lambda item: item.path not in long)
 

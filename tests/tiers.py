@@ -1,0 +1,61 @@
+"""Which tests ``make test`` runs, and which ``make test-slow`` runs in addition.
+
+Tests that start node processes are slow unless they are in ``QUICK``. So are those in ``SLOW``:
+each takes long, and other tests of its module stay in the fast tier.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+QUICK = (
+    "end_to_end/test_swarm.py::test_two_nodes_exchange_groups_and_one_that_is_killed_resumes",
+    "hostile/test_real_node.py",
+    "dashboard/test_living_node.py::test_twenty_rounds_arrive_without_a_reload",
+)
+"""Real processes in the fast tier: a swarm that learns and resumes, hostile peers, one page in a
+browser."""
+SLOW = (
+    "families",
+    "mutants/test_mutants.py",
+    "node/cli/test_cli_ask.py",
+    "node/conformance/test_conformance.py",
+    "node/dashboard/test_asking.py",
+    "node/distributed/test_ranks.py",
+    "node/engines/test_eight_bits.py",
+    "node/engines/test_engine_process.py",
+    "node/engines/test_mixed_layers.py",
+    "node/environments/test_replay_trial.py",
+    "node/environments/test_textarena.py",
+    "node/experiment/test_experiment_games.py",
+    "node/experiment/test_experiment_hostile.py",
+    "node/experiment/test_experiment_imagined.py",
+    "node/experiment/test_experiment_long.py",
+    "node/experiment/test_experiment_methods.py",
+    "node/experiment/test_experiment_regimes.py",
+    "node/policy/test_hub_model.py",
+    "node/policy/test_tiny_models.py",
+    "node/tasks/test_repeatable_families.py",
+    "node/test_other_systems.py",
+    "node/test_own_kinds.py",
+    "swarm/census/test_buckets.py",
+    "swarm/lan/test_discovery.py",
+    "swarm/simulation",
+    "swarm/test_journal_growth.py",
+    "swarm/transport/test_contract.py",
+    "swarm/transport/test_libp2p_connections.py",
+    "test_gpu_benchmark.py",
+)
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Mark tests as ``slow`` or ``quick`` by these tables."""
+    for item in items:
+        name = item.nodeid.partition("[")[0].removeprefix("tests/")
+        if name.startswith(QUICK):
+            item.add_marker("quick")
+        elif item.get_closest_marker("processes") or name.startswith(SLOW):
+            item.add_marker("slow")
