@@ -145,7 +145,7 @@ $(VENV)/installed-fuzz: $(VENV)/installed-test
 # The versions of all packages in the environment of the tests, which have just passed with them.
 lock: $(VENV)/installed-docs
 	(echo "# Versions that all tests passed with: pip install -c constraints.txt -e '.[test,dev]'"; \
-		$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//') > constraints.txt
+		$(BIN)/python -m pip freeze --exclude-editable | sed '/ @ file:/d; s/+cpu$$//') > constraints.txt
 
 # What benchmarks/peers.py compares with.
 genrl: $(GENRL)/installed

@@ -41,10 +41,14 @@ mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 # How this machine reaches packages: names, certificates, and what pip is configured with.
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
-cp -rL /etc/ssl/certs "$root/etc/ssl/"
-for file in /etc/pip.conf "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do
-    if [ -e "$file" ]; then cat "$file"; fi
-done > "$root/etc/pip.conf"
+mount --bind -o ro /etc/ssl/certs "$root/etc/ssl/certs"
+if [ -d /usr/local/share/ca-certificates ]; then
+    mount --bind -o ro /usr/local/share/ca-certificates "$root/usr/local/share/ca-certificates"
+fi
+{
+    echo "[global]"
+    python3 -m pip config list | sed -nE "s/^global\.(cert|find-links|index-url)='(.*)'$/\1 = \2/p"
+} > "$root/etc/pip.conf"
 for folder in $(python3 -m pip config get global.find-links 2> /dev/null || true); do
     if [ -d "$folder" ]; then
         mkdir -p "$root$folder"
@@ -63,7 +67,7 @@ chroot "$root" chown -R "$user" "$home/swarm-node"
 printf -v script '%q ' "${targets[@]}"
 chroot --userspec="$user:" "$root" env -i HOME="$home" USER="$user" LANG=C.UTF-8 \
     PATH=/usr/local/bin:/usr/bin:/bin "${kept[@]}" sh -ec "
-    cd swarm-node 2> /dev/null || cd $home/swarm-node
+    cd $home/swarm-node
     if command -v cc gcc > /dev/null; then echo 'this system is not bare: it has a compiler'; exit 1; fi
     . /etc/os-release
     for target in $script; do
@@ -71,3 +75,4 @@ chroot --userspec="$user:" "$root" env -i HOME="$home" USER="$user" LANG=C.UTF-8
         make \$target
         echo \"\$PRETTY_NAME, \$(python3 --version), \$(id -un): make \$target: \$((\$(date +%s) - began)) s\"
     done"
+rm -rf "$root$home/swarm-node"

@@ -57,24 +57,20 @@ class NodeProcess:
             return None
         return status if status["pid"] == self.pid else None
 
-    def address_within(self, timeout: float) -> str | None:
-        """Return the first address the node can be dialled at, or None if it ended or is late."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline and self.exit_code is None:
-            status = self.status()
-            if status and status["addresses"]:
-                return str(status["addresses"][0])
-            time.sleep(0.05)
-        return None
-
     def wait_for_address(self, timeout: float) -> str:
         """The first address the node can be dialled at.
 
         Raises:
             NodeError: the process ended or named no address within ``timeout`` seconds.
         """
-        if (address := self.address_within(timeout)) is not None:
-            return address
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            status = self.status()
+            if status and status["addresses"]:
+                return str(status["addresses"][0])
+            if self.exit_code is not None:
+                break
+            time.sleep(0.05)
         raise NodeError(
             f"{self.folder.name} did not come up",
             self.last_words() or "it printed nothing",

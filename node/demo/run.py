@@ -145,10 +145,6 @@ def swarm_of(
             overrides["network.peers"] = [address]
             nodes[name] = start_node(folder / name, name, overrides, environment)
             processes.append(nodes[name])
-            if number == 0:
-                # Alone on the machine, it shows a first reward soonest.
-                with console.status("starting the first node"):
-                    nodes[name].address_within(START_SECONDS)
         yield address, nodes
     finally:
         stop_all(list(reversed(processes)))
