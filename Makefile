@@ -24,16 +24,16 @@ demo: $(VENV)/installed
 #   test-all   both
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 TOGETHER := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-APART := not vllm and not documents and not browser and not dist and not families
+APART := not vllm and not documents and not dist and not families and (quick or not browser)
 
 test: $(VENV)/installed-test
-	$(PYTEST) $(TOGETHER)
+	$(PYTEST) $(TOGETHER) -m "$(APART) and not slow"
 
 test-slow: $(VENV)/installed-test
 	$(PYTEST) $(TOGETHER) -m "$(APART) and slow"
 
 test-all: $(VENV)/installed-test
-	$(PYTEST) $(TOGETHER) -m "$(APART) or quick"
+	$(PYTEST) $(TOGETHER) -m "$(APART)"
 
 # The README's two commands on a bare Debian 12, as an ordinary user; needs root and debootstrap.
 # tests/bare.sh says how to choose Debian 13, root, or other targets.

@@ -136,9 +136,9 @@ class Installer:
             asked = "cuda" if sys.platform != "linux" or has_nvidia() else "cpu"
         if asked == "cpu" and sys.platform == "linux":
             self._announce(CPU)
-            if self._uv(f"torch=={version}+cpu", quiet=True):
+            if self.uv(f"torch=={version}+cpu", quiet=True):
                 return
-            if self._uv(wanted, "--torch-backend", "cpu"):
+            if self.uv(wanted, "--torch-backend", "cpu"):
                 return
             print(
                 "PyTorch's CPU build cannot be reached; PyPI's build with CUDA takes its place.",
@@ -148,7 +148,7 @@ class Installer:
         if sys.platform == "linux":
             self._announce(CUDA if asked == "cuda" else Build(asked, "several GB", "several GB"))
         backend = [] if asked in ("cuda", "cpu") else ["--torch-backend", asked]
-        if not self._uv(wanted, *backend):
+        if not self.uv(wanted, *backend):
             raise InstallError(
                 f"PyTorch cannot be installed: {wanted}. Look at what uv printed above."
             )
@@ -159,7 +159,7 @@ class Installer:
         Raises:
             InstallError: Something cannot be installed.
         """
-        if not self._uv(*wanted):
+        if not self.uv(*wanted):
             raise InstallError(f"not installed: {' '.join(wanted)}. Look at what uv printed above.")
 
     def _announce(self, build: Build) -> None:
@@ -170,7 +170,8 @@ class Installer:
             flush=True,
         )
 
-    def _uv(self, *arguments: str, quiet: bool = False) -> bool:
+    def uv(self, *arguments: str, quiet: bool = False) -> bool:
+        """Have uv install something; whether it could."""
         sink = subprocess.DEVNULL if quiet else None
         ended = subprocess.run(
             [*self._command, *arguments], env=self._environment, stdout=sink, stderr=sink

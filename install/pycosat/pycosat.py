@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pysat.solvers import Solver
-
 
 def itersolve(clauses: Iterable[Iterable[int]]) -> Iterator[list[int]]:
     """Yield every model of a formula in conjunctive normal form.
@@ -23,5 +21,8 @@ def itersolve(clauses: Iterable[Iterable[int]]) -> Iterator[list[int]]:
 
     Source: the interface of pycosat 0.6.6; Glucose 4 through python-sat.
     """
+    # Only here: every verifier imports reasoning-gym, and few make logic puzzles.
+    from pysat.solvers import Solver
+
     with Solver(name="glucose4", bootstrap_with=clauses) as solver:
         yield from solver.enum_models()

@@ -18,6 +18,7 @@ import psutil
 from node.monitor.history import read_records
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
+from tests.end_to_end.forked import Forked, Place
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 600.0
@@ -45,7 +46,7 @@ class Command:
     """One ``swarm-node`` process that works in ``folder``, in or below which its node is.
 
     ``under`` is what Python runs to start it, as ``-m torch.distributed.run``, and ``beneath`` a
-    command that runs Python.
+    command that runs Python. ``forked``: without a command line, and with its imports done.
     """
 
     def __init__(
@@ -55,19 +56,25 @@ class Command:
         environment: Mapping[str, str] | None = None,
         under: Sequence[str] = (),
         beneath: Sequence[str] = (),
+        forked: bool = False,
     ) -> None:
         self.left: list[str] = []
         self.run = RunFolder(folder / "swarm-run")
         # not in the folder, whose disk may be full
         self._streams = [tempfile.NamedTemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
+        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | dict(environment or {})
+        self.process: subprocess.Popen[bytes] | Forked
+        if forked:
+            out, err = (Path(stream.name) for stream in self._streams)
+            self.process = Forked(arguments, Place(folder, out, err, environment=variables))
+            return
         self.process = subprocess.Popen(
             [*beneath, sys.executable, *under, "-m", "node.cli.main", *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._streams[0],
             stderr=self._streams[1],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-            | dict(environment or {}),
+            env={**os.environ, **variables},
         )
 
     @property
@@ -90,7 +97,7 @@ class Command:
         while not (found := condition()):
             assert self.process.poll() is None, f"it ended: {self.err}"
             assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {self.err}"
-            time.sleep(0.1)
+            time.sleep(0.05)
         return found
 
     def children(self, name: str) -> list[psutil.Process]:

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from node.demo import run
 from node.demo.processes import NodeProcess
-from node.demo.run import DEFAULT_TRANSPORT, start_node, start_seed
+from tests.end_to_end.forked import ForkedNode
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -23,16 +25,20 @@ PATIENCE = 300.0
 
 
 class Swarm:
-    """Starts processes under one folder and waits for what they write."""
+    """Starts processes under one folder and waits for what they write.
+
+    Those that are started first are forked, and those that are started again have a command line.
+    """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
         self._stack = stack
 
     def seed(
-        self, name: str = "seed", transport: str = DEFAULT_TRANSPORT
+        self, name: str = "seed", transport: str = run.DEFAULT_TRANSPORT
     ) -> tuple[NodeProcess, str]:
-        process = start_seed(self.folder / name, ENVIRONMENT, transport)
+        with patch.object(run, "NodeProcess", ForkedNode):
+            process = run.start_seed(self.folder / name, ENVIRONMENT, transport)
         self._stack.callback(process.close)
         return process, process.wait_for_address(PATIENCE)
 
@@ -45,7 +51,8 @@ class Swarm:
             "monitor.live": False,
             **{key.replace("__", "."): value for key, value in overrides.items()},
         }
-        process = start_node(self.folder / name, name, settings, ENVIRONMENT)
+        with patch.object(run, "NodeProcess", ForkedNode):
+            process = run.start_node(self.folder / name, name, settings, ENVIRONMENT)
         self._stack.callback(process.close)
         return process
 

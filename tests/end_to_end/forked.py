@@ -1,7 +1,7 @@
-"""``swarm-node`` in children of a process that has read all it needs: a command takes no start.
+"""``swarm-node`` in children of a process that has imported all it needs, see ``warm.py``.
 
-A child has its own streams, folder and exit status, and no rights beyond those of a file's owner
-where the tests run as root: everything but the imports is as in a process of its own.
+Most of a command's CPU time is imports. A child has its own streams, folder, environment and exit
+status: everything but the imports is as in a process of its own.
 """
 
 from __future__ import annotations
@@ -10,27 +10,121 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import IO, Any
+from unittest.mock import patch
 
-from commands import PATIENCE
+from node.demo.processes import NodeProcess
 
 CAPABILITIES = 0x20080522
 """Version 3 of what capset takes."""
-LOADED = [
-    "pytest",
-    "node.cli.program",
-    "node.demo.run",
-    "node.doctor.machine",
-    "node.doctor.network",
-    "node.evaluation.model_eval",
-    "node.experiment.hostile_report",
-    "node.experiment.regime_report",
-    "node.run.join",
-    "node.run.seed_node",
-    "swarm.transport.hivemind.transport",
-]
+PATIENCE = 600.0
+WARM = ["pytest", "tests.end_to_end.warm"]
+SURROUNDINGS = {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+_LOCK = threading.Lock()
+"""``multiprocessing`` reads an exit status only once, and not from two threads."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What surrounds a command.
+
+    Attributes:
+        folder: the working directory.
+        out: file for standard output, which is appended to.
+        err: file for standard error; None: the same.
+        stdin: what standard input reads from.
+        environment: variables beside those of the tests.
+        session: whether it has a session of its own.
+        ordinary: whether root gives up what it may beyond a file's owner.
+    """
+
+    folder: Path
+    out: Path
+    err: Path | None = None
+    stdin: Path = Path(os.devnull)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    session: bool = False
+    ordinary: bool = False
+
+
+class Forked:
+    """One command, with those methods of ``subprocess.Popen`` that the tests use.
+
+    It is a daemon to ``multiprocessing``, which ends those that a failed test has left.
+    """
+
+    def __init__(self, arguments: tuple[str, ...], place: Place) -> None:
+        context = multiprocessing.get_context("forkserver")
+        self.stdin: IO[bytes] | None = None
+        self.args = arguments
+        self._process = context.Process(target=_be, args=(arguments, place), daemon=True)
+        with _LOCK:
+            context.set_forkserver_preload(WARM)
+            with patch.dict(os.environ, SURROUNDINGS):
+                forkserver.ensure_running()
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        assert pid is not None
+        return pid
+
+    @property
+    def returncode(self) -> int | None:
+        with _LOCK:
+            return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        wait([self._process.sentinel], timeout)
+        if (status := self.returncode) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkedNode(NodeProcess):
+    """A node whose imports are done; it stops when the tests end, as any that they start."""
+
+    def __init__(
+        self, command: list[str], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder = folder
+        self._interrupted = False
+        self._output = (folder / "output.log").open("ab")
+        stdin = folder.parent / f"{folder.name}.stdin"
+        os.mkfifo(stdin)
+        held = os.fdopen(os.open(stdin, os.O_RDWR), "r+b", buffering=0)  # nobody else holds it
+        place = Place(
+            Path.cwd(),
+            folder / "output.log",
+            stdin=stdin,
+            environment=environment or {},
+            session=True,
+        )
+        process: Any = Forked((*command, "--stop-on-eof"), place)
+        process.stdin = held
+        self._process = process
 
 
 @dataclass(frozen=True)
@@ -44,27 +138,30 @@ class Ended:
 
 def run(arguments: tuple[str, ...], folder: Path) -> Ended:
     """Run one command in ``folder``; what it printed is kept beside that."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LOADED)
-    streams = [folder.parent / "out", folder.parent / "err"]
-    process = context.Process(target=_be, args=(arguments, folder, streams))
-    process.start()
-    process.join(PATIENCE)
-    if process.is_alive():
+    out, err = (folder.parent / name for name in ("out", "err"))
+    environment = {"HOME": str(folder), "COLUMNS": "80"}
+    place = Place(folder, out, err, environment=environment, session=True, ordinary=True)
+    process = Forked(arguments, place)
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.join()
-    out, err = (path.read_text() for path in streams)
-    return Ended(process.exitcode, out, err)
+        process.wait()
+    return Ended(process.returncode, out.read_text(), err.read_text())
 
 
-def _be(arguments: tuple[str, ...], folder: Path, streams: list[Path]) -> None:
-    os.setsid()
-    os.chdir(folder)
-    for number, path in enumerate(streams, start=1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    if os.getuid() == 0:
+def _be(arguments: tuple[str, ...], place: Place) -> None:
+    assert WARM[-1] in sys.modules, "the fork server could not import what a command needs"
+    if place.session:
+        os.setsid()
+    os.chdir(place.folder)
+    os.dup2(os.open(place.stdin, os.O_RDONLY), 0)
+    kept = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    os.dup2(os.open(place.out, kept), 1)
+    os.dup2(1 if place.err is None else os.open(place.err, kept), 2)
+    if place.ordinary and os.getuid() == 0:
         _be_ordinary()
-    os.environ |= {"HOME": str(folder), "COLUMNS": "80"}
+    os.environ |= place.environment
     sys.argv = ["swarm-node", *arguments]
     from node.cli.main import run
 

@@ -23,7 +23,10 @@ pytestmark = pytest.mark.processes
 
 
 class Shell:
-    """Runs commands in a folder, and ends the node in it whatever happens."""
+    """Runs commands in a folder, and ends the node in it whatever happens.
+
+    The commands are forked; the nodes that they start are processes of their own.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.node = RunFolder(folder / "swarm-run")
@@ -32,7 +35,7 @@ class Shell:
         self._commands = ExitStack()
 
     def start(self, *arguments: str) -> Command:
-        command = Command(self._folder, *arguments)
+        command = Command(self._folder, *arguments, forked=True)
         self._commands.callback(command.close)
         return command
 
@@ -68,9 +71,19 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         shell.close()
 
 
+def assert_no_second_node_starts(shell: Shell) -> None:
+    """One in the same folder fails as in the foreground."""
+    for arguments in (("join", "--detach"), ("seed", "--detach"), ("join",)):
+        status, _, err = shell(*arguments, *QUICK)
+        assert status == 1
+        (line,) = err
+        assert line.startswith("error: the run folder is already used by process")
+
+
 def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
     process = shell.detached()
     assert os.getsid(process.pid) == process.pid, "no terminal takes it along"
+    assert_no_second_node_starts(shell)
     assert present_status(shell.node)["pid"] == process.pid
     follower = shell.start("logs", "-f", "-n", "1000")
     follower.until(lambda: any("round 4 |" in line for line in follower.out))
@@ -108,23 +121,13 @@ def test_who_looks_on_does_so_in_the_background_and_status_tells_where(shell: Sh
     status, out, _ = shell("status", *on)
     assert any(line.split() == ["public", told["public"]] for line in out)
     assert shell("stop", *on)[0] == 0
+    assert shell("stop", "--now")[0] == 0
+    assert shell.node.holder() is None
     status, out, _ = shell("status", *on)
     assert out[0].startswith("state     stopped") and not any("http" in line for line in out)
 
     status, _, (said,) = shell("watch", "--detach", "--peers", address)
     assert status == 2 and "--config" in said
-
-
-def test_a_second_node_in_the_folder_fails_as_in_the_foreground(shell: Shell) -> None:
-    process = shell.detached()
-    for arguments in (("join", "--detach"), ("seed", "--detach"), ("join",)):
-        status, _, err = shell(*arguments, *QUICK)
-        assert status == 1
-        (line,) = err
-        assert line.startswith("error: the run folder is already used by process")
-    assert present_status(shell.node)["pid"] == process.pid
-    assert shell("stop", "--now")[0] == 0
-    assert shell.node.holder() is None
 
 
 def occupied(stack: ExitStack) -> str:
@@ -141,18 +144,18 @@ def unloadable(stack: ExitStack) -> str:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "words"),
+    ("command", "fault", "status", "words"),
     [
-        (occupied, 1, "another process uses port"),
-        (mistyped, 2, "did you mean learner.lr?"),
-        (unloadable, 2, "no such folder"),
+        ("seed", occupied, 1, "another process uses port"),
+        ("join", mistyped, 2, "did you mean learner.lr?"),
+        ("join", unloadable, 2, "no such folder"),
     ],
 )
 def test_what_keeps_a_node_from_starting_is_passed_on_with_its_exit_status(
-    shell: Shell, fault: Callable[[ExitStack], str], status: int, words: str
+    shell: Shell, command: str, fault: Callable[[ExitStack], str], status: int, words: str
 ) -> None:
     with ExitStack() as stack:
-        found, _, err = shell("join", "--detach", *QUICK, fault(stack))
+        found, _, err = shell(command, "--detach", *QUICK, fault(stack))
     assert found == status
     assert words in err[-1] and err[-1].startswith("error: ")
     if shell.node.log.exists():  # a config that cannot be read comes before any node
@@ -161,7 +164,7 @@ def test_what_keeps_a_node_from_starting_is_passed_on_with_its_exit_status(
 
 
 def test_who_gives_up_waiting_takes_the_node_along(shell: Shell) -> None:
-    waiting = shell.start("join", "--detach", *QUICK, "--peers", NOBODY)
+    waiting = shell.start("seed", "--detach", *QUICK, "--peers", NOBODY)
     waiting.until(lambda: shell.node.holder() is not None)
     assert waiting.stop(signal.SIGINT) != 0
     assert waiting.left == []

@@ -50,7 +50,7 @@ def endings(
                 taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
                 port = taken.getsockname()[1]
                 options = (f'--set=network.listen=["/ip4/127.0.0.1/tcp/{port}"]',)
-            command = Command(folder, case.command, *QUICK, *options)
+            command = Command(folder, case.command, *QUICK, *options, forked=True)
             stack.callback(command.close)
             status = command.wait()
             if case.full:

@@ -7,20 +7,28 @@ from pathlib import Path
 
 import pytest
 from commands import QUICK, Command
+from typer.testing import CliRunner
 
+from node.cli.program import app
+from node.demo import run
 from node.monitor.history import read_records
 from node.monitor.rollouts_file import read_rollouts
 from node.monitor.transcript import ANSWERED
+from tests.end_to_end.forked import ForkedNode
 
 pytestmark = pytest.mark.processes
 
 PLAYING = ("--set=policy.model=tiny-games", "--set=engine.max_new_tokens=32")
 
 
-def test_two_nodes_learn_from_each_others_games_and_refuse_none(tmp_path: Path) -> None:
+def test_two_nodes_learn_from_each_others_games_and_refuse_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ("--catalogue", "games", "--nodes", "2", "--rounds", "12", "--run-dir", "demo")
-    with closing(Command(tmp_path, "demo", *arguments)) as demo:
-        assert demo.wait() == 0, demo.err
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "NodeProcess", ForkedNode)
+    demo = CliRunner().invoke(app, ["demo", *arguments])
+    assert demo.exit_code == 0, demo.output
     for name in ("node-1", "node-2"):
         records = read_records(tmp_path / "demo" / name)
         assert sum(record.groups_external for record in records) > 0
@@ -34,11 +42,12 @@ def test_two_nodes_learn_from_each_others_games_and_refuse_none(tmp_path: Path) 
 def test_games_are_played_beside_the_updates_and_gone_on_with_after_a_stop(tmp_path: Path) -> None:
     found = ("found", "--name", "players", "--catalogue", "games", "--config", "swarm-run")
     for arguments in (("init", "swarm-run"), found):
-        with closing(Command(tmp_path, *arguments)) as command:
+        with closing(Command(tmp_path, *arguments, forked=True)) as command:
             assert command.wait() == 0, command.err
     overlap = (*QUICK, *PLAYING, "--set=schedule.mode=overlap", "--set=schedule.max_staleness=2")
     for rounds in (4, 8):
-        with closing(Command(tmp_path, "join", *overlap, f"--rounds={rounds}")) as node:
+        arguments = ("join", *overlap, f"--rounds={rounds}")
+        with closing(Command(tmp_path, *arguments, forked=True)) as node:
             assert node.wait() == 0, node.err
             last = node.records()[-1]
             assert last.round == rounds and not last.refused

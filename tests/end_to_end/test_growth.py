@@ -13,7 +13,7 @@ from swarm.pool import LEAST_USES
 
 pytestmark = pytest.mark.processes
 
-LOCAL, ROUNDS, SAVED = 128, 60, 8
+LOCAL, ROUNDS, SAVED = 128, 40, 2
 MANY = (
     f"--set=mixture.local={LOCAL}",
     "--set=mixture.external=0",
@@ -27,7 +27,7 @@ MANY = (
 def test_with_each_checkpoint_a_node_forgets_the_uses_that_no_later_start_needs(
     tmp_path: Path,
 ) -> None:
-    with closing(Command(tmp_path, "join", *QUICK, *MANY)) as node:
+    with closing(Command(tmp_path, "join", *QUICK, *MANY, forked=True)) as node:
         assert node.wait() == 0, node.err
         ((rows, uses),) = journal_rows(node.run.root, "SELECT count(*), max(use) FROM used")
     assert uses == LOCAL * ROUNDS > LEAST_USES + 2 * SAVED * LOCAL

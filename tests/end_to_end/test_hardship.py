@@ -16,57 +16,10 @@ pytestmark = pytest.mark.processes
 CLOCK_AHEAD = "import time\nreally = time.time\ntime.time = lambda: really() + 60\n"
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A node that works all the while."""
-    command = Command(tmp_path_factory.mktemp("node"), "join", *QUICK)
-    command.until(lambda: len(command.records()) >= 4)
-    yield command
-    command.close()
-
-
 def join(folder: Path, *options: str, **environment: str) -> Command:
-    return Command(folder, "join", *QUICK, *options, environment=environment)
-
-
-def test_a_second_process_in_its_folder_is_refused_and_the_first_goes_on(node: Command) -> None:
-    second = join(node.run.root.parent)
-    assert second.wait() == 1
-    (line,) = second.err
-    assert f"used by process {node.process.pid}" in line and "folder of its own" in line
-    done = len(node.records())
-    node.until(lambda: len(node.records()) > done)
-    second.close()
-
-
-def test_a_clock_a_minute_off_is_named_by_the_node_that_joins(
-    node: Command, tmp_path: Path
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(CLOCK_AHEAD)
-    (address,) = re.findall(r"/ip4/127.0.0.1/tcp/\d+/p2p/\w+", "\n".join(node.out))
-    path = f"{tmp_path}:{ROOT}"
-    late = join(tmp_path, f"--peers={address}", PYTHONPATH=path)
-    assert late.wait() == 1
-    (line,) = late.err
-    (apart,) = re.findall(r"at least (\d+\.\d) s apart, more than 3 s; set the clock", line)
-    assert 48.0 < float(apart) <= 60.0, "never more, and less by the time that the question took"
-    late.close()
-
-
-def test_a_killed_daemon_and_a_killed_verifier_are_replaced_and_counted(node: Command) -> None:
-    (daemon,) = node.children("p2pd")
-    (judge,) = node.children("node.tasks.verifier.worker")
-    daemon.kill()
-    judge.kill()
-
-    def counted() -> bool:
-        counters = node.records()[-1].counters
-        return "daemon_restarts" in counters and any("verifier_restarts" in n for n in counters)
-
-    node.until(counted)
-    node.until(lambda: node.children("p2pd"))
-    done = len(node.records())
-    node.until(lambda: len(node.records()) > done)
+    """A node, forked unless its environment has to be there when Python starts."""
+    forked = not environment
+    return Command(folder, "join", *QUICK, *options, environment=environment, forked=forked)
 
 
 def test_a_node_ends_with_its_round_and_leaves_nothing_running(stopped: Command) -> None:
@@ -133,3 +86,52 @@ def test_a_closed_terminal_ends_a_node_after_its_round_with_a_checkpoint(tmp_pat
     assert (node.run.checkpoints / f"step-{last:08d}").is_dir()
     assert "stopping in order; once more stops at once (SIGHUP)" in node.run.log.read_text()
     node.close()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """A node that works all the while; the tests of it come last, as it takes a core."""
+    command = Command(tmp_path_factory.mktemp("node"), "join", *QUICK, forked=True)
+    command.until(lambda: len(command.records()) >= 4)
+    yield command
+    command.close()
+
+
+def test_a_second_process_in_its_folder_is_refused_and_the_first_goes_on(node: Command) -> None:
+    second = join(node.run.root.parent)
+    assert second.wait() == 1
+    (line,) = second.err
+    assert f"used by process {node.process.pid}" in line and "folder of its own" in line
+    done = len(node.records())
+    node.until(lambda: len(node.records()) > done)
+    second.close()
+
+
+def test_a_clock_a_minute_off_is_named_by_the_node_that_joins(
+    node: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CLOCK_AHEAD)
+    (address,) = re.findall(r"/ip4/127.0.0.1/tcp/\d+/p2p/\w+", "\n".join(node.out))
+    path = f"{tmp_path}:{ROOT}"
+    late = join(tmp_path, f"--peers={address}", PYTHONPATH=path)
+    assert late.wait() == 1
+    (line,) = late.err
+    (apart,) = re.findall(r"at least (\d+\.\d) s apart, more than 3 s; set the clock", line)
+    assert 48.0 < float(apart) <= 60.0, "never more, and less by the time that the question took"
+    late.close()
+
+
+def test_a_killed_daemon_and_a_killed_verifier_are_replaced_and_counted(node: Command) -> None:
+    (daemon,) = node.children("p2pd")
+    (judge,) = node.children("node.tasks.verifier.worker")
+    daemon.kill()
+    judge.kill()
+
+    def counted() -> bool:
+        counters = node.records()[-1].counters
+        return "daemon_restarts" in counters and any("verifier_restarts" in n for n in counters)
+
+    node.until(counted)
+    node.until(lambda: node.children("p2pd"))
+    done = len(node.records())
+    node.until(lambda: len(node.records()) > done)

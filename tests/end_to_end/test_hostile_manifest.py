@@ -1,4 +1,4 @@
-"""Mallory founds a swarm whose levels carry code, and a node joins it."""
+"""Mallory founds a swarm whose levels carry code, and nodes join it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from commands import PATIENCE, QUICK, Command
 
 from node.config.config import write_config
-from node.demo.processes import NodeProcess
 from node.demo.run import loopback
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
+from tests.end_to_end.forked import ForkedNode
 
 pytestmark = pytest.mark.processes
 
@@ -24,31 +24,28 @@ def payload(marker: Path) -> str:
     return f"__import__('pathlib').Path({str(marker)!r}).touch()"
 
 
-@pytest.fixture(params=sorted(KEYS))
-def family(request) -> str:
-    return request.param
+@pytest.fixture(scope="module")
+def marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("marker") / "executed"
 
 
-@pytest.fixture
-def marker(tmp_path: Path) -> Path:
-    return tmp_path / "executed"
-
-
-@pytest.fixture
-def mallory(tmp_path: Path, family: str, marker: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def mallory(tmp_path_factory: pytest.TempPathFactory, marker: Path) -> Iterator[str]:
     """The address of her seed."""
-    folder = tmp_path / "mallory"
+    folder = tmp_path_factory.mktemp("swarm") / "mallory"
     folder.mkdir()
     identity = Identity.create(folder / "identity.key")
-    level = canonical_json({KEYS[family]: [payload(marker)]})
-    env = EnvSpec(family, "reasoning-gym", "0.1.25", (level,), "{question}", "text")
+    envs = []
+    for family in sorted(KEYS):
+        level = canonical_json({KEYS[family]: [payload(marker)]})
+        envs.append(EnvSpec(family, "reasoning-gym", "0.1.25", (level,), "{question}", "text"))
     manifest = Manifest(
-        name="mallory", founder=identity.author, created=time.time(), catalogue=(env,)
+        name="mallory", founder=identity.author, created=time.time(), catalogue=tuple(envs)
     )
     (folder / "manifest.swarm").write_bytes(sign_manifest(manifest, identity))
     write_config(folder / "node.toml", loopback({"node.name": "mallory"}))
     command = ["seed", "--config", str(folder / "node.toml")]
-    process = NodeProcess(command, folder, {"OMP_NUM_THREADS": "1"})
+    process = ForkedNode(command, folder, {"OMP_NUM_THREADS": "1"})
     try:
         yield process.wait_for_address(PATIENCE)
     finally:
@@ -57,8 +54,7 @@ def mallory(tmp_path: Path, family: str, marker: Path) -> Iterator[str]:
 
 def said(folder: Path, *arguments: str) -> list[str]:
     """All lines of a command that is expected to fail, standard error last."""
-    folder.mkdir()
-    command = Command(folder, *arguments)
+    command = Command(folder, *arguments, forked=True)
     try:
         assert command.wait() == 1
         return [*command.out, *command.err]
@@ -66,28 +62,34 @@ def said(folder: Path, *arguments: str) -> list[str]:
         command.close()
 
 
-def test_joining_mallorys_swarm_runs_nothing_of_hers(tmp_path, mallory, family, marker):
-    peers = f'--set=network.peers=["{mallory}"]'
-    closed = said(tmp_path / "careful", "join", *QUICK, peers)
-    assert f"env '{family}' evaluates the text of answers and is not opened" in "\n".join(closed)
+def test_joining_mallorys_swarm_runs_nothing_of_hers(tmp_path, mallory, marker):
+    closed = said(tmp_path, "join", *QUICK, f'--set=network.peers=["{mallory}"]')
+    for family in KEYS:
+        assert f"env '{family}' evaluates the text of answers and is not opened" in "\n".join(
+            closed
+        )
     assert "none of the swarm's envs is served here" in closed[-1]
-
-    allowed = f'--set=tasks.evaluating=["{family}"]'
-    opened = said(tmp_path / "trusting", "join", *QUICK, peers, allowed)
-    assert f"{family} (1 level of reasoning-gym, evaluates answers)" in "\n".join(opened)
-    assert f"env '{family}' level 0: setting '{KEYS[family]}' = " in opened[-1]
-    assert "Traceback" not in "\n".join(closed + opened)
+    assert "Traceback" not in "\n".join(closed)
     assert not marker.exists()
 
 
-def test_the_doctor_tells_what_mallorys_manifest_would_open(tmp_path, mallory, family, marker):
-    folder = tmp_path / "asking"
-    folder.mkdir()
-    command = Command(folder, "doctor", "--peers", mallory)
+@pytest.mark.parametrize("family", sorted(KEYS))
+def test_a_node_that_allows_her_family_runs_nothing_of_hers(tmp_path, mallory, family, marker):
+    allowed = f'--set=tasks.evaluating=["{family}"]'
+    opened = said(tmp_path, "join", *QUICK, f'--set=network.peers=["{mallory}"]', allowed)
+    assert f"{family} (1 level of reasoning-gym, evaluates answers)" in "\n".join(opened)
+    assert f"env '{family}' level 0: setting '{KEYS[family]}' = " in opened[-1]
+    assert "Traceback" not in "\n".join(opened)
+    assert not marker.exists()
+
+
+def test_the_doctor_tells_what_mallorys_manifest_would_open(tmp_path, mallory, marker):
+    command = Command(tmp_path, "doctor", "--peers", mallory, forked=True)
     try:
         command.wait()
         said = " ".join(" ".join(command.out + command.err).split())
     finally:
         command.close()
-    assert f"env '{family}' evaluates the text of answers and is not opened" in said
+    for family in KEYS:
+        assert f"env '{family}' evaluates the text of answers and is not opened" in said
     assert not marker.exists()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import forked
 import places
 import pytest
 from commands import Command
 from mistakes import Mistake, mistakes
+
+from tests.end_to_end import forked
 
 pytestmark = pytest.mark.processes
 

@@ -29,7 +29,9 @@ def rounds(tmp_path: Path) -> Iterator[Rounds]:
     with ExitStack() as stack:
 
         def run(count: int, *arguments: str, wanted: Wanted = lambda record: True) -> Command:
-            node = stack.enter_context(closing(Command(tmp_path, "join", *QUICK, *arguments)))
+            node = stack.enter_context(
+                closing(Command(tmp_path, "join", *QUICK, *arguments, forked=True))
+            )
             before = len(node.records())
             node.until(lambda: any(map(wanted, node.records()[before + count - 1 :])))
             assert node.stop(signal.SIGTERM) == 0
@@ -42,15 +44,28 @@ def swarm_of(node: Command) -> str:
     return swarm_id(node.run.manifest.read_bytes()).hex()
 
 
-def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join(
+def assert_no_other_swarm_is_moved_to(address: str, folder: Path) -> None:
+    """A swarm that no peer named is in is refused."""
+    for peers, remedy in ((f"--peers={address}",), "name that, or other peers"), ((), "--peers"):
+        arguments = ("join", *QUICK, "--swarm=" + 8 * "0", *peers)
+        with closing(Command(folder, *arguments, forked=True)) as wrong:
+            assert wrong.wait() == 2
+            (line,) = [line for line in wrong.err if line.startswith("error: ")]
+            assert "--swarm: 00000000" in line and remedy in line
+
+
+def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_other(
     swarm: Swarm, rounds: Rounds, tmp_path: Path
 ) -> None:
-    alone = rounds(3)
+    alone = rounds(1)
     home = swarm_of(alone)
     assert "tried on 4 tasks: 100% of prompts fit" in " ".join(alone.out)
     _, address = swarm.seed()
+    assert_no_other_swarm_is_moved_to(address, tmp_path)
+    assert swarm_of(alone) == home
+    assert not (tmp_path / "swarm-run" / "swarms").exists()
 
-    beside = rounds(3, f"--peers={address}", wanted=lambda record: record.strangers == 1)
+    beside = rounds(1, f"--peers={address}", wanted=lambda record: record.strangers == 1)
     assert swarm_of(beside) == home
     assert all(record.peers == 0 for record in beside.records())
     told = " ".join(beside.out)
@@ -59,7 +74,7 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join(
     assert typed, told
 
     done = len(beside.records())
-    moved = rounds(3, *shlex.split(typed[1]), wanted=lambda record: record.peers == 1)
+    moved = rounds(1, *shlex.split(typed[1]), wanted=lambda record: record.peers == 1)
     assert swarm_of(moved) != home
     assert f"goes on from round {done}" in " ".join(moved.out)
     assert [record.round for record in moved.records()] == list(range(1, len(moved.records()) + 1))
@@ -70,17 +85,3 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join(
     assert swarm_of(back) == home
     assert back.records()[-1].round > done
     assert not (tmp_path / "swarm-run" / "swarms" / "move.json").exists()
-
-
-def test_a_swarm_that_no_peer_named_is_in_is_refused_and_nothing_moves(
-    swarm: Swarm, rounds: Rounds, tmp_path: Path
-) -> None:
-    alone = rounds(1)
-    home, (_, address) = swarm_of(alone), swarm.seed()
-    for peers, remedy in ((f"--peers={address}",), "name that, or other peers"), ((), "--peers"):
-        with closing(Command(tmp_path, "join", *QUICK, "--swarm=" + 8 * "0", *peers)) as wrong:
-            assert wrong.wait() == 2
-            (line,) = [line for line in wrong.err if line.startswith("error: ")]
-            assert "--swarm: 00000000" in line and remedy in line
-    assert swarm_of(alone) == home
-    assert not (tmp_path / "swarm-run" / "swarms").exists()

@@ -20,25 +20,23 @@ def test_a_killed_node_goes_on_with_its_groups_and_trains_on_none_twice(
     tmp_path: Path, share: int
 ) -> None:
     options = (*OVERLAP, f"--set=schedule.over_provision={share}")
-    first = Command(tmp_path, "join", *options)
-    first.until(lambda: len(first.records()) >= 5)
-    engines = first.children("node.engines.process.worker")
-    assert engines
-    first.process.kill()
-    first.wait()
-    begun, used = _own(tmp_path)
-    assert begun and not begun & used
-    done = len(first.records())
+    with closing(Command(tmp_path, "join", *options, forked=True)) as first:
+        first.until(lambda: len(first.records()) >= 5)
+        engines = first.children("node.engines.process.worker")
+        assert engines
+        first.process.kill()
+        first.wait()
+        begun, used = _own(tmp_path)
+        assert begun and not begun & used
+        done = len(first.records())
 
-    second = Command(tmp_path, "join", *options)
-    second.until(lambda: len(second.records()) >= done + 5)
-    second.process.send_signal(signal.SIGTERM)
-    assert second.wait() == 0
-    assert not second.odd_log_lines()
-    left, trained = _own(tmp_path)
-    assert begun <= left | trained and used <= trained and not left & trained
-    second.close()
-    first.close()
+    with closing(Command(tmp_path, "join", *options, forked=True)) as second:
+        second.until(lambda: len(second.records()) >= done + 5)
+        second.process.send_signal(signal.SIGTERM)
+        assert second.wait() == 0
+        assert not second.odd_log_lines()
+        left, trained = _own(tmp_path)
+        assert begun <= left | trained and used <= trained and not left & trained
     assert not any(engine.is_running() for engine in engines)
 
 

@@ -22,6 +22,7 @@ from node.demo.processes import NodeProcess
 from node.run.new_node import prepare
 from protocol.identity import Identity
 from swarm.transport.transport import TransportError
+from tests.end_to_end.forked import ForkedNode
 from tests.hostile.peer import RIGHT, Peer
 from tests.hostile.siege import found
 from tests.hostile.terms import Terms
@@ -83,7 +84,7 @@ class Public:
     def start(self, name: str, *options: str) -> NodeProcess:
         place = self._folder / name
         place.mkdir(exist_ok=True)
-        process = NodeProcess([name, *options], place)
+        process = ForkedNode([name, *options], place)
         self._stack.callback(process.close)
         return process
 
@@ -113,7 +114,7 @@ def until(condition: Callable[[], Any], process: NodeProcess) -> Any:
     while not (result := condition()):
         assert process.exit_code is None, process.last_words()
         assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.5)
+        time.sleep(0.2)
     return result
 
 
@@ -181,7 +182,7 @@ def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> Non
 
 def failing(folder: Path, *arguments: str) -> str:
     """The one line that a command says that cannot be done."""
-    command = Command(folder, *arguments)
+    command = Command(folder, *arguments, forked=True)
     try:
         assert command.wait() in (1, 2)
         (line,) = [each for each in command.err if each.startswith("error: ")]

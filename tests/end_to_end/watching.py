@@ -21,7 +21,7 @@ def wait_until(condition: Callable[[], bool], process: NodeProcess, what: str) -
     while not condition():
         assert process.exit_code is None, f"{what}: node ended: {process.last_words()}"
         assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:.0f} s"
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 def externals(process: NodeProcess) -> int:

@@ -26,7 +26,7 @@ from tests.hostile.terms import Served, Terms
 EPOCH_SECONDS = 2.0
 AGE_EPOCHS = 150
 PATIENCE = 240.0
-POLL_SECONDS = 2.0
+POLL_SECONDS = 0.2
 TOGETHER = 7
 """Daemons that come up at a time."""
 

@@ -99,7 +99,7 @@ def asked_of_uv(monkeypatch, reachable: tuple[str, ...], build: str) -> list[tup
 
     monkeypatch.setattr(environment, "works", fails)
     monkeypatch.setattr(environment, "pip_sources", lambda python: {})
-    monkeypatch.setattr(environment.Installer, "_uv", uv)
+    monkeypatch.setattr(environment.Installer, "uv", uv)
     monkeypatch.setattr(environment.sys, "platform", "linux")
     environment.Installer(Path("python"), Path("env")).install_torch(build)
     return asked

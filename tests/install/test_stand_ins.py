@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from hashlib import sha256
+from importlib.util import find_spec
 
 import pycosat
 import pytest
@@ -13,6 +16,10 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from fastecdsa import keys
+from fastecdsa.curve import P256
+from fastecdsa.encoding.sec1 import InvalidSEC1PublicKey, SEC1Encoder
+from fastecdsa.encoding.util import int_bytelen
 from hypothesis import given
 from hypothesis import strategies as st
 from reasoning_gym.factory import create_dataset
@@ -41,23 +48,43 @@ def test_logic_puzzles_are_the_ones_that_pycosat_leads_to() -> None:
     assert sha256(text.encode()).hexdigest()[:10] == ZEBRAS
 
 
-def test_libp2p_exchanges_keys_on_p_256_as_cryptography_does() -> None:
-    key_exchange = pytest.importorskip("libp2p.crypto.key_exchange")
-    public, shared = key_exchange.create_ephemeral_key_pair("P-256")
+def test_a_point_times_a_private_key_is_the_secret_of_ecdh() -> None:
     other = ec.generate_private_key(ec.SECP256R1())
     sent = other.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-    received = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), public.to_bytes())
-    secret = other.exchange(ec.ECDH(), received)
-    assert shared(sent) == secret.lstrip(b"\0")
+    private = keys.gen_private_key(P256)
+    public = SEC1Encoder.encode_public_key(keys.get_public_key(private, P256), compressed=False)
+    received = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), public)
+    secret = (SEC1Encoder.decode_public_key(sent, P256) * private).x
+    assert secret == int.from_bytes(other.exchange(ec.ECDH(), received), "big")
+    assert int_bytelen(secret) == (secret.bit_length() + 7) // 8
 
 
-def test_keys_on_p_256_survive_their_encodings() -> None:
-    ecc = pytest.importorskip("libp2p.crypto.ecc")
-    pair = ecc.create_new_key_pair("P-256")
-    encoded = pair.public_key.to_bytes()
-    assert ecc.ECCPublicKey.from_bytes(encoded, "P-256").to_bytes() == encoded
-    private = load_pem_private_key(pair.private_key.to_bytes(), None)
-    told = private.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-    assert told == encoded
-    with pytest.raises(Exception, match=r"(?i)curve|invalid|point"):
-        ecc.ECCPublicKey.from_bytes(b"\x04" + b"\x01" * 64, "P-256")
+@pytest.mark.parametrize("compressed", [True, False])
+def test_keys_on_p_256_survive_their_encodings(compressed: bool) -> None:
+    private = keys.gen_private_key(P256)
+    point = keys.get_public_key(private, P256)
+    encoded = SEC1Encoder.encode_public_key(point, compressed=compressed)
+    assert SEC1Encoder.decode_public_key(encoded, P256) == point
+    pem = keys.export_key(private, P256, encoder=keys.PEMEncoder)
+    loaded = load_pem_private_key(pem.encode(), None)
+    assert loaded.private_numbers().private_value == private
+    with pytest.raises(InvalidSEC1PublicKey):
+        SEC1Encoder.decode_public_key(b"\x04" + b"\x01" * 64, P256)
+
+
+def test_libp2p_finds_all_that_it_imports_of_fastecdsa() -> None:
+    if find_spec("libp2p") is None:
+        pytest.skip("libp2p is not installed: pip install '.[libp2p]'")
+    code = """
+from libp2p.crypto.ecc import ECCPublicKey, create_new_key_pair
+from libp2p.crypto.key_exchange import create_ephemeral_key_pair
+pair = create_new_key_pair("P-256")
+encoded = pair.public_key.to_bytes()
+assert ECCPublicKey.from_bytes(encoded, "P-256").to_bytes() == encoded
+assert pair.private_key.to_bytes().startswith(b"-----BEGIN EC PRIVATE KEY-----")
+(one, secret), (other, same) = (create_ephemeral_key_pair("P-256") for _ in range(2))
+assert secret(other.to_bytes()) == same(one.to_bytes())
+"""
+    # In a process of its own: libp2p and hivemind do not share one.
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

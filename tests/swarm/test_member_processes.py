@@ -28,6 +28,8 @@ pytestmark = pytest.mark.processes
 
 Kind = type[HivemindTransport] | type[ApartTransport]
 KINDS = (HivemindTransport, ApartTransport)
+ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
+BEN = Profile("ben 安", "", "", "0.1.0", 1.7e9)
 
 
 @contextmanager
@@ -78,37 +80,65 @@ def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+def told(node: Node) -> dict[str, Profile | None]:
+    """By peer id what a member was told."""
+    return {peer.peer_id: peer.profile for peer in node.member.status().peers}
+
+
 def daemons() -> set[int]:
     return {p.pid for p in psutil.Process().children(recursive=True) if p.name() == "p2pd"}
 
 
-@pytest.mark.parametrize("kind", [*KINDS, APART_LIBP2P])
-def test_two_members_pool_each_others_groups(kind: Kind, tmp_path: Path) -> None:
+@pytest.fixture(scope="module", params=[*KINDS, APART_LIBP2P])
+def three(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Node, Node, Node]]:
+    """Anna over each kind of transport, ben, and one of a program that has no profile."""
+    folder, before = tmp_path_factory.mktemp("three"), daemons()
     with ExitStack() as stack:
-        anna = stack.enter_context(running("anna", tmp_path, kind=kind))
-        ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
-        anna.publish(2)
-        ben.publish()
-        eventually(lambda: len(ben.pool.fresh()) == 2 and len(anna.pool.fresh()) == 1)
-        assert ben.authors() == {anna.identity.author}
-        assert ben.member.status().bytes_in > 0
-        assert {peer.author for peer in anna.member.status().peers} == {ben.identity.author}
-    assert not daemons()
+        anna = stack.enter_context(running("anna", folder, kind=request.param, profile=ANNA))
+        addresses = anna.transport.addresses()
+        ben = stack.enter_context(running("ben", folder, *addresses, profile=BEN))
+        old = stack.enter_context(running("old", folder, *addresses))
+        yield anna, ben, old
+    assert daemons() <= before
 
 
-@pytest.mark.parametrize("kind", [*KINDS, APART_LIBP2P])
-def test_members_hear_of_what_is_stored_with_them(kind: Kind, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        anna = stack.enter_context(running("anna", tmp_path, kind=kind))
-        ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
-        eventually(lambda: all(node.count("announcements_by_store") for node in (anna, ben)))
+def test_members_pool_each_others_groups(three: tuple[Node, Node, Node]) -> None:
+    anna, ben, old = three
+    anna.publish(2)
+    ben.publish()
+    eventually(lambda: len(ben.pool.fresh()) == 2 and len(anna.pool.fresh()) == 1)
+    assert ben.authors() == {anna.identity.author}
+    assert ben.member.status().bytes_in > 0
+    others = {ben.identity.author, old.identity.author}
+    eventually(lambda: {peer.author for peer in anna.member.status().peers} == others)
+
+
+def test_members_hear_of_what_is_stored_with_them(three: tuple[Node, Node, Node]) -> None:
+    eventually(lambda: all(node.count("announcements_by_store") for node in three[:2]))
+
+
+def test_members_over_any_transport_tell_each_other_their_names(
+    three: tuple[Node, Node, Node],
+) -> None:
+    anna, ben, old = three
+    a, b, o = (node.identity.peer_id for node in three)
+    eventually(lambda: told(anna).get(b) == BEN and told(ben).get(a) == ANNA)
+    eventually(lambda: told(old).get(a) == ANNA and o in told(anna))
+    assert told(anna)[o] is None
+    for node in (anna, ben):
+        account = node.accounts.get(old.identity.author)
+        assert (account.strikes, dict(account.refused)) == (0, {})
+        assert not [n for n in node.counters.snapshot() if n.startswith("profiles")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_member_whose_daemon_is_killed_goes_on_exchanging(kind: Kind, tmp_path: Path) -> None:
+    before = daemons()
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", tmp_path, kind=kind))
-        annas = daemons()
+        annas = daemons() - before
         ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
         anna.publish()
         eventually(lambda: ben.authors())
@@ -117,17 +147,18 @@ def test_a_member_whose_daemon_is_killed_goes_on_exchanging(kind: Kind, tmp_path
         anna.publish()
         eventually(lambda: len(ben.pool.fresh()) == 2)
         assert anna.member.failure is None
-    assert not daemons()
+    assert daemons() <= before
 
 
 def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: Path) -> None:
+    before, networks = daemons(), network_processes()
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", tmp_path, kind=ApartTransport))
-        (process,) = network_processes()
+        (process,) = network_processes() - networks
         ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
         anna.publish()
         eventually(lambda: ben.authors())
-        before = anna.transport.peer_id, anna.transport.addresses()
+        as_it_was = anna.transport.peer_id, anna.transport.addresses()
         moved = anna.transport.bytes_out
         # As beyond its allowance: a daemon that goes on standing still would keep the port.
         for daemon in process.children():
@@ -136,19 +167,19 @@ def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: P
         eventually(lambda: anna.count("network_restarts"))
         eventually(
             lambda: (
-                anna.member.status().peer_id == before[0]
+                anna.member.status().peer_id == as_it_was[0]
                 and anna.transport.peers() == (ben.transport.peer_id,)
             )
         )
-        assert (anna.transport.peer_id, anna.transport.addresses()) == before
+        assert (anna.transport.peer_id, anna.transport.addresses()) == as_it_was
         assert anna.transport.bytes_out >= moved
         anna.publish()
         eventually(lambda: len(ben.pool.fresh()) == 2)
         assert anna.member.failure is None
-    assert not daemons()
-    assert not network_processes()
+    assert daemons() <= before
+    assert network_processes() <= networks
 
 
-def network_processes() -> list[psutil.Process]:
+def network_processes() -> set[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [p for p in children if "swarm.transport.apart.child" in p.cmdline()]
+    return {p for p in children if "swarm.transport.apart.child" in p.cmdline()}

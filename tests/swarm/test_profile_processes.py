@@ -1,4 +1,4 @@
-"""What members over real connections tell each other of themselves."""
+"""What hostile members tell of themselves over real connections is not believed."""
 
 from __future__ import annotations
 
@@ -14,23 +14,16 @@ from protocol import envelope
 from protocol.codec import encode
 from protocol.manifest import sign_manifest, swarm_id
 from protocol.messages import PROFILE_STREAM
-from protocol.profile import Profile, sign_profile
+from protocol.profile import sign_profile
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import HEADER_SECONDS, Limits, Refusal, Transport
-from tests.swarm.network_parts import FOUNDER, Node, identity, manifest
-from tests.swarm.test_member_processes import KINDS, Kind, eventually, running
+from tests.swarm.network_parts import FOUNDER, identity, manifest
+from tests.swarm.test_member_processes import BEN, Kind, eventually, running, told
 from tests.swarm.transport.over import APART_LIBP2P
 
 pytestmark = pytest.mark.processes
 
-ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
-BEN = Profile("ben 安", "", "", "0.1.0", 1.7e9)
 SWARM = swarm_id(sign_manifest(manifest(epoch_seconds=2.0), FOUNDER))
-
-
-def told(node: Node) -> dict[str, Profile | None]:
-    """By peer id what a member was told."""
-    return {peer.peer_id: peer.profile for peer in node.member.status().peers}
 
 
 def answers(answer: Callable[[], Awaitable[bytes]]) -> Callable[[Transport], None]:
@@ -40,23 +33,6 @@ def answers(answer: Callable[[], Awaitable[bytes]]) -> Callable[[Transport], Non
         return await answer()
 
     return lambda transport: transport.handle(PROFILE_STREAM, handler, Limits(64, 8, 8))
-
-
-@pytest.mark.parametrize("kind", [*KINDS, APART_LIBP2P])
-def test_members_over_any_transport_tell_each_other_their_names(kind: Kind, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        anna = stack.enter_context(running("anna", tmp_path, kind=kind, profile=ANNA))
-        addresses = anna.transport.addresses()
-        ben = stack.enter_context(running("ben", tmp_path, *addresses, profile=BEN))
-        old = stack.enter_context(running("old", tmp_path, *addresses))
-        a, b, o = (node.identity.peer_id for node in (anna, ben, old))
-        eventually(lambda: told(anna).get(b) == BEN and told(ben).get(a) == ANNA)
-        eventually(lambda: told(old).get(a) == ANNA and o in told(anna))
-        assert told(anna)[o] is None
-        for node in (anna, ben):
-            account = node.accounts.get(old.identity.author)
-            assert (account.strikes, dict(account.refused)) == (0, {})
-            assert not [n for n in node.counters.snapshot() if n.startswith("profiles")]
 
 
 @pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])

@@ -64,18 +64,23 @@ def test_buckets_ascend_apart_and_lose_nothing_wherever_the_clock_is_put(
     assert sum(bucket.rewards["sums"].groups for bucket in kept) == len(steps)
 
 
-def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_days() -> None:
+def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_days(
+    monkeypatch,
+) -> None:
+    assert (FINE_SECONDS, HOURLY_SECONDS) == (2 * DAY, 60 * DAY)
+    hourly = 6 * DAY
+    monkeypatch.setattr(module, "HOURLY_SECONDS", hourly)  # sixty days of news take a minute
     kept: list[Bucket] = []
-    end = START + 70 * DAY
+    end = START + 16 * DAY
     for now in range(START, end, TEN_MINUTES):
         record(kept, news(now))
     for bucket in kept:
         age = end - bucket.end
         assert bucket.seconds == TEN_MINUTES or age > FINE_SECONDS - TEN_MINUTES
-        assert bucket.seconds == HOUR or not FINE_SECONDS + HOUR < age < HOURLY_SECONDS
-        assert bucket.seconds == DAY or age < HOURLY_SECONDS + DAY
-    assert len(kept) < 288 + 58 * 24 + 24 + 13
-    assert sum(bucket.looks for bucket in kept) == 70 * 144
+        assert bucket.seconds == HOUR or not FINE_SECONDS + HOUR < age < hourly
+        assert bucket.seconds == DAY or age < hourly + DAY
+    assert len(kept) < 288 + 4 * 24 + 24 + 13
+    assert sum(bucket.looks for bucket in kept) == 16 * 144
 
 
 def test_of_more_buckets_than_are_kept_the_oldest_go(monkeypatch) -> None:

@@ -1,0 +1,53 @@
+"""What the process that commands are forked from has done: the imports, and typer's tree.
+
+``multiprocessing`` imports this module once, in its fork server, which ignores a failure of that.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import typer.main
+
+from node.cli.program import app
+
+LOADED = (
+    "multiprocessing.synchronize",
+    "node.cli.admission_option",
+    "node.demo.run",
+    "node.doctor.machine",
+    "node.doctor.network",
+    "node.engines.kinds.transformers",
+    "node.engines.transformers.engine",
+    "node.evaluation.model_eval",
+    "node.experiment.hostile_report",
+    "node.experiment.regime_report",
+    "node.learner.advantages.grpo",
+    "node.learner.corrections.better",
+    "node.learner.corrections.tapered",
+    "node.learner.losses.grpo",
+    "node.run.beforehand",
+    "node.run.join",
+    "node.run.seed_node",
+    "rich._emoji_codes",
+    "rich.status",
+    "swarm.transport.apart.transport",
+    "swarm.transport.hivemind.transport",
+    "torch.utils.serialization.config",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.qwen3.modeling_qwen3",
+)
+
+for _name in LOADED:
+    import_module(_name)
+
+_tree = typer.main.get_command(app)
+
+
+def _built(_app: typer.Typer) -> typer.core.TyperGroup:
+    """Return the tree that every command would build again."""
+    return _tree
+
+
+typer.main.get_command = _built
