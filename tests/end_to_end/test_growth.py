@@ -13,7 +13,7 @@ from swarm.pool import LEAST_USES
 
 pytestmark = pytest.mark.processes
 
-LOCAL, ROUNDS, SAVED = 128, 40, 2
+LOCAL, ROUNDS, SAVED = 128, 60, 8
 MANY = (
     f"--set=mixture.local={LOCAL}",
     "--set=mixture.external=0",
