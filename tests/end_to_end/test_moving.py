@@ -57,7 +57,7 @@ def assert_no_other_swarm_is_moved_to(address: str, folder: Path) -> None:
 def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_other(
     swarm: Swarm, rounds: Rounds, tmp_path: Path
 ) -> None:
-    alone = rounds(1)
+    alone = rounds(3)
     home = swarm_of(alone)
     assert "tried on 4 tasks: 100% of prompts fit" in " ".join(alone.out)
     _, address = swarm.seed()
@@ -65,7 +65,7 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_o
     assert swarm_of(alone) == home
     assert not (tmp_path / "swarm-run" / "swarms").exists()
 
-    beside = rounds(1, f"--peers={address}", wanted=lambda record: record.strangers == 1)
+    beside = rounds(3, f"--peers={address}", wanted=lambda record: record.strangers == 1)
     assert swarm_of(beside) == home
     assert all(record.peers == 0 for record in beside.records())
     told = " ".join(beside.out)
@@ -74,7 +74,7 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_o
     assert typed, told
 
     done = len(beside.records())
-    moved = rounds(1, *shlex.split(typed[1]), wanted=lambda record: record.peers == 1)
+    moved = rounds(3, *shlex.split(typed[1]), wanted=lambda record: record.peers == 1)
     assert swarm_of(moved) != home
     assert f"goes on from round {done}" in " ".join(moved.out)
     assert [record.round for record in moved.records()] == list(range(1, len(moved.records()) + 1))
