@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -138,6 +140,16 @@ def _until_served(site: Site):
     return stream
 
 
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """Both ends of a thousand connections; many systems begin with 1024 for a process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_open_files")
 def test_flo_holds_a_thousand_connections_and_others_are_served(tmp_path: Path) -> None:
     run_folder(tmp_path)
     with served(tmp_path) as site:
