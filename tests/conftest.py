@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.tiers import mark
+from tests.tiers import mark, needless
 
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
@@ -23,6 +23,11 @@ settings.load_profile("steady")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Where the tests of the dashboard leave what they saw."""
     parser.addoption("--screenshots", metavar="DIR", help="keep a picture of every view in DIR")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what the fast tier would import and not run; None lets others decide."""
+    return needless(collection_path, config.option.markexpr) or None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.tiers import QUICK, SLOW, TESTS
+from tests.tiers import QUICK, SLOW, TESTS, needless
 
 
 def test_every_entry_names_a_folder_a_file_or_a_test() -> None:
@@ -14,3 +14,12 @@ def test_every_entry_names_a_folder_a_file_or_a_test() -> None:
         if name:
             tree = ast.parse((TESTS / path).read_text())
             assert name in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+
+
+def test_files_of_slow_tests_are_left_unread_in_the_fast_tier_alone() -> None:
+    slow = TESTS / "node/environments/test_textarena.py"
+    assert needless(slow, "not vllm and not slow")
+    assert needless(TESTS / "swarm/simulation", "not slow")
+    assert not needless(slow, "not vllm and slow")
+    assert not needless(slow, "not vllm")
+    assert not needless(TESTS / "node/environments/test_gymnasium.py", "not slow")

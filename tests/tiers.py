@@ -71,6 +71,15 @@ SLOW = (
 )
 
 
+def needless(path: Path, marks: str) -> bool:
+    """Whether every test of a file or folder is slow and ``marks`` leaves those out.
+
+    Such a file is not even imported: some bring libraries that take seconds.
+    """
+    name = path.relative_to(TESTS).as_posix()
+    return "not slow" in marks and name in SLOW
+
+
 def mark(items: list[pytest.Item]) -> None:
     """Mark tests as ``slow`` or ``quick`` by these tables."""
     for item in items:

@@ -25,7 +25,6 @@ from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.learner import Learner
 from node.learner.logprobs import TokenScores
 from node.learner.vocabulary_head import VocabularyHead
-from node.policy.lora import Adapter
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED
 from tests.node.learner.test_prompt_sharing import ALWAYS, groups, trains, update
@@ -157,6 +156,8 @@ def test_an_update_is_the_same_with_logits_in_parts(drawn, loss, how, budget, po
 
 
 def test_adapters_and_layers_computed_again_learn_from_logits_in_parts():
+    from node.policy.lora import Adapter
+
     config, found = changed(CONFIG, gradient_checkpointing=True), []
     for whole in (1 << 40, 0):
         with pytest.MonkeyPatch.context() as patch:

@@ -16,7 +16,11 @@ from tests.support import changed, random_policy
 VERSION = 3
 EARLIER = dated(MIXED, VERSION - 1)
 STRANGERS = [replace(each, own=False) for each in MIXED]
-NEW = dated(behaving([group(7, (0.0, 0.0)), group(8, (1.0, 1.0))], 0.25), VERSION)
+
+
+@pytest.fixture(scope="module")
+def new() -> list[TrainingGroup]:
+    return dated(behaving([group(7, (0.0, 0.0)), group(8, (1.0, 1.0))], 0.25), VERSION)
 
 
 def updated(
@@ -34,18 +38,18 @@ def updated(
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("micro_batch_tokens", [8, 4096])
 def test_where_an_update_tells_nothing_of_the_engine_its_newest_text_does(
-    groups, epochs, micro_batch_tokens
+    groups, epochs, micro_batch_tokens, new
 ) -> None:
     keys = {"epochs": epochs, "micro_batch_tokens": micro_batch_tokens}
-    gap, after = updated(groups, NEW, **keys)
+    gap, after = updated(groups, new, **keys)
     assert gap == pytest.approx(0.25, abs=1e-4)
     without, same = updated(groups, [], **keys)
     assert without is None
     assert torch.equal(after, same), "what is looked at beside an update has no part in it"
 
 
-def test_an_updates_own_tokens_are_asked_first() -> None:
-    gap, _ = updated([*EARLIER, *dated(behaving([group(5, (0.0, 1.0))], 0.5), VERSION)], NEW)
+def test_an_updates_own_tokens_are_asked_first(new) -> None:
+    gap, _ = updated([*EARLIER, *dated(behaving([group(5, (0.0, 1.0))], 0.5), VERSION)], new)
     assert gap == pytest.approx(0.5, abs=1e-4)
 
 

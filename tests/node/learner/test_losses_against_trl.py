@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
 
 from node.learner.advantages.grpo import Standardised
 from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
@@ -65,6 +63,9 @@ def trl_inputs(made: list[Row], old: list[torch.Tensor], pad_id: int) -> dict[st
 
 
 def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torch.Tensor, list]:
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
     model = copy.deepcopy(policy.model)
     trainer = GRPOTrainer(
         model=model,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from tests.node.conftest import Terminal
 from tests.node.learner.test_learner import MIXED
 from tests.support import changed, random_policy, saved_policy
 
-pytest.importorskip("peft")
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs swarm-node[lora]")
 
 GREEDY = Sampling(1.0, 16, greedy=True)
 CONFIG = LearnerSection(lr=3e-2)
