@@ -102,6 +102,10 @@ class NodeTransport:
         back = DialBack(self._connections, self._relays_for_others, self._guests.clock)
         self.handle(DIAL_BACK_STREAM, back, LIMITS)
 
+    @staticmethod
+    def prepare_process() -> None:
+        """Come first in a process that runs this transport and nothing else."""
+
     @property
     def node(self) -> Any:
         """The node below, a :class:`swarm.transport.node.Node`; another one after each failure."""

@@ -146,7 +146,7 @@ def unloadable(stack: ExitStack) -> str:
 @pytest.mark.parametrize(
     ("command", "fault", "status", "words"),
     [
-        ("seed", occupied, 1, "another process uses port"),
+        ("join", occupied, 1, "another process uses port"),
         ("join", mistyped, 2, "did you mean learner.lr?"),
         ("join", unloadable, 2, "no such folder"),
     ],
@@ -164,7 +164,7 @@ def test_what_keeps_a_node_from_starting_is_passed_on_with_its_exit_status(
 
 
 def test_who_gives_up_waiting_takes_the_node_along(shell: Shell) -> None:
-    waiting = shell.start("seed", "--detach", *QUICK, "--peers", NOBODY)
+    waiting = shell.start("join", "--detach", *QUICK, "--peers", NOBODY)
     waiting.until(lambda: shell.node.holder() is not None)
     assert waiting.stop(signal.SIGINT) != 0
     assert waiting.left == []

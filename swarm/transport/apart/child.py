@@ -66,7 +66,9 @@ class Child:
         """
         logging.getLogger("swarm").setLevel(log_level)
         module, _, name = over.partition(":")
-        self._transport = getattr(import_module(module), name)(
+        transport = getattr(import_module(module), name)
+        transport.prepare_process()
+        self._transport = transport(
             Path(identity),
             peer_cache=Path(peer_cache) if peer_cache else None,
             **settings,

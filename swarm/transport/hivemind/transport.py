@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from swarm.transport.hivemind.light import import_network
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.node_transport import NodeTransport
 
@@ -20,3 +21,8 @@ class HivemindTransport(NodeTransport):
 
     def __init__(self, identity: Path, **settings: Any) -> None:
         super().__init__(HivemindNode.start, identity, **settings)
+
+    @staticmethod
+    def prepare_process() -> None:
+        """Import no more of hivemind than the network."""
+        import_network()

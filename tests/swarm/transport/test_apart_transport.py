@@ -167,6 +167,13 @@ def network_processes() -> list[psutil.Process]:
     return [p for p in below if p.name() == "p2pd" or "swarm.transport.apart.child" in p.cmdline()]
 
 
+def libraries_of_the_network() -> set[str]:
+    """Files that its processes have mapped."""
+    python = [p for p in network_processes() if p.name() != "p2pd"]
+    assert python
+    return {each.path for p in python for each in p.memory_maps()} if psutil.LINUX else set()
+
+
 @OVER
 @pytest.mark.processes
 def test_requests_and_errors_cross_to_the_network_process_and_back(
@@ -198,6 +205,7 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(
         try:
             assert await anna.connect(ben.addresses()[0]) == ben.peer_id
             assert ben.peer_id in anna.peers()
+            assert not any("torch" in library for library in libraries_of_the_network())
             blob = bytes(90_000)
             answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
             assert answer == ben.peer_id.encode() + b":" + blob
