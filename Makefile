@@ -17,23 +17,23 @@ GENRL := .venv-genrl
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo $(DEMO_OPTIONS)
 
-# Half of the time is the start of processes. A test file stays with one worker, as its tests share
-# what they started; each worker has one core.
+# A test file stays with one worker, as its tests share what they started. Slow tests wait for
+# processes a quarter of their time, so there are more workers than cores.
 #   test       the fast tier: six minutes on two cores
 #   test-slow  the others
 #   test-all   both
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-TOGETHER := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+TOGETHER := --dist loadfile --no-loadscope-reorder --numprocesses
 APART := not vllm and not documents and not dist and not families and (quick or not browser)
 
 test: $(VENV)/installed-test
-	$(PYTEST) $(TOGETHER) -m "$(APART) and not slow"
+	$(PYTEST) $(TOGETHER) 2 -m "$(APART) and not slow"
 
 test-slow: $(VENV)/installed-test
-	$(PYTEST) $(TOGETHER) -m "$(APART) and slow"
+	$(PYTEST) $(TOGETHER) 3 -m "$(APART) and slow"
 
 test-all: $(VENV)/installed-test
-	$(PYTEST) $(TOGETHER) -m "$(APART)"
+	$(PYTEST) $(TOGETHER) 3 -m "$(APART)"
 
 # The README's two commands on a bare Debian 12, as an ordinary user; needs root and debootstrap.
 # tests/bare.sh says how to choose Debian 13, root, or other targets.

@@ -27,6 +27,7 @@ from typing import Any
 from protocol.identity import Identity
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.common.counters import Counters
+from swarm.transport.hivemind.light import import_network
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.settings import NodeSettings
 from swarm.transport.transport import TransportError
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=float(1 << 18), help="bytes/s of each stream")
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
+    import_network()
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(asyncio.run(attack(options, Path(folder)))))
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -50,22 +51,6 @@ def test_a_drawn_question_is_answered_piece_by_piece_by_both_models_and_scored(s
     assert "text" in kinds
     assert contents(site.folder.root) == before, "asking changes nothing"
     assert not site.counters.snapshot()
-
-
-def test_a_typed_question_is_asked_as_it_stands_and_has_no_reward_where_nobody_knows_it(
-    site: Site,
-) -> None:
-    told = answered(site, question=SPOKEN, family="gcd")
-    (asked,) = (each for each in told if each["event"] == "question")
-    assert (asked["prompt"], asked["family"]) == (SPOKEN, None)
-    (said,) = (each for each in told if each["event"] == "opinion")
-    assert said["reward"] is None and "no family" in said["unscored"]
-    (name,) = (each["name"] for each in told if each["event"] == "model")
-    assert name == "step-00000010"
-
-
-def test_what_the_model_cannot_be_asked_is_told_in_words(site: Site) -> None:
-    assert "This swarm has: chain_sum" in answered(site, family="no-such")[-1]["error"]
 
 
 @pytest.mark.parametrize(
@@ -113,13 +98,25 @@ def test_before_the_first_checkpoint_that_is_said(tmp_path: Path, lacking: str) 
 
 
 def test_flo_asks_beside_a_question_and_is_told_to_wait(site: Site) -> None:
-    with closing(Asked(site)) as first:
+    with closing(Asked(site, question=SPOKEN, family="gcd")) as first:
         first.until("stage")
         answer = site.get(ASK, OWN_PAGE)
         assert answer.status == 409 and "one at a time" in answer.json["error"]
-        assert [each["event"] for each in first][-1] == "end"
+        told = list(first)
+    assert told[-1]["event"] == "end"
+    typed_question_was_asked_as_it_stands(told)
     with closing(until_taken(site)) as later:
         assert later.until("stage"), "then it is another's turn"
+
+
+def typed_question_was_asked_as_it_stands(told: list[dict[str, Any]]) -> None:
+    """It has no reward, as no family knows it."""
+    (asked,) = (each for each in told if each["event"] == "question")
+    assert (asked["prompt"], asked["family"]) == (SPOKEN, None)
+    (said,) = (each for each in told if each["event"] == "opinion")
+    assert said["reward"] is None and "no family" in said["unscored"]
+    (name,) = (each["name"] for each in told if each["event"] == "model")
+    assert name == "step-00000010"
 
 
 def held(asked: Asked) -> list[psutil.Process]:
@@ -200,7 +197,10 @@ def test_on_an_address_of_others_who_came_in_may_ask(tmp_path: Path) -> None:
         # browsers do not say on such an address where a request comes from
         asked = {"Cookie": cookie, "X-Asked-By": "page"}
         assert site.get(ASK, {"Cookie": cookie}).status == 403
-        assert site.get(ASK, asked).body.endswith(b'{"event": "end"}\n')
+        told = site.get(f"{ASK}?family=no-such", asked)
+    assert told.status == 200
+    last = json.loads(told.body.splitlines()[-1])
+    assert "This swarm has: chain_sum" in last["error"], "what cannot be asked is told in words"
 
 
 def test_the_process_steps_back_behind_the_node_and_ends_with_who_asked(tmp_path: Path) -> None:
