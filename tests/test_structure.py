@@ -37,6 +37,7 @@ def parsed(path: Path) -> ast.Module:
         gc.enable()
 
 
+@cache
 def imported(tree: ast.AST) -> set[str]:
     names: set[str] = set()
     for item in ast.walk(tree):

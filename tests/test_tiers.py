@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import ast
+import re
 
 from tests.tiers import QUICK, SLOW, TESTS, needless
 
 
-def test_every_entry_names_a_folder_a_file_or_a_test() -> None:
+def test_every_entry_names_a_folder_a_file_or_the_beginning_of_one_test() -> None:
     for entry in (*QUICK, *SLOW):
         path, _, name = entry.partition("::")
         assert (TESTS / path).exists(), entry
         if name:
-            tree = ast.parse((TESTS / path).read_text())
-            assert name in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+            begun = re.findall(rf"^(?:def )?{name}\w*(?: =|\()", (TESTS / path).read_text(), re.M)
+            assert len(begun) == 1, entry
 
 
 def test_files_of_slow_tests_are_left_unread_in_the_fast_tier_alone() -> None:

@@ -1,7 +1,8 @@
 """Which tests ``make test`` runs, and which ``make test-slow`` runs in addition.
 
 Tests that start node processes are slow unless they are in ``QUICK``. So are those in ``SLOW``:
-each takes long, and other tests of its module stay in the fast tier.
+each takes long, and other tests of its module stay in the fast tier. An entry may be the
+beginning of a test's name.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ QUICK = (
 browser."""
 SLOW = (
     "families",
+    "hostile/test_false_counts.py",
     "hostile/test_forged_trajectories.py",
+    "hostile/test_hostile_peers.py::test_flo_floods_pulls_and_others_are_still_served",
     "hostile/test_texts_that_act.py",
     "hostile/test_texts_that_burn.py",
+    "hostile/test_texts_that_execute.py::test_the_whole_library_is_tried",
     "hostile/test_texts_that_reach_out.py",
     "mutants/test_mutants.py",
     "node/cli/test_cli_ask.py",
@@ -33,6 +37,7 @@ SLOW = (
     "node/cli/test_found.py",
     "node/cli/test_next_steps.py",
     "node/cli/test_plot.py",
+    "node/concurrency/test_cpu_threads.py",
     "node/conformance/test_conformance.py",
     "node/dashboard/test_asking.py",
     "node/distributed/test_ranks.py",
@@ -41,7 +46,11 @@ SLOW = (
     "node/engines/test_eight_bits.py",
     "node/engines/test_engine_process.py",
     "node/engines/test_mixed_layers.py",
+    "node/engines/test_transformers_backend.py::test_whatever_joins_or_interrupts_greedy",
+    "node/engines/test_turns.py::test_greedy_turns_are_those_of_an_engine_that_reads_all_of_it",
     "node/environments/test_games.py",
+    "node/environments/test_gymnasium.py::test_a_class_of_ones_own_is_an_environment_as_it_is",
+    "node/environments/test_gymnasium.py::test_the_toy_texts_come_out_alike_elsewhere",
     "node/environments/test_replay_trial.py",
     "node/environments/test_textarena.py",
     "node/experiment/test_experiment.py",
@@ -51,22 +60,43 @@ SLOW = (
     "node/experiment/test_experiment_long.py",
     "node/experiment/test_experiment_methods.py",
     "node/experiment/test_experiment_regimes.py",
+    "node/learner/test_chunked_logprobs.py::test_an_update_is_the_same_with_logits_in_parts",
+    "node/learner/test_losses_against_trl.py",
+    "node/learner/test_plausibility.py::test_a_phrase_that_mallory_puts_before_right_answers",
+    "node/learner/test_prompt_sharing.py::test_groups_in_shared_rows_give_the_update_of_single",
     "node/monitor/test_history.py",
     "node/monitor/test_keys.py",
     "node/plan/test_plan_command.py",
     "node/policy/test_hub_model.py",
     "node/policy/test_tiny_models.py",
+    "node/rollout/test_overlapping_generator.py::test_a_crash_at_any_point_loses_no_group",
     "node/run/test_goes_on_as_one.py",
     "node/tasks/test_repeatable_families.py",
+    "node/tasks/test_tasks.py::test_every_shipped_task_is_the_same_in_another_process_order",
     "node/tasks/test_turns.py",
+    "node/tasks/test_verifier.py::test_a_worker_killed_while_idle_costs_nobody_a_verdict",
+    "node/tasks/test_verifier.py::test_an_answer_that_nobody_waited_for_is_never_taken_for",
+    "node/tasks/test_verifier.py::test_of_several_verifiers_one_that_is_busy_holds_up_nobody",
+    "node/tasks/test_verifier.py::test_questions_that_follow_the_order_of_a_set_are_the_same",
+    "node/tasks/test_working.py::test_a_level_has_many_questions_of_both_splits",
+    "node/tasks/test_working.py::test_levels_are_from_a_dozen_to_over_seventy_characters",
     "node/test_other_systems.py",
     "node/test_own_kinds.py",
+    "protocol/test_frame.py::test_a_batch_comes_back_as_it_was_sealed",
+    "protocol/test_packing.py::test_groups_of_any_kind_keep_to_the_size",
     "swarm/census/test_buckets.py",
     "swarm/lan/test_discovery.py",
     "swarm/simulation",
     "swarm/test_journal_growth.py",
+    "swarm/test_member.py::test_a_run_is_a_function_of_its_seed",
+    "swarm/test_mixture.py::test_an_honest_author_is_found_among_ever_so_many_useless_keys",
+    "swarm/test_network_basics.py::test_greedy_peers_always_leave_room_for_a_newcomer",
+    "swarm/test_outbox.py::test_a_group_too_long_for_any_frame_waits_as_text_alone",
+    "swarm/test_pool_forgetting.py",
     "swarm/transport/test_contract.py",
+    "swarm/transport/test_dial_back.py::test_flo_is_dialled_once_in_a_while",
     "swarm/transport/test_libp2p_connections.py",
+    "swarm/transport/test_places.py::TestService",
     "test_gpu_benchmark.py",
 )
 

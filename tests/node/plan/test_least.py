@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -124,7 +125,8 @@ def test_a_start_that_is_tight_is_logged_and_goes_on(
 ) -> None:
     half = there(written(tmp_path / "model", QWEN_HALF | {"num_hidden_layers": 36}))
     check_start(config_of(half), RunFolder(tmp_path / "run"))
-    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
+    (line,) = [each.getMessage() for each in warnings]
     assert "of which less is free now" in line
 
 

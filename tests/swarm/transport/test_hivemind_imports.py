@@ -27,7 +27,6 @@ def test_all_that_a_node_uses_is_imported_without_torch_and_scipy() -> None:
     assert "from hivemind.dht.node import DHTNode" in used
     imports = "\n".join(used)
     assert python(f"light()\n{imports}\n{LOADED}") == "[]"
-    assert "torch" in python(f"\n{imports}\n{LOADED}"), "else there would be nothing to save"
 
 
 def test_names_of_the_package_are_those_of_its_modules() -> None:
