@@ -77,7 +77,7 @@ class HivemindNode:
                 be_client(dht.protocol)
             visible = own(p2p._visible_maddrs, str(p2p.peer_id))
         except BaseException:
-            await p2p.shutdown()
+            await _shut_down(p2p)
             raise
         dht.protocol.serializer = serializer
         dht.protocol._validate_dictionary = gate.prune
@@ -116,8 +116,14 @@ class HivemindNode:
         from hivemind.p2p import P2P
         from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
+        begun: list[P2P] = []
+
         class Daemon(P2P):  # type: ignore[misc,unused-ignore]
             """Starts p2pd in a session of its own, out of reach of a Ctrl-C in our terminal."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                begun.append(self)
 
             @staticmethod
             def _make_process_args(*args: Any, **options: Any) -> list[str]:
@@ -129,7 +135,12 @@ class HivemindNode:
         try:
             # Bootstrap peers are dialled by the transport: a daemon that is given dead ones exits.
             return await Daemon.create(**options(settings))
-        except (P2PDaemonError, OSError, ValueError) as error:
+        except BaseException as error:
+            # hivemind leaves a p2pd that it has started and that is not up yet.
+            for each in begun:
+                await _shut_down(each)
+            if not isinstance(error, P2PDaemonError | OSError | ValueError):
+                raise
             raise DaemonFailed(
                 f"the p2p daemon did not start: {error}; check network.listen "
                 f"({', '.join(settings.listen)}), raise network.start_timeout on a busy machine"
@@ -286,21 +297,28 @@ class HivemindNode:
     async def stop(self) -> None:
         """End the daemon and remove its sockets."""
         self.dht.is_alive = False
-        child = self.p2p._child
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await self.p2p.shutdown()
-        except TimeoutError:
-            logger.warning("p2pd did not stop within %g s; killing it", STOP_SECONDS)
-            child.kill()
-            await child.wait()
-        for address in (self.p2p._daemon_listen_maddr, self.p2p._client_listen_maddr):
-            with suppress(FileNotFoundError):
-                Path(address["unix"]).unlink()
+        await _shut_down(self.p2p)
 
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
         """``settings`` with the port that was drawn for ``/tcp/0`` written into ``listen``."""
         return replace(settings, listen=with_port_of(self._visible, settings.listen))
+
+
+async def _shut_down(p2p: Any) -> None:
+    """End a daemon, however far its start has come, and remove its sockets."""
+    child = p2p._child
+    if child is None:
+        return
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await p2p.shutdown()
+    except TimeoutError:
+        logger.warning("p2pd did not stop within %g s; killing it", STOP_SECONDS)
+        child.kill()
+        await child.wait()
+    for address in (p2p._daemon_listen_maddr, p2p._client_listen_maddr):
+        with suppress(FileNotFoundError):
+            Path(address["unix"]).unlink()
 
 
 def _kinds() -> Kinds:

@@ -20,10 +20,12 @@ from swarm.transport.apart import process
 from swarm.transport.apart.link import Link, LinkLost
 from swarm.transport.apart.process import Process
 from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.transport import Libp2pTransport
 from swarm.transport.machine import PortTaken
 from swarm.transport.node_transport import NodeTransport
+from swarm.transport.settings import NodeSettings
 from swarm.transport.transport import (
     Limits,
     PeerUnreachable,
@@ -270,6 +272,35 @@ def test_a_start_that_is_given_up_leaves_no_process(
         assert not network_processes()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.processes
+def test_a_start_that_is_given_up_while_the_daemon_comes_up_leaves_neither_it_nor_its_socket(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        settings = NodeSettings(identity(tmp_path, "anna"), LOOPBACK, (), 60.0)
+        starting = asyncio.ensure_future(HivemindNode.start(settings, Counters()))
+        async with asyncio.timeout(120):
+            while not (sockets := sockets_of_daemons()):
+                await asyncio.sleep(0.001)
+        starting.cancel()
+        try:
+            await (await starting).stop()  # it was up just then
+        except asyncio.CancelledError:
+            assert not network_processes()
+        assert not any(path.exists() for path in sockets)
+
+    asyncio.run(scenario())
+
+
+def sockets_of_daemons() -> list[Path]:
+    """Sockets that the daemons below this process have made so far."""
+    told = [
+        part for p in network_processes() for part in p.cmdline() if part.startswith("-listen=")
+    ]
+    paths = [Path(part.removeprefix("-listen=/unix")) for part in told]
+    return [path for path in paths if path.exists()]
 
 
 def begun(over: type[NodeTransport]) -> bool:
