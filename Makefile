@@ -17,23 +17,22 @@ GENRL := .venv-genrl
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo $(DEMO_OPTIONS)
 
-# A test file stays with one worker, as its tests share what they started. Slow tests wait for
-# processes a quarter of their time, so there are more workers than cores.
+# A test file stays with one worker, as its tests share what they started; each worker has one core.
 #   test       the fast tier: six minutes on two cores
 #   test-slow  the others
 #   test-all   both
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-TOGETHER := --dist loadfile --no-loadscope-reorder --numprocesses
+TOGETHER := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 APART := not vllm and not documents and not dist and not families and (quick or not browser)
 
 test: $(VENV)/installed-test
-	$(PYTEST) $(TOGETHER) 2 -m "$(APART) and not slow"
+	$(PYTEST) $(TOGETHER) -m "$(APART) and not slow"
 
 test-slow: $(VENV)/installed-test
-	$(PYTEST) $(TOGETHER) 3 -m "$(APART) and slow"
+	$(PYTEST) $(TOGETHER) -m "$(APART) and slow"
 
 test-all: $(VENV)/installed-test
-	$(PYTEST) $(TOGETHER) 3 -m "$(APART)"
+	$(PYTEST) $(TOGETHER) -m "$(APART)"
 
 # The README's two commands on a bare Debian 12, as an ordinary user; needs root and debootstrap.
 # tests/bare.sh says how to choose Debian 13, root, or other targets.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tests.parsing import parse
+
 BY_TEXT = {"attrgetter", "delattr", "getattr", "hasattr", "patch", "setattr"}
 """What takes the name of an attribute as text, as a function or a method."""
 
@@ -14,7 +16,7 @@ DOCUMENTED = {"os._exit"}
 
 def reached(source: str) -> list[tuple[int, str]]:
     """The line and the name of each private thing that ``source`` uses and does not define."""
-    tree = ast.parse(source)
+    tree = parse(source)
     own = set(_defined(tree))
     found: list[tuple[int, str]] = []
     for item in ast.walk(tree):

@@ -12,6 +12,8 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
+from tests.parsing import parse
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 PACKAGES = ("node", "swarm", "protocol")
@@ -33,7 +35,7 @@ def room_of(module: str) -> str:
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
     """The project's modules that a file imports, wherever in it."""
     found: set[str] = set()
-    for item in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for item in ast.walk(parse(path.read_text(encoding="utf-8"))):
         if isinstance(item, ast.ImportFrom) and item.module:
             found |= {item.module, *(f"{item.module}.{alias.name}" for alias in item.names)}
         elif isinstance(item, ast.Import):
@@ -81,7 +83,7 @@ def floors(graph: dict[str, set[str]]) -> dict[int, list[str]]:
 def purpose(room: str) -> str:
     """What a room is for, in the words of its package."""
     module = ROOT / room / "__init__.py"
-    text = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(parse(module.read_text(encoding="utf-8"))) or ""
     return text.split("\n\n")[0].replace("\n", " ").replace("``", "`")
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.parsing import parse
+
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "benchmarks" / "gpu.py"
 PAGE = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
@@ -63,7 +65,7 @@ def branches(path: Path) -> set[tuple[str, str]]:
             named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             walk(child, (*names, child.name) if named else names)
 
-    walk(ast.parse(path.read_text(encoding="utf-8")), ())
+    walk(parse(path.read_text(encoding="utf-8")), ())
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import importlib.util
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.parsing import parse
 from tests.private_names import reached
 from tests.rooms import PAGE, arrows, circles, drawn
 
@@ -28,13 +28,7 @@ def modules(package: str) -> list[Path]:
 
 @cache
 def parsed(path: Path) -> ast.Module:
-    """Without a collection in between: what it finalizes makes CPython 3.11 lose count of how deep
-    it is (python/cpython#106905)."""
-    gc.disable()
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    finally:
-        gc.enable()
+    return parse(path.read_text(encoding="utf-8"))
 
 
 @cache

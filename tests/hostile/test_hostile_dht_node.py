@@ -258,8 +258,10 @@ def test_mallory_is_reached_by_a_transport_without_a_name_here_and_others_are_st
         try:
             await bad.dial(anna.addresses()[0])
             await until(lambda: anna.peers() == (mallory,))
-            await bad.hang_up(anna.peer_id)
-            await until(lambda: anna.peers() == ())
+            async with asyncio.timeout(60):
+                while anna.peers():
+                    await bad.hang_up(anna.peer_id)
+                    await asyncio.sleep(0.2)
             with pytest.raises(PeerUnreachable):  # whoever asks is answered by nobody
                 await anna.request(mallory, "hello", b"", limit=1, deadline=10.0)
             ben = await honest("ben", tmp_path, Counters(), peers=anna.addresses())
@@ -299,8 +301,12 @@ def test_mallory_names_herself_by_an_id_that_is_none_and_counts_as_unreachable(
     asyncio.run(scenario())
 
 
-def test_flo_floods_the_hash_table_and_others_still_read_it(tmp_path: Path) -> None:
+def test_flo_floods_the_hash_table_and_others_still_read_it(tmp_path: Path, monkeypatch) -> None:
     from hivemind.p2p import PeerID
+
+    # So that she uses it up on a busy machine too.
+    monkeypatch.setattr("swarm.transport.call_budget.RPC_BYTES_PER_SECOND", 1 << 14)
+    monkeypatch.setattr("swarm.transport.call_budget.RPC_LARGEST", 1 << 17)
 
     async def scenario() -> None:
         counters = Counters()

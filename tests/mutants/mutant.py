@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
+from tests.parsing import parse
+
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 THREATS = Path("docs/security.md")
 _ROW = re.compile(rf"\|\s*`({SLUG.pattern})`\s*\|")
@@ -94,7 +96,7 @@ def faults(mutant: Mutant, tree: Path) -> Iterator[str]:
         yield f"find occurs {count} times in {mutant.file}, instead of once"
     elif path.suffix == ".py":
         try:
-            ast.parse(mutated(text, mutant))
+            parse(mutated(text, mutant))
         except SyntaxError as error:
             yield f"{mutant.file} is no Python any more: {error}"
     for test in mutant.tests:
@@ -117,7 +119,7 @@ def _exists(test: str, tree: Path) -> bool:
         return True
     functions = {
         node.name
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     return function.split("::")[-1].partition("[")[0] in functions

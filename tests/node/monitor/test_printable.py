@@ -20,6 +20,7 @@ from node.monitor.printable import MOST, guard_terminal, printable, say, say_on
 from node.monitor.rollouts import LastRollouts
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD
+from tests.parsing import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 ACTS = "\x1b]0;owned\x07\x1b[2J\r\nforged\x9b31m\x7f\u202eevil\u2066\u2028\u200b\x00\ud800"
@@ -154,7 +155,7 @@ def test_nothing_is_shown_but_through_these_two_files():
         name = path.relative_to(ROOT).as_posix()
         if name in SPEAKS | JSON | CHILDREN:
             continue
-        used = {ast.unparse(n.func) for n in ast.walk(ast.parse(path.read_text())) if is_call(n)}
+        used = {ast.unparse(n.func) for n in ast.walk(parse(path.read_text())) if is_call(n)}
         assert not used & {
             "print",
             "typer.echo",
