@@ -14,7 +14,7 @@ from swarm.common.clock import Clock
 from swarm.common.durable_file import replace_durably
 from swarm.common.private_file import make_private
 from swarm.journal_errors import RESTORED, JournalCorrupt, JournalError, named_errors
-from swarm.schema import VERSION, bring_up_to_date
+from swarm.schema import VERSION, create_tables
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +80,14 @@ class Journal:
         if findings != ("ok",):
             raise JournalCorrupt(self.path, f"quick check says {findings[0]!r}", RESTORED)
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version > VERSION:
+        if version not in (0, VERSION):
             raise JournalError(
                 self.path,
                 f"has layout {version}, this program knows {VERSION}",
                 "update swarm-node or use another run folder",
             )
-        bring_up_to_date(self._connection, version)
+        if version == 0:
+            create_tables(self._connection)
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
@@ -195,7 +196,7 @@ class Journal:
             make_private(unfinished)
             copy = sqlite3.connect(unfinished)
             try:
-                bring_up_to_date(copy, 0)
+                create_tables(copy)
             finally:
                 copy.close()
             self._copy_into(unfinished)
@@ -207,11 +208,7 @@ class Journal:
         try:
             with self.transaction() as connection:
                 for table in KEPT_TABLES:
-                    # In a journal of an earlier layout they may stand in another order.
-                    found = connection.execute(f"PRAGMA main.table_info({table})")
-                    columns = ", ".join(name for _, name, *_ in found)
-                    copied = f"SELECT {columns} FROM main.{table}"
-                    connection.execute(f"INSERT INTO copy.{table} ({columns}) {copied}")
+                    connection.execute(f"INSERT INTO copy.{table} SELECT * FROM main.{table}")
         finally:
             self._connection.execute("DETACH copy")
 

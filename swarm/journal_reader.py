@@ -25,7 +25,7 @@ def read_accounts(path: Path) -> list[Account]:
     with _opened(path) as connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version != VERSION:
-            remedy = "start the node, which brings an earlier one up to date, or update swarm-node"
+            remedy = "update swarm-node or use another run folder"
             problem = f"has layout {version}, this program reads {VERSION}"
             raise JournalError(path, problem, remedy)
         return all_accounts(lambda query: connection.execute(query).fetchall())

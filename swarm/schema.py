@@ -4,37 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from swarm.repacking import repacked_pooled, repacked_waiting
+VERSION = 1
 
-VERSION = 7
-
-_WRITTEN = """
-CREATE TABLE written (
-    ticket INTEGER, place INTEGER, turn INTEGER, finish INTEGER, ids BLOB NOT NULL,
-    logprobs BLOB NOT NULL, versions BLOB NOT NULL, observation TEXT,
-    PRIMARY KEY (ticket, place, turn)
-) WITHOUT ROWID;
-"""
-
-_BEGUN = f"""
--- unfinished: own groups begun that no update has used, and what is written of their completions
-CREATE TABLE begun (
-    ticket INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, number INTEGER NOT NULL,
-    env TEXT NOT NULL, level INTEGER NOT NULL, seed INTEGER NOT NULL, version INTEGER NOT NULL
-);
-{_WRITTEN}"""
-
-_USED = """
--- pool: which update used which group, a row a use; own groups have author x''
-CREATE TABLE used (
-    use INTEGER PRIMARY KEY, author BLOB NOT NULL, epoch INTEGER NOT NULL,
-    number INTEGER NOT NULL, step INTEGER NOT NULL, trained INTEGER NOT NULL
-);
-CREATE INDEX used_key ON used (author, epoch, number);
-CREATE INDEX used_step ON used (step);
-"""
-
-TABLES = f"""
+TABLES = """
 -- journal: numbers that must never be handed out twice; pool: the last forgotten epoch
 CREATE TABLE numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE draws (epoch INTEGER PRIMARY KEY, next INTEGER NOT NULL);
@@ -77,63 +49,28 @@ CREATE TABLE accounts (
 CREATE TABLE refusals (
     author BLOB, reason TEXT, n INTEGER NOT NULL, PRIMARY KEY (author, reason)
 ) WITHOUT ROWID;
-{_USED}{_BEGUN}"""
 
-_SEVERAL_USES = f"""
-ALTER TABLE pool ADD COLUMN uses INTEGER NOT NULL DEFAULT 0;
-DROP INDEX used_step;
-ALTER TABLE used RENAME TO used_once;
-{_USED}
-INSERT INTO used (author, epoch, number, step, trained)
-    SELECT author, epoch, number, step, trained FROM used_once;
-DROP TABLE used_once;
+-- pool: which update used which group, a row a use; own groups have author x''
+CREATE TABLE used (
+    use INTEGER PRIMARY KEY, author BLOB NOT NULL, epoch INTEGER NOT NULL,
+    number INTEGER NOT NULL, step INTEGER NOT NULL, trained INTEGER NOT NULL
+);
+CREATE INDEX used_key ON used (author, epoch, number);
+CREATE INDEX used_step ON used (step);
+
+-- unfinished: own groups begun that no update has used, and what is written of their completions
+CREATE TABLE begun (
+    ticket INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, number INTEGER NOT NULL,
+    env TEXT NOT NULL, level INTEGER NOT NULL, seed INTEGER NOT NULL, version INTEGER NOT NULL
+);
+CREATE TABLE written (
+    ticket INTEGER, place INTEGER, turn INTEGER, finish INTEGER, ids BLOB NOT NULL,
+    logprobs BLOB NOT NULL, versions BLOB NOT NULL, observation TEXT,
+    PRIMARY KEY (ticket, place, turn)
+) WITHOUT ROWID;
 """
 
-_STANDING = """
-ALTER TABLE accounts ADD COLUMN earned REAL NOT NULL DEFAULT 0;
-ALTER TABLE accounts ADD COLUMN earned_at REAL NOT NULL DEFAULT 0;
-ALTER TABLE accounts ADD COLUMN seconds REAL NOT NULL DEFAULT 0;
-"""
 
-_ENCODED_ONCE = """
-UPDATE pool SET contents=repacked_pooled(contents);
-UPDATE pool SET size=length(contents);
-UPDATE waiting SET plain=repacked_waiting(plain);
-"""
-
-_LAST_ADMITTED = """
-ALTER TABLE accounts ADD COLUMN admitted_at REAL NOT NULL DEFAULT 0;
-"""
-
-_TURNS = f"""
-ALTER TABLE written RENAME TO written_once;
-{_WRITTEN}
-INSERT INTO written SELECT ticket, place, 0, finish, ids, logprobs, versions, NULL
-    FROM written_once;
-DROP TABLE written_once;
-"""
-
-MIGRATIONS = {
-    1: _BEGUN,
-    2: _SEVERAL_USES,
-    3: _STANDING,
-    4: _ENCODED_ONCE,
-    5: _LAST_ADMITTED,
-    6: _TURNS,
-}
-"""From each earlier layout to the one after it, with the functions of :mod:`swarm.repacking`."""
-
-
-def bring_up_to_date(connection: sqlite3.Connection, version: int) -> None:
-    """Make the tables, or turn those of an earlier layout into today's, one layout at a time.
-
-    Args:
-        version: the layout that is there; 0 in a new file.
-    """
-    for convert in (repacked_pooled, repacked_waiting):
-        connection.create_function(convert.__name__, 1, convert, deterministic=True)
-    scripts = {VERSION: TABLES}
-    if version:
-        scripts = {old + 1: MIGRATIONS[old] for old in range(version, VERSION)}
-    for reached, script in scripts.items():
-        connection.executescript(f"BEGIN;{script}PRAGMA user_version={reached};COMMIT;")
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables in a new file."""
+    connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};COMMIT;")

@@ -5,7 +5,6 @@ The keys are in :mod:`node.config.sections` and :mod:`node.config.learning`.
 
 from __future__ import annotations
 
-import logging
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,6 @@ from node.config.base import Section
 from node.config.kinds import ENGINES
 from node.config.learning import LearnerSection, PolicySection
 from node.config.mixing import MixtureSection
-from node.config.renamed import present
 from node.config.running import MonitorSection, ScheduleSection
 from node.config.sections import (
     EngineSection,
@@ -32,8 +30,6 @@ from node.config.validation_errors import explain
 from node.errors import ConfigError, NodeError
 from node.storage.atomic_files import write_atomic
 from node.storage.run_folder import RunFolder
-
-log = logging.getLogger(__name__)
 
 
 class Config(Section):
@@ -113,13 +109,10 @@ def build(
     values: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in table.items()}
     for key, value in (overrides or {}).items():
         _put(values, key, value)
-    values, warnings = present(values)
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        raise explain(Config, error, warnings) from None
-    for warning in warnings:
-        log.warning("%s", warning)
+        raise explain(Config, error) from None
     return config if base is None else _with_paths(config, base)
 
 

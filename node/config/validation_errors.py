@@ -30,17 +30,13 @@ _WORDS = {
 }
 
 
-def explain(
-    root: type[BaseModel], error: ValidationError, notes: Sequence[str] = ()
-) -> ConfigError:
-    """The first thing wrong, how many more there are, and what else is to be said of the values."""
+def explain(root: type[BaseModel], error: ValidationError) -> ConfigError:
+    """Name the first wrong value, its remedy, and how many more there are."""
     details = error.errors()
     detail = details[0]
     location = [str(part) for part in detail["loc"]]
     value = detail["input"]
-    if len(details) > 1:
-        notes = [f"{len(details) - 1} more to correct after this one", *notes]
-    more = "".join(f" ({note}.)" for note in notes)
+    more = f" ({len(details) - 1} more to correct after this one.)" if len(details) > 1 else ""
     if detail["type"] == "extra_forbidden":
         remedy = _known(root, location, value)
         value = None if isinstance(value, Mapping) else value

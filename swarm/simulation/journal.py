@@ -10,14 +10,14 @@ from typing import Any
 
 from swarm.common.clock import Clock
 from swarm.journal import MEMORY, Journal
-from swarm.schema import bring_up_to_date
+from swarm.schema import create_tables
 
 
 @cache
 def _template() -> sqlite3.Connection:
     """A new journal's tables."""
     connection = sqlite3.connect(MEMORY)
-    bring_up_to_date(connection, 0)
+    create_tables(connection)
     return connection
 
 

@@ -1,11 +1,12 @@
 """What a call of the hash table costs its caller, by the number of nodes in the table.
 
-Fitted to real peers in ``benchmarks/hash_table.py``, tables of 4 to 128 nodes with 0 to 64 records
-of some 450 bytes under a key: requests and bytes are within 5 % of each mean that was counted
-(``benchmarks/results/hash_table.json``), hops within 10 %. A search asks the 20 nearest, or all
+Fitted to counts among real peers, tables of 4 to 128 nodes with 0 to 64 records of some 450 bytes
+under a key (``benchmarks/results/hash_table.json``): requests and bytes are within 5 % of each mean
+that was counted, hops within 10 %. A search asks the 20 nearest, or all
 where there are fewer. In larger tables a node does not know them before; what that adds is
 extrapolated logarithmically (Kademlia, Maymounkov and Mazières 2002), at the slope that hivemind's
-own search has up to 4,096 nodes without a network (``benchmarks/table_search.py``, within 2 %).
+own search has up to 4,096 nodes without a network (``benchmarks/results/table_search.json``,
+within 2 %).
 
 Bytes are those of requests and answers, as the peers that are asked charge them; the envelope of a
 request is some 100 bytes more. All peers answer, and each has made two calls before.

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 
 from swarm import journal as journal_module
-from swarm.accounts import Accounts
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import (
@@ -28,7 +27,6 @@ from swarm.journal import (
 )
 from swarm.journal_restore import open_or_restore
 from swarm.pool import Pool
-from swarm.pooled_group import GroupKey
 from tests.swarm.experience_parts import START, pooled, wait
 
 ROOT = Path(__file__).parents[2]
@@ -264,67 +262,6 @@ def test_a_journal_of_a_newer_program_is_left_alone(path, clock):
     with pytest.raises(JournalError, match=r"layout 99.*update swarm-node") as caught:
         open_or_restore(path, clock)
     assert not isinstance(caught.value, JournalCorrupt)
-
-
-LAYOUT_1 = """
-BEGIN;
-DROP TABLE begun;
-DROP TABLE written;
-ALTER TABLE pool DROP COLUMN uses;
-ALTER TABLE accounts DROP COLUMN earned;
-ALTER TABLE accounts DROP COLUMN earned_at;
-ALTER TABLE accounts DROP COLUMN seconds;
-ALTER TABLE accounts DROP COLUMN admitted_at;
-INSERT INTO accounts VALUES (x'617574686f72', 10, 20, 3, 1.0, 1.7e9, 0, 1.7e9);
-DROP TABLE used;
-CREATE TABLE used (
-    author BLOB, epoch INTEGER, number INTEGER, step INTEGER NOT NULL, trained INTEGER NOT NULL,
-    PRIMARY KEY (author, epoch, number)
-) WITHOUT ROWID;
-CREATE INDEX used_step ON used (step);
-INSERT INTO used VALUES (x'617574686f72', 7, 3, 4, 1);
-PRAGMA user_version=1;
-COMMIT;
-"""
-
-
-def test_a_journal_of_an_older_program_is_brought_up_to_date_and_keeps_what_it_knows(path, clock):
-    journal = Journal(path, clock)
-    first = draw_one(journal, 1)
-    journal.close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(LAYOUT_1)
-    journal = Journal(path, clock)
-    assert draw_one(journal, 1) == first + 1
-    assert journal.read("SELECT count(*) FROM begun, written") == [(0,)]
-    pool = Pool(journal, 10, 60.0, clock, Counters())
-    assert pool.lineage(4) == [GroupKey(b"author", 7, 3)]
-    accounts = Accounts(journal, clock)
-    known = accounts.get(b"author")
-    assert (known.bytes_in, known.admitted, known.strikes) == (10, 3, 1.0)
-    assert accounts.standing(b"author") == 0.0
-    accounts.prove([(b"author", 1.0)])
-    assert accounts.standing(b"author") > 0.0
-
-
-def test_completions_that_an_older_program_began_are_their_first_turns(path, clock):
-    Journal(path, clock).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(
-            """
-            DROP TABLE written;
-            CREATE TABLE written (
-                ticket INTEGER, place INTEGER, finish INTEGER, ids BLOB NOT NULL,
-                logprobs BLOB NOT NULL, versions BLOB NOT NULL, PRIMARY KEY (ticket, place)
-            ) WITHOUT ROWID;
-            INSERT INTO written VALUES (4, 1, NULL, x'01', x'02', x'03'), (4, 2, 0, x'', x'', x'');
-            PRAGMA user_version=6;
-            """
-        )
-    assert Journal(path, clock).read("SELECT * FROM written") == [
-        (4, 1, 0, None, b"\1", b"\2", b"\3", None),
-        (4, 2, 0, 0, b"", b"", b"", None),
-    ]
 
 
 def test_a_missing_folder_is_named_with_a_remedy(tmp_path, clock):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from swarm import schema
 from swarm.accounts import Accounts
 from swarm.common import durable_file
 from swarm.common.clock import VirtualClock
@@ -54,19 +53,6 @@ def test_the_next_layout_is_unknown(path, clock) -> None:
         connection.execute(f"PRAGMA user_version={VERSION + 1}")
     with pytest.raises(JournalError, match=f"layout {VERSION + 1}.*knows {VERSION}"):
         Journal(path, clock)
-
-
-def test_a_journal_says_how_far_it_was_brought_when_a_step_failed(path, clock, monkeypatch) -> None:
-    Journal(path, clock).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version={VERSION - 2}")
-    steps = {VERSION - 2: "CREATE TABLE first (x);", VERSION - 1: "INSERT INTO nowhere VALUES (1);"}
-    monkeypatch.setattr(schema, "MIGRATIONS", steps)
-    with pytest.raises(sqlite3.OperationalError, match="nowhere"):
-        Journal(path, clock)
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION - 1,)
-        assert connection.execute("SELECT count(*) FROM first").fetchone() == (0,)
 
 
 def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(path, clock) -> None:
@@ -148,17 +134,6 @@ def test_a_backup_has_what_a_restored_journal_needs_and_nothing_else(path, clock
         query = f"SELECT * FROM {table}"
         assert copy.read(query) == journal.read(query), table
     assert backup_path(path).stat().st_size < 200_000 < 4_000_000 < path.stat().st_size
-
-
-def test_a_backup_has_each_figure_in_its_place_whatever_the_order_of_columns(path, clock) -> None:
-    journal = Journal(path, clock)
-    with journal.transaction() as connection:
-        connection.execute("ALTER TABLE accounts DROP COLUMN bytes_in")
-        connection.execute("ALTER TABLE accounts ADD COLUMN bytes_in INTEGER NOT NULL DEFAULT 0")
-    accounts = Accounts(journal, clock)
-    accounts.count_bytes(b"author", received=3, sent=5)
-    copy = Journal(journal.backup(), clock)
-    assert Accounts(copy, clock).get(b"author") == accounts.get(b"author")
 
 
 def test_the_log_beside_a_journal_shrinks_again_after_a_large_transaction(path, clock) -> None:

@@ -75,7 +75,7 @@ def test_a_folder_in_which_no_node_has_run_yet_is_shown_as_that(node: RunFolder)
 
 
 @pytest.mark.processes
-def test_a_journal_of_an_earlier_layout_leaves_all_views_but_that_of_authors(
+def test_a_journal_of_another_layout_leaves_all_views_but_that_of_authors(
     node: RunFolder,
 ) -> None:
     write_rounds(node, range(1, 6))

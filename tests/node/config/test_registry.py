@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import subprocess
 import sys
 from importlib import import_module
@@ -181,52 +180,18 @@ def test_a_package_that_is_wrong_is_told_as_such(
         Config.with_overrides({"learner.loss": name})
 
 
-def test_keys_of_an_earlier_release_are_read_with_a_warning(caplog) -> None:
-    with caplog.at_level(logging.WARNING):
-        config = build(
-            {
-                "learner": {"normalise_std": False, "tis_cap": 3.0, "lr": 1e-5},
-                "mixture": {"correction": "tis"},
-                "engine": {"yields": True},
-            }
-        )
-    assert config.engine.sleep_mode
-    assert config.learner.advantage == "dr_grpo"
-    assert config.mixture.correction_options == {"cap": 3.0}
-    assert config.learner.lr == 1e-5
-    assert "learner.normalise_std is learner.advantage = 'dr_grpo' now" in caplog.text
-
-
-def test_an_earlier_key_without_effect_is_left_out_with_a_warning(caplog) -> None:
-    config = build({"learner": {"tis_cap": 2.0}})
-    assert config == Config()
-    assert "learner.tis_cap = 2.0 has no effect any more" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("table", "key"),
     [
-        ({"monitor": {"tensorboard": True, "loggers": []}}, "monitor.tensorboard"),
         ({"monitor": {"loggers_options": {"wandb": {}}}}, "monitor.loggers_options"),
-        ({"learner": {"normalise_std": True, "advantage": "grpo"}}, "learner.normalise_std"),
-        ({"learner": {"normalise_std": "maybe"}}, "learner.advantage"),
-        ({"learner": {"normalise_std": []}}, "learner.advantage"),
-        ({"monitor": {"tensorboard": {}}}, "monitor.loggers"),
-        (
-            {"learner": {"tis_cap": "much"}, "mixture": {"correction": "tis"}},
-            "mixture.correction_options.cap",
-        ),
         ({"learner": 3}, "learner"),
         (
-            {
-                "learner": {"tis_cap": 1.0},
-                "mixture": {"correction": "tis", "correction_options": 5},
-            },
+            {"mixture": {"correction": "tis", "correction_options": 5}},
             "mixture.correction_options",
         ),
     ],
 )
-def test_an_earlier_key_with_a_wrong_value_is_told_as_any_other(table: dict, key: str) -> None:
+def test_a_table_that_is_not_one_or_has_no_plugin_is_named(table: dict, key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build(table)
     assert caught.value.key == key

@@ -142,14 +142,14 @@ def test_a_stopped_nodes_journal_is_read_and_nothing_is_left_beside_it(tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_a_journal_of_an_earlier_layout_is_named_with_a_remedy(tmp_path: Path) -> None:
+def test_a_journal_of_another_layout_is_named_with_a_remedy(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     with closing(sqlite3.connect(folder.journal)) as old:
         old.execute("PRAGMA user_version=3")
     with served(tmp_path) as site:
         answer = site.get("/api/v1/authors")
     assert answer.status == 503
-    assert "layout 3" in answer.json["error"] and "start the node" in answer.json["error"]
+    assert "layout 3" in answer.json["error"] and "use another run folder" in answer.json["error"]
 
 
 def learned(heldout: Sequence[float], own: float, theirs: Sequence[float]) -> Learned:

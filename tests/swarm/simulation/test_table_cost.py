@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -82,23 +79,3 @@ def test_a_table_without_nodes_and_records_of_less_than_nothing_are_refused(
     for cost in (get_cost, store_cost):
         with pytest.raises(ValueError, match=f"nodes={nodes} and bytes={size}"):
             cost(nodes, size)
-
-
-@pytest.mark.processes
-def test_four_peers_of_today_cost_one_another_what_the_model_says() -> None:
-    counting = [sys.executable, "benchmarks/hash_table.py", "--json", "--nodes", "4"]
-    run = subprocess.run(
-        [*counting, "--keys", "2", "--calls", "4"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    for row in json.loads(run.stdout):
-        cost = modelled(row)
-        assert cost.rpcs == row["rpcs"]
-        assert cost.bytes_out == pytest.approx(row["bytes_out"], rel=COUNT_ERROR)
-        assert cost.bytes_in == pytest.approx(row["bytes_in"], rel=COUNT_ERROR)
