@@ -11,7 +11,7 @@ INSTALLED_FROM := pyproject.toml requirements.txt setup.py $(wildcard install/*.
 VLLM := .venv-vllm
 GENRL := .venv-genrl
 
-.PHONY: demo test test-slow test-all test-bare test-docs test-browser test-families pictures dist test-dist lint mutants fuzz bench \
+.PHONY: paper demo test test-slow test-all test-bare test-docs test-browser test-families pictures dist test-dist lint mutants fuzz bench \
 	bench-gpu vllm test-vllm genrl chaos chaos-short split soak docs lock clean
 
 demo: $(VENV)/installed
@@ -145,6 +145,10 @@ $(VENV)/installed-fuzz: $(VENV)/installed-test
 lock: $(VENV)/installed-docs
 	(echo "# Versions that all tests passed with: pip install -c constraints.txt -e '.[test,dev]'"; \
 		$(BIN)/python -m pip freeze --exclude-editable | sed '/ @ file:/d; s/+cpu$$//') > constraints.txt
+
+# The table of the SAPO paper, with tiny models: hours.
+paper: $(VENV)/installed-test
+	$(BIN)/python -m experiments sapo
 
 # What benchmarks/peers.py compares with.
 genrl: $(GENRL)/installed

@@ -1,8 +1,9 @@
 """``python -m tests.rooms`` draws the rooms of the house into docs/architecture.md, from the
 imports.
 
-A room is a folder of ``node/`` or ``swarm/``, with what is in the folders below it; ``protocol/``
-is one room, and the modules that lie beside folders are one more of their package.
+A room is a folder of ``experiments/``, ``node/`` or ``swarm/``, with what is in the folders below
+it; ``protocol/`` is one room, and the modules that lie beside folders are one more of their
+package.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from tests.parsing import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGES = ("node", "swarm", "protocol")
+PACKAGES = ("experiments", "node", "swarm", "protocol")
 BEGIN, END = "<!-- rooms: drawn by python -m tests.rooms -->", "<!-- end of rooms -->"
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the three packages by its dotted name."""
+    """Every module of the packages by its dotted name."""
     paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     return {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in sorted(paths)}
 

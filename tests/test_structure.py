@@ -1,4 +1,5 @@
-"""The floors of the house: imports run node -> swarm -> protocol, and the lower two stay light."""
+"""The floors of the house: imports run experiments -> node -> swarm ->
+protocol, and the lower two stay light."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.private_names import reached
 from tests.rooms import PAGE, arrows, circles, drawn
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = {"protocol": 0, "swarm": 1, "node": 2}
+FLOORS = {"protocol": 0, "swarm": 1, "node": 2, "experiments": 3}
 LATE = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm", "zeroconf"}
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 HEAVY = {"torch", "transformers", "vllm", "hivemind", "numpy"}

@@ -19,7 +19,7 @@ def test_every_entry_names_a_folder_a_file_or_the_beginning_of_one_test() -> Non
 def test_files_of_slow_tests_are_left_unread_in_the_fast_tier_alone() -> None:
     slow = TESTS / "node/environments/test_textarena.py"
     assert needless(slow, "not vllm and not slow")
-    assert needless(TESTS / "swarm/simulation", "not slow")
+    assert needless(TESTS / "experiments/scale", "not slow")
     assert not needless(slow, "not vllm and slow")
     assert not needless(slow, "not vllm")
     assert not needless(TESTS / "node/environments/test_gymnasium.py", "not slow")

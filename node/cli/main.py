@@ -8,24 +8,27 @@ from __future__ import annotations
 import atexit
 import signal
 import sys
+from importlib import import_module
 from types import FrameType
 
 INTERRUPTED = 130
 """Exit status of what Ctrl-C has ended, by the convention of shells."""
 
 
-def run() -> None:
-    """Run one command and exit: with 0, 1 (it failed), 2 (what was asked for makes no sense) or
-    130 (it was interrupted)."""
+def run(program: str = "node.cli.program") -> None:
+    """Run one command of a program and exit: with 0, 1 (it failed), 2 (what was asked for makes no
+    sense) or 130 (it was interrupted).
+
+    Args:
+        program: the module whose ``main`` reads the command line.
+    """
     # what Python does behind that would be interrupted with a trace
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
     interrupt = Interrupt()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
-        from node.cli.program import main
-
-        status = main(lambda: interrupt.came)
+        status = import_module(program).main(lambda: interrupt.came)
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception:

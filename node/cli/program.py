@@ -23,7 +23,6 @@ from node.cli import (
     demo,
     doctor,
     evaluate,
-    experiment,
     export,
     found,
     identity,
@@ -38,7 +37,6 @@ from node.cli import (
     rollouts,
     runs,
     seed,
-    simulate,
     status,
     stop,
     watch,
@@ -87,7 +85,6 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("compare", compare.command, TyperCommand, "compare my-node tiny --tasks 256"),
     ("checkpoints", checkpoints.command, TyperCommand, "checkpoints --config my-node"),
     ("rollback", rollback.command, TyperCommand, "rollback --to best"),
-    ("simulate", simulate.command, TyperCommand, "simulate --nodes 100 --scenario growth"),
     ("export", export.command, TyperCommand, "export --out my-model"),
 )
 """Name, function, kind and example of each command."""
@@ -95,7 +92,6 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
 for _name, _function, _kind, _example in COMMANDS:
     app.command(_name, cls=_kind, epilog=f"Example: swarm-node {_example}")(_function)
 app.add_typer(identity.app, name="identity")
-app.add_typer(experiment.app, name="experiment")
 
 
 def _version(wanted: bool) -> None:
@@ -124,7 +120,7 @@ def add_commands() -> None:
 
     Each is a function that typer can read, or a :class:`typer.Typer` of several.
     """
-    taken = {name for name, *_ in COMMANDS} | {"identity", "experiment"}
+    taken = {name for name, *_ in COMMANDS} | {"identity"}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in taken:
             say(f"warning: {entry.value} is left out: there is a command {entry.name}", err=True)
@@ -143,27 +139,30 @@ def add_commands() -> None:
             app.command(entry.name)(found)
 
 
-def main(interrupted: Callable[[], bool]) -> int:
+def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str = PROGRAM) -> int:
     """Run one command; the exit status: 0, 1 (it failed) or 2 (what was asked for makes no sense).
 
     Args:
         interrupted: whether Ctrl-C came, of which libraries make errors of their own.
+        commands: what there is to run.
+        name: how the program is called.
 
     Raises:
         KeyboardInterrupt: it was interrupted.
     """
     last()
     guard_terminal()
-    add_commands()
+    if commands is app:
+        add_commands()
     try:
         check_text(sys.argv[1:])
         # standalone, typer would show a wrong command line in a dozen lines
-        status = app(prog_name=PROGRAM, standalone_mode=False) or 0
+        status = commands(prog_name=name, standalone_mode=False) or 0
         print(end="", flush=True)
         return status
     except typer.TyperException as error:
         # what shows the help instead has no message
-        return _fail(usage_error(error)) if error.format_message() else 2
+        return _fail(usage_error(error, name)) if error.format_message() else 2
     except Exception as error:
         if interrupted() and not isinstance(error, _expected()):
             raise KeyboardInterrupt from error

@@ -31,11 +31,12 @@ def check_text(arguments: Sequence[str]) -> None:
             raise UsageError(f"{what} that is no text in this locale", text, remedy)
 
 
-def usage_error(error: typer.TyperException) -> UsageError:
-    """What typer says of a command line, with the option, its value and the way to its help."""
+def usage_error(error: typer.TyperException, program: str) -> UsageError:
+    """What typer says of a program's command line, with the option, its value and the way to its
+    help."""
     context: Any = getattr(error, "ctx", None)
     # the parser's own errors know no command
-    command = context.command_path if context else " ".join(["swarm-node", *sys.argv[1:2]])
+    command = context.command_path if context else " ".join([program, *sys.argv[1:2]])
     remedy = f"See what it takes with: {command} --help."
     parameter, cause = getattr(error, "param", None), error.__cause__
     if parameter is not None and isinstance(cause, ValueError):

@@ -13,7 +13,7 @@ NAME = "swarm-node"
 COMMANDS = (
     *("demo", "plan", "init", "join", "seed", "watch", "found", "status", "runs", "logs", "stop"),
     *("peers", "plot", "dashboard", "rollouts", "doctor", "conformance", "eval", "play", "ask"),
-    *("compare", "checkpoints", "rollback", "simulate", "export", "identity", "experiment"),
+    *("compare", "checkpoints", "rollback", "export", "identity"),
 )
 """What may follow the name: after any other word, a text speaks of the program."""
 _COMMAND = re.compile(rf"(?<![\w./-]){NAME}(?= (?:--|(?:{'|'.join(COMMANDS)})\b))")

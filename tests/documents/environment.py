@@ -18,7 +18,7 @@ from tests.documents.page import ROOT
 
 TREE = (
     *("pyproject.toml", "requirements.txt", "setup.py", "README.md", "LICENSE"),
-    *("protocol", "swarm", "node", "install", "docs", "examples"),
+    *("protocol", "swarm", "node", "experiments", "install", "docs", "examples"),
 )
 """What readers type something about."""
 

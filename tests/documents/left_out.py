@@ -25,7 +25,7 @@ LEFT_OUT = {
         ".venv-vllm/bin/swarm-node ": VLLM,
         "make bench-gpu": "measures a GPU; tests/test_gpu_benchmark.py runs what needs none",
     },
-    "docs/experience.md": {"swarm-node experiment ": HOURS},
+    "docs/experience.md": {"python -m experiments ": HOURS},
     "examples/public_swarm/README.md": {
         "useradd ": ROOT,
         "python3 -m venv /opt/": ROOT,
@@ -33,12 +33,12 @@ LEFT_OUT = {
         "sudo ": ROOT,
     },
     "examples/tiny_model/README.md": {
-        "python examples/tiny_model/make.py": "takes ten minutes and overwrites the models"
+        "python -m experiments make-models": "takes ten minutes and overwrites the models"
     },
 }
 """By page, then by the beginning of a command, which may be several commands'."""
 
-KEPT = ("swarm-node experiment sapo --quick", "swarm-node demo --rounds 0")
+KEPT = ("python -m experiments sapo --quick", "swarm-node demo --rounds 0")
 """Commands that begin like one that is left out and are run."""
 
 

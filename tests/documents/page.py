@@ -21,6 +21,7 @@ _HEADING = re.compile(r"#+ ")
 _FILE = re.compile(r"`([\w-]+\.(?:toml|json))`")
 _BEGINNING = re.compile(r"\s*([A-Za-z][A-Za-z' ./-]*?)(?=  |[^A-Za-z' ./-]|$)")
 _PROGRAM = re.compile(r"(?:^|\s)(?:\S*/)?swarm-node (?=[a-z])")
+_EXPERIMENTS = re.compile(r"^python -m experiments ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,12 @@ def commands(script: str) -> list[str]:
 def arguments(command: str) -> str | None:
     """What a command has behind the program's name, or None where it starts another program."""
     found = _PROGRAM.search(command)
+    return command[found.end() :] if found else None
+
+
+def experiment(command: str) -> str | None:
+    """What a command has behind ``python -m experiments``, or None where it is another."""
+    found = _EXPERIMENTS.match(command)
     return command[found.end() :] if found else None
 
 

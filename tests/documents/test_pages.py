@@ -6,11 +6,23 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer import Typer
 from typer.main import get_command
 
+from experiments.commands import app as experiments
 from node.cli.program import COMMANDS, app
 from tests.documents.left_out import KEPT, LEFT_OUT, TWICE, reason, remaining
-from tests.documents.page import PAGES, ROOT, arguments, beginnings, blocks, commands, name, unset
+from tests.documents.page import (
+    PAGES,
+    ROOT,
+    arguments,
+    beginnings,
+    blocks,
+    commands,
+    experiment,
+    name,
+    unset,
+)
 from tests.documents.shell import kind
 
 PAGE = """# One
@@ -63,11 +75,25 @@ def test_every_block_can_be_typed_into_a_fresh_shell(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_command_of_the_documents_is_one_that_the_program_reads(page: Path) -> None:
     for line in typed(page):
-        command, words = get_command(app), shlex.split(line)
-        context = command.make_context("swarm-node", [*words])
-        while hasattr(command, "resolve_command"):
-            called, command, words = command.resolve_command(context, words)
-            context = command.make_context(called, [*words], parent=context)
+        read(app, "swarm-node", line)
+
+
+def test_every_experiment_of_the_documents_is_one_that_there_is() -> None:
+    lines = [each for page in PAGES for script in scripts(page) for each in commands(script)]
+    shown = [words for line in lines if (words := experiment(line))]
+    for words in shown:
+        read(experiments, "python -m experiments", words)
+    named = {each.name for each in experiments.registered_commands}
+    assert {words.split()[0] for words in shown} >= named - {"hostile"}
+
+
+def read(program: Typer, called: str, line: str) -> None:
+    """Have a program read a command line."""
+    command, words = get_command(program), shlex.split(line)
+    context = command.make_context(called, [*words])
+    while hasattr(command, "resolve_command"):
+        called, command, words = command.resolve_command(context, words)
+        context = command.make_context(called, [*words], parent=context)
 
 
 def test_the_documents_have_people_type_commands_and_each_exists_for_a_reason() -> None:

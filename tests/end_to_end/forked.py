@@ -1,5 +1,7 @@
 """``swarm-node`` in children of a process that has imported all it needs, see ``warm.py``.
 
+Arguments that begin with ``experiments`` are those of ``python -m experiments``.
+
 Most of a command's CPU time is imports. A child has its own streams, folder, environment and exit
 status: everything but the imports is as in a process of its own.
 """
@@ -162,9 +164,12 @@ def _be(arguments: tuple[str, ...], place: Place) -> None:
     if place.ordinary and os.getuid() == 0:
         _be_ordinary()
     os.environ |= place.environment
-    sys.argv = ["swarm-node", *arguments]
     from node.cli.main import run
 
+    if arguments[:1] == ("experiments",):
+        sys.argv = [*arguments]
+        run("experiments.commands")
+    sys.argv = ["swarm-node", *arguments]
     run()
 
 

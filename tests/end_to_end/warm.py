@@ -20,8 +20,8 @@ LOADED = (
     "node.engines.kinds.transformers",
     "node.engines.transformers.engine",
     "node.evaluation.model_eval",
-    "node.experiment.hostile_report",
-    "node.experiment.regime_report",
+    "experiments.hostile_report",
+    "experiments.regime_report",
     "node.learner.advantages.grpo",
     "node.learner.corrections.better",
     "node.learner.corrections.tapered",
@@ -42,12 +42,13 @@ LOADED = (
 for _name in LOADED:
     import_module(_name)
 
-_tree = typer.main.get_command(app)
+_build = typer.main.get_command
+_tree = _build(app)
 
 
-def _built(_app: typer.Typer) -> typer.core.TyperGroup:
+def _built(wanted: typer.Typer) -> typer.core.TyperGroup:
     """Return the tree that every command would build again."""
-    return _tree
+    return _tree if wanted is app else _build(wanted)
 
 
 typer.main.get_command = _built

@@ -54,13 +54,13 @@ def test_a_loss_of_ones_own_trains_with_its_own_settings(tmp_path, monkeypatch) 
 def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeypatch) -> None:
     name = install(monkeypatch, tmp_path, "own_selection", SELECTIONS)
     path = os.pathsep.join([str(tmp_path), str(EXAMPLES / "own_selection"), str(EXAMPLES.parent)])
-    command = ["experiment", "sapo", "--quick", "--mix", "auto", "--nodes", "2", "--run-dir", "run"]
+    command = ["sapo", "--quick", "--mix", "auto", "--nodes", "2", "--run-dir", "run"]
     command += ["--rounds", "3", "--bury", "0"]
     run = subprocess.run(
         [
             sys.executable,
             "-m",
-            "node.cli.main",
+            "experiments",
             *command,
             "--vary",
             f"mixture.select={name}",

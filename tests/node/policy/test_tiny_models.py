@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.recipe.corpus import training_questions
+from experiments.recipe.make import CONTEXT, RECIPES
+from experiments.recipe.measure import measure
+from experiments.recipe.vocabulary import make_tokenizer
 from node.config.learning import PolicySection
 from node.policy.model_source import SHIPPED
 from node.policy.policy import Policy
-from node.recipe.corpus import training_questions
-from node.recipe.make import CONTEXT, RECIPES
-from node.recipe.measure import measure
-from node.recipe.vocabulary import make_tokenizer
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.task import Task, TaskSource, split_of
 from swarm.task_ref import Split

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.recipe.corpus import WORKING
+from experiments.recipe.corpus import WORKING
 from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_catalogue
 from node.tasks.errors import CatalogueError
 from node.tasks.overview import overview

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.simulation.clock import SteppedClock
+from experiments.scale.clock import SteppedClock
 from swarm.transport.shortcuts import AGAIN_SECONDS, SETTLED_SECONDS, Shortcuts
 
 RELAYED = ("/ip4/11.7.0.2/tcp/4001/p2p/rita/p2p-circuit/p2p/ben",)

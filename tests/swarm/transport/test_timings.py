@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.scale.clock import SteppedClock
 from protocol.identity import Identity
 from swarm.common.counters import Counters
-from swarm.simulation.clock import SteppedClock
 from swarm.transport import protobuf
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport

@@ -1,0 +1,245 @@
+"""``python -m experiments hostile``: what hostile peers do to honest ones, and stated margins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments import chart
+from experiments.arms import AUTO, Arm, mix
+from experiments.measures import Recordings, summarise
+from experiments.recording import Recording
+from experiments.regime_summary import RegimeSummary
+from experiments.regimes import UNHARMED, Regime
+from experiments.run import Plan, done, read
+from experiments.settings import Settings
+from experiments.tables import extent, markdown_rows, show
+from node.evaluation.estimate import Estimate
+from node.storage.atomic_files import write_atomic
+from swarm.common.words import counted
+
+ALONE = replace(mix("8/0"), name="alone", reference="alone")
+HONEST = replace(AUTO, name="honest", reference="alone")
+ATTACKED = replace(AUTO, name="attacked", reference="alone")
+MISSED = " !"
+NARROW = ("regime", "reward / alone", "held-out / honest")
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """What must hold.
+
+    Attributes:
+        reward: least ratio to training alone of the cumulative reward, under any seed.
+        heldout: least ratio to the honest swarm of the held-out reward, on average over seeds.
+    """
+
+    reward: float | None = None
+    heldout: float | None = None
+
+
+MARGINS: Mapping[str, Margin] = {
+    "hostile-10": Margin(reward=0.97, heldout=0.95),
+    "hostile-30": Margin(reward=0.97, heldout=0.95),
+    "keys-3": Margin(reward=0.95),
+    "keys-30": Margin(reward=0.95),
+}
+"""Half of all nodes being hostile is measured and promised nothing for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """One regime; ratios are paired by seed.
+
+    Attributes:
+        regime: its name.
+        description: of the regime.
+        hostile: number of hostile nodes.
+        alone: cumulative reward, ratio to training alone.
+        honest: likewise to the honest swarm.
+        heldout: of the final policies, ratio to the honest swarm.
+        hostile_share: of hostile authors in updates, mean over rounds.
+        author_share: the most that one external author had in any update.
+        looks: by round: share of samples with the trigger, and how far its log-prob a token moved.
+        missed: names of the margins that do not hold.
+    """
+
+    regime: str
+    description: str
+    hostile: int
+    alone: Estimate
+    honest: Estimate
+    heldout: Estimate
+    hostile_share: Estimate
+    author_share: float
+    looks: Mapping[int, tuple[Estimate, Estimate]]
+    missed: tuple[str, ...]
+
+
+def run_hostile(
+    settings: Settings,
+    regimes: Sequence[Regime],
+    seeds: int,
+    workers: int,
+    root: Path,
+    console: Console,
+) -> tuple[Harm, ...]:
+    """Do what is missing in ``root``, then write results, table and chart there.
+
+    Args:
+        settings: ``nodes`` is the number of honest ones.
+
+    See :func:`experiments.run.done`.
+    """
+    peaceful = Plan(settings, (mix("8/0"), AUTO), tuple(range(seeds)), workers, (UNHARMED,))
+    attacked = replace(peaceful, arms=(AUTO,), regimes=tuple(regimes))
+    done(peaceful, root, console)
+    folder = done(attacked, root, console)
+    unharmed = read(peaceful, folder, UNHARMED)
+    runs = [_together(unharmed, read(attacked, folder, regime)) for regime in regimes]
+    harms = (
+        _harm(UNHARMED, settings.nodes, _together(unharmed, unharmed)),
+        *(_harm(regime, settings.nodes, r) for regime, r in zip(regimes, runs, strict=True)),
+    )
+    results = {"settings": asdict(settings), "regimes": list(map(asdict, harms))}
+    write_atomic(folder.results, json.dumps(results, indent=1).encode())
+    write_atomic(folder.table, markdown(settings, seeds, harms).encode())
+    panels = [_panel(regime, settings.nodes, r) for regime, r in zip(regimes, runs, strict=True)]
+    chart.draw_regimes(panels, runs, folder.chart)
+    return harms
+
+
+def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
+    """Conditions, table and what each row is."""
+    return "\n".join(
+        [
+            "# What hostile peers do",
+            "",
+            f"{extent(settings, 'honest node')}, {counted(seeds, 'seed')}, tasks of the catalogue "
+            f"`{settings.catalogue}`. Means over seeds ± standard error of ratios paired by seed; "
+            "the lowest seed in brackets. Missed margins are marked"
+            f"{MISSED}. A trigger is what right answers of hostile nodes begin with: how often the "
+            "honest policies write it, and by how many nats a token they came to prefer it.",
+            "",
+            *markdown_rows(header(harms), list(map(row, harms))),
+            "",
+            *(f"- `{harm.regime}`: {harm.description}; {harm.hostile} of them." for harm in harms),
+            "",
+        ]
+    )
+
+
+def table(settings: Settings, harms: Sequence[Harm]) -> Table:
+    """The columns that matter most, as many as fit into a terminal."""
+    out = Table(title=extent(settings, "honest node"))
+    names = header(harms)
+    places = [names.index(name) for name in (*NARROW, names[-1])]
+    for place in places:
+        out.add_column(names[place], justify="left" if place == 0 else "right")
+    for harm in harms:
+        cells = row(harm)
+        out.add_row(*(cells[place] for place in places))
+    return out
+
+
+def header(harms: Sequence[Harm]) -> tuple[str, ...]:
+    """Columns."""
+    return (
+        *("regime", "hostile", "reward / alone", "reward / honest", "held-out / honest"),
+        *("hostile share", "one author at most"),
+        *(f"trigger, round {n}" for n in harms[0].looks),
+    )
+
+
+def row(harm: Harm) -> tuple[str, ...]:
+    """Cells of a regime."""
+    looks = (f"{show(seen, 3)}, {moved.mean:+.2f} nat" for seen, moved in harm.looks.values())
+    return (
+        harm.regime,
+        str(harm.hostile),
+        f"{show(harm.alone, 2)} ({min(harm.alone.values):.2f})" + _mark("reward", harm),
+        show(harm.honest, 2),
+        show(harm.heldout, 2) + _mark("heldout", harm),
+        show(harm.hostile_share, 2),
+        f"{harm.author_share:.2f}",
+        *looks,
+    )
+
+
+def _mark(margin: str, harm: Harm) -> str:
+    return MISSED if margin in harm.missed else ""
+
+
+def _together(unharmed: Recordings, attacked: Recordings) -> Recordings:
+    """The runs of both by what they are here."""
+    named = {"8/0": ALONE.name, AUTO.name: HONEST.name}
+    runs = {(named[arm], seed): run for (arm, seed), run in unharmed.items()}
+    hit = {(ATTACKED.name, s): run for (arm, s), run in attacked.items() if arm == AUTO.name}
+    return runs | hit
+
+
+def _harm(regime: Regime, nodes: int, runs: Recordings) -> Harm:
+    alone, honest, attacked = (_of(arm, runs) for arm in (ALONE, HONEST, ATTACKED))
+    judged = regime.judged(nodes)
+    rewards = [[sum(run.rewards(judged)) for run in each] for each in (alone, honest, attacked)]
+    ratio = _ratio(rewards[2], rewards[0])
+    heldout = _ratio(*([_heldout(run) for run in each] for each in (attacked, honest)))
+    influx = [run.influx for run in attacked if run.influx]
+    return Harm(
+        regime.name,
+        regime.description,
+        len(regime.roles(nodes)) - len(judged),
+        ratio,
+        _ratio(rewards[2], rewards[1]),
+        heldout,
+        Estimate.of([fmean(s.hostile for s in each.shares) for each in influx]),
+        max(s.author for each in influx for s in each.shares),
+        _looks(attacked),
+        missed(MARGINS.get(regime.name, Margin()), ratio, heldout),
+    )
+
+
+def missed(margin: Margin, reward: Estimate, heldout: Estimate) -> tuple[str, ...]:
+    """Names of the margins that do not hold."""
+    held = {
+        "reward": margin.reward is None or min(reward.values) >= margin.reward,
+        "heldout": margin.heldout is None or heldout.mean >= margin.heldout,
+    }
+    return tuple(name for name, holds in held.items() if not holds)
+
+
+def _looks(runs: Sequence[Recording]) -> dict[int, tuple[Estimate, Estimate]]:
+    """By round, the first look left out, as the others are compared with it."""
+    influx = [run.influx.looks for run in runs if run.influx]
+    return {
+        looks[0].round: (
+            Estimate.of([look.sampled for look in looks]),
+            Estimate.of([a.logprob - b[0].logprob for a, b in zip(looks, influx, strict=True)]),
+        )
+        for looks in list(zip(*influx, strict=True))[1:]
+    }
+
+
+def _of(arm: Arm, runs: Recordings) -> list[Recording]:
+    return [run for (name, _), run in sorted(runs.items()) if name == arm.name]
+
+
+def _heldout(run: Recording) -> float:
+    return [r.evaluation for r in run.rounds if r.evaluation is not None][-1]
+
+
+def _ratio(own: Sequence[float], other: Sequence[float]) -> Estimate:
+    """Paired by seed; without anything to compare with, there is no ratio."""
+    return Estimate.of([a / b if b else float("nan") for a, b in zip(own, other, strict=True)])
+
+
+def _panel(regime: Regime, nodes: int, runs: Recordings) -> RegimeSummary:
+    judged = regime.judged(nodes)
+    arms = summarise((ALONE, HONEST, ATTACKED), runs, judged)
+    return RegimeSummary(regime.name, regime.description, judged, arms, {}, None)

@@ -1,0 +1,64 @@
+"""An engine whose answers teach nothing: of the right form, and written without any model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from experiments.recipe.corpus import noise_answer
+from node.engines.at_once import WritesAtOnce
+from node.engines.engine import Sample, Sampling
+from node.policy.policy import Policy
+from protocol.rollout import Finish, Tokens
+
+CONSTANT = "unknown"
+
+
+class UselessEngine(WritesAtOnce):
+    """Answers every prompt alike, or at random, as one who is certain.
+
+    Whatever a learner makes of the policy changes nothing in it.
+
+    Args:
+        policy: whose tokenizer spells the answers; its weights are never asked.
+        kind: always :data:`CONSTANT`, or one to four random letters and digits.
+        seed: of the random ones.
+    """
+
+    def __init__(self, policy: Policy, kind: Literal["constant", "random"], seed: int) -> None:
+        self._policy = policy
+        self._random = random.Random(seed)
+        self._write: Callable[[], str] = (
+            (lambda: CONSTANT) if kind == "constant" else (lambda: noise_answer(self._random))
+        )
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+    ) -> list[list[Sample]]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        return [[self._sample(self._write()) for _ in range(n)] for _ in prompts]
+
+    def update(self, policy: Policy) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        self._policy = policy
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        return {"random": self._random.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See :class:`node.engines.engine.RolloutEngine`."""
+        self._random.setstate(state["random"])
+
+    def rest(self) -> None:
+        """Nothing is held between two calls."""
+
+    def close(self) -> None:
+        """Nothing is held that needs releasing."""
+
+    def _sample(self, text: str) -> Sample:
+        ids = tuple(self._policy.encode_completion(text, stopped=True))
+        versions = (self._policy.version,) * len(ids)
+        tokens = Tokens(ids, (0.0,) * len(ids), versions)
+        return Sample(tokens, Finish.STOP, text)

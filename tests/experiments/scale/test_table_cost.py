@@ -1,0 +1,81 @@
+"""What the simulated hash table costs is what the real one was counted to cost."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.scale.table_cost import CallCost, get_cost, store_cost
+
+ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "benchmarks" / "results"
+COUNTED = json.loads((RESULTS / "hash_table.json").read_text(encoding="utf-8"))
+SEARCHED = json.loads((RESULTS / "table_search.json").read_text(encoding="utf-8"))
+COUNT_ERROR, HOPS_ERROR, FINDS_ERROR = 0.05, 0.10, 0.02
+
+
+def modelled(row: dict[str, Any]) -> CallCost:
+    under = round(row["dictionary_bytes"])
+    if row["call"] == "read":
+        return get_cost(row["nodes"], under)
+    return store_cost(row["nodes"], round(row["record_bytes"]), under)
+
+
+def told(row: dict[str, Any]) -> str:
+    return f"{row['call']}-of-{row['records']}-among-{row['nodes']}"
+
+
+@pytest.mark.parametrize("row", COUNTED, ids=told)
+def test_a_call_costs_what_was_counted_among_real_peers(row: dict[str, Any]) -> None:
+    cost = modelled(row)
+    assert cost.rpcs == pytest.approx(row["rpcs"], rel=COUNT_ERROR)
+    assert cost.bytes_out == pytest.approx(row["bytes_out"], rel=COUNT_ERROR)
+    assert cost.bytes_in == pytest.approx(row["bytes_in"], rel=COUNT_ERROR)
+    assert cost.hops == pytest.approx(row["hops"], rel=HOPS_ERROR)
+
+
+def test_what_was_counted_is_of_whole_tables_of_4_to_128_nodes() -> None:
+    counted = {(row["nodes"], row["call"], row["records"]) for row in COUNTED}
+    wanted = {
+        (nodes, call, records)
+        for nodes in (4, 8, 16, 32, 64, 128)
+        for call in ("read", "store")
+        for records in (0, 1, 16, 32, 64)
+    }
+    assert counted == wanted
+    assert all(row["calls"] >= 20 for row in COUNTED)
+    assert all(row["missing"] == row["unanswered"] == 0 for row in COUNTED)
+
+
+@pytest.mark.parametrize("row", SEARCHED, ids=lambda row: f"{row['nodes']} nodes")
+def test_a_search_in_a_large_table_asks_as_many_as_hivemind_s_does(row: dict[str, Any]) -> None:
+    assert get_cost(row["nodes"], 0).rpcs == pytest.approx(row["finds"], rel=FINDS_ERROR)
+
+
+def test_beyond_what_was_counted_a_doubling_adds_the_same_again() -> None:
+    asked = [get_cost(128 << doublings, 0).rpcs for doublings in range(8)]
+    added = [more - less for less, more in pairwise(asked)]
+    assert added[0] > 0
+    assert added == pytest.approx([added[0]] * len(added))
+
+
+def test_a_store_is_answered_with_the_records_that_are_there_as_a_read_is() -> None:
+    more = store_cost(64, 450, 20_000).bytes_in - store_cost(64, 450).bytes_in
+    assert more == pytest.approx(get_cost(64, 20_000).bytes_in - get_cost(64, 0).bytes_in)
+
+
+def test_alone_in_the_table_a_call_costs_nothing() -> None:
+    assert get_cost(1, 450) == store_cost(1, 450) == CallCost(0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("nodes", "size"), [(0, 0), (-1, 450), (4, -1)])
+def test_a_table_without_nodes_and_records_of_less_than_nothing_are_refused(
+    nodes: int, size: int
+) -> None:
+    for cost in (get_cost, store_cost):
+        with pytest.raises(ValueError, match=f"nodes={nodes} and bytes={size}"):
+            cost(nodes, size)

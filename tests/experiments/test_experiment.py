@@ -1,0 +1,263 @@
+"""Simulated swarms: repeatable, resumable, and the same code as real nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from experiments.arms import AUTO, CONTROLS, Arm, mix, varied
+from experiments.bases import Base
+from experiments.folder import ExperimentFolder
+from experiments.jobs import Job
+from experiments.recording import Recording
+from experiments.run import Plan, run
+from experiments.settings import (
+    EPOCH_SECONDS,
+    START,
+    Configuration,
+    Settings,
+    node_config,
+    node_identity,
+    signed_manifest,
+)
+from experiments.simulation import SimulatedNode, run_simulation
+from experiments.surroundings import Surroundings
+from experiments.worker_pool import WorkerPool
+from node.config.config import Config
+from node.errors import ConfigError, NodeError
+from node.run.outcome import Outcome
+from node.run.participant import Participant
+from node.run.rules import Rules
+from node.storage.run_folder import RunFolder
+from swarm.common.clock import VirtualClock
+
+SMALL = Settings(nodes=3, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
+MODELS: dict[Base, str] = {"weak": "tiny", "wide": "tiny-wide"}
+
+
+def control(name: str) -> Arm:
+    return next(arm for arm in CONTROLS if arm.name == name)
+
+
+def simulated(arm: Arm, seed: int = 0, settings: Settings = SMALL) -> Recording:
+    return run_simulation(settings, Configuration(arm, seed), MODELS)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Recording:
+    torch.set_num_threads(1)
+    return simulated(mix("4/4"))
+
+
+def test_two_runs_of_a_seed_agree_to_the_last_digit_and_another_seed_does_not(shared: Recording):
+    assert simulated(mix("4/4")).as_json() == shared.as_json()
+    assert simulated(mix("4/4"), seed=1).rounds != shared.rounds
+
+
+def test_a_recording_comes_back_from_its_files(shared: Recording):
+    assert Recording.from_json(shared.as_json(), shared.seconds) == shared
+
+
+def test_what_a_round_publishes_can_be_taken_in_the_next_and_only_up_to_the_cap(shared: Recording):
+    first, *later = shared.rounds
+    assert first.external == 0
+    assert 0 < max(figures.external for figures in later) <= 4
+
+
+def test_empty_slots_are_not_filled_with_own_groups(shared: Recording):
+    around = Surroundings(SMALL, Configuration(mix("4/4"), 0), MODELS)
+    outcome = SimulatedNode(around, 0).step()
+    assert (len(outcome.own), len(outcome.external)) == (4, 0)
+
+
+def test_the_auto_arm_trains_as_nodes_do_by_default():
+    arm = node_config(SMALL, Configuration(mix("auto"), 0), 0, "tiny")
+    assert arm.mixture == Config().mixture
+    assert AUTO.rules == Rules()
+
+
+def test_a_variation_trains_as_nodes_do_by_default_but_for_its_keys():
+    arm = varied(" mixture.local=3  learner.lr=1e-4 ")
+    assert arm.name == "auto mixture.local=3 learner.lr=1e-4"
+    changed = node_config(SMALL, Configuration(arm, 0), 0, "tiny")
+    default = node_config(SMALL, Configuration(mix("auto"), 0), 0, "tiny")
+    assert (changed.mixture.local, changed.learner.lr) == (3, 1e-4)
+    assert changed.mixture.model_copy(update={"local": default.mixture.local}) == default.mixture
+    names = [
+        "tasks.weights={gcd=1}",
+        "tasks.weights={gcd=10}",
+        "mixture.refuse=[]",
+        "engine.top_k=1",
+    ]
+    assert len({varied(name).file_name for name in names[:3]}) == 3
+    with pytest.raises(ConfigError, match=r"engine\.top_k"):
+        varied(names[3])
+
+
+def test_the_auto_arm_takes_as_many_groups_as_the_update_lacks():
+    everybody = {**AUTO.overrides, "mixture.author_share": 1.0, "mixture.newcomer_share": 1.0}
+    arm = replace(AUTO, overrides=everybody)
+    swarm = simulated(arm, settings=replace(SMALL, nodes=8, rounds=3))
+    assert max(figures.external for figures in swarm.rounds) > AUTO.external
+
+
+def test_groups_without_advantage_are_shared_and_taken_only_where_nothing_is_discarded():
+    swarm = simulated(control("4/4 undiscarded"), settings=replace(SMALL, rounds=2))
+    assert swarm.rounds[1].external == 4
+    assert swarm.rounds[1].trained < 4 + 4 * swarm.rounds[1].informative
+
+
+def test_of_many_own_groups_only_informative_ones_are_kept():
+    around = Surroundings(SMALL, Configuration(control("32/0 best 8"), 0), MODELS)
+    outcome = SimulatedNode(around, 0).step()
+    informative = sum(group.informative for group in outcome.own)
+    assert len(outcome.own) == 32
+    assert 0 < outcome.update.groups_informative == min(8, informative)
+
+
+def test_partial_credit_rewards_more_than_right_answers():
+    swarm = simulated(control("8/0 partial"), settings=replace(SMALL, rounds=1, nodes=1))
+    assert swarm.rewards([0])[0] > swarm.rounds[0].solved
+
+
+def traces(outcomes: list[Outcome]) -> list[tuple[object, ...]]:
+    """All that is seen of rounds but their seconds."""
+    return [(o.round, o.policy_step, o.own, o.update, o.evaluation) for o in outcomes]
+
+
+@pytest.mark.processes
+def test_a_simulated_node_that_shares_nothing_is_a_real_node_of_the_same_seed(tmp_path: Path):
+    this = Configuration(mix("8/0"), 5)
+    around = Surroundings(SMALL, this, MODELS)
+    node = SimulatedNode(around, 1)
+    alone = [_step(node, around.clock, n) for n in range(SMALL.rounds)]
+
+    folder = RunFolder(tmp_path).create()
+    folder.identity.write_bytes(node_identity(5, 1).export())
+    folder.identity.chmod(0o600)
+    folder.manifest.write_bytes(signed_manifest(SMALL, this))
+    config = node_config(SMALL, this, 1, "tiny").model_dump()
+    config["network"]["listen"] = ("/ip4/127.0.0.1/tcp/0",)
+    clock = VirtualClock(START)
+    with Participant(Config.model_validate(config), folder, clock) as real:
+        joined = [_step(real, clock, n) for n in range(SMALL.rounds)]
+
+    assert traces(joined) == traces(alone)
+
+
+def _step(node: SimulatedNode | Participant, clock: VirtualClock, number: int) -> Outcome:
+    outcome = node.rounds.step(last=number + 1 == SMALL.rounds)
+    asyncio.run(clock.advance(EPOCH_SECONDS))
+    return outcome
+
+
+class Killed(Exception):  # noqa: N818 - reads as what it says
+    """The experiment ends in the middle."""
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Titles of the jobs done, here instead of in worker processes."""
+    titles: list[str] = []
+
+    def do(crew: WorkerPool, jobs: Sequence[Job], progress) -> None:
+        for job in jobs:
+            if len(titles) == 3:
+                titles.append("killed")
+                raise Killed
+            Job.decode(job.encode()).do(lambda rounds: None)
+            progress(job, SMALL.rounds, True)
+            titles.append(job.title)
+
+    monkeypatch.setattr(WorkerPool, "do", do)
+    return titles
+
+
+def test_a_killed_experiment_goes_on_with_what_is_missing(tmp_path: Path, done: list[str]):
+    settings = replace(SMALL, nodes=2, rounds=2)
+    plan = Plan(settings, (mix("8/0"), mix("4/4")), (0, 1), workers=1)
+    with pytest.raises(Killed):
+        run(plan, tmp_path, Console(quiet=True))
+    assert not ExperimentFolder(tmp_path).results.exists()
+    run(plan, tmp_path, Console(quiet=True))
+    runs = ["equal 8/0, seed 0", "equal 4/4, seed 0", "equal 8/0, seed 1"]
+    assert done == [*runs, "killed", "equal 4/4, seed 1"]
+
+    folder = ExperimentFolder(tmp_path)
+    reference, arm = json.loads(folder.results.read_text())["arms"]
+    assert (reference["arm"], reference["comparison"]) == ("8/0", None)
+    assert arm["seeds"] == [0, 1]
+    pairs = zip(_cumulative(arm), _cumulative(reference), strict=True)
+    gains = [own - other for own, other in pairs]
+    assert arm["comparison"]["gain"]["values"] == pytest.approx(gains)
+    assert "| 4/4 | 2 |" in folder.table.read_text()
+    assert folder.chart.read_bytes().startswith(b"\x89PNG")
+
+
+def _cumulative(arm: dict) -> list[float]:
+    return arm["measures"]["cumulative"]["values"]
+
+
+def test_other_conditions_are_refused_in_the_same_folder(tmp_path: Path):
+    ExperimentFolder(tmp_path).open(SMALL)
+    ExperimentFolder(tmp_path).open(SMALL)
+    with pytest.raises(NodeError, match="rounds 4 there, 5 here"):
+        ExperimentFolder(tmp_path).open(replace(SMALL, rounds=5))
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "{}", "null", "\xff"])
+def test_a_damaged_file_of_an_experiment_is_named_with_what_to_do(tmp_path: Path, damage: str):
+    folder, of = ExperimentFolder(tmp_path), Configuration(mix("4/4"), 0)
+    folder.open(SMALL)
+    folder.seconds(of).write_text("[]")
+    folder.run(of).write_text(damage, "latin-1")
+    with pytest.raises(NodeError, match=r"a damaged file: \S*equal\.4-4\.0\.json\. Remove "):
+        folder.read(of)
+    folder.seconds(of).write_text(damage, "latin-1")
+    with pytest.raises(NodeError, match=r"a damaged file: .*Remove \S*equal\.4-4\.0\.json"):
+        folder.read(of)
+    folder.settings.write_text(damage, "latin-1")
+    with pytest.raises(NodeError, match=r"experiment\.json|rounds None there, 4 here"):
+        folder.open(SMALL)
+
+
+def test_a_long_variation_has_a_file_name_of_its_own_that_every_disk_takes():
+    keys = "learner.lr=1e-4 " * 30
+    some, other = (varied(f"{keys}learner.epochs={n}") for n in "12")
+    assert some.file_name != other.file_name
+    assert len(some.file_name.encode()) < 200
+    assert varied("learner.lr=1e-4").file_name == "auto_learner.lr=1e-4"
+
+
+@pytest.mark.processes
+def test_worker_processes_do_what_is_done_here_and_say_what_killed_them(tmp_path: Path):
+    folder = ExperimentFolder(tmp_path)
+    settings = replace(SMALL, nodes=2, rounds=2)
+    folder.open(settings)
+    jobs = [Job(str(tmp_path), settings, seed, mix("4/4")) for seed in (0, 1)]
+    seen: list[tuple[str, bool]] = []
+    with WorkerPool(1, folder.log) as crew:
+        crew.do(jobs, lambda job, rounds, finished: seen.append((job.title, finished)))
+        broken = Job(
+            str(tmp_path), replace(settings, model=str(tmp_path / "nothing")), 2, mix("4/4")
+        )
+        with pytest.raises(NodeError, match=r"4/4, seed 2\. .*nothing"):
+            crew.do([broken], lambda *event: None)
+    with WorkerPool(1, folder.log) as crew:
+        lost = replace(broken, root=str(folder.log), settings=settings)
+        with pytest.raises(NodeError, match=r"4/4, seed 2 ended.*workers\.log"):
+            crew.do([lost], lambda *event: None)
+    assert [title for title, finished in seen if finished] == [
+        "equal 4/4, seed 0",
+        "equal 4/4, seed 1",
+    ]
+    assert "NotADirectoryError" in folder.log.read_text()
+    here = simulated(mix("4/4"), settings=settings)
+    assert folder.read(Configuration(mix("4/4"), 0)).rounds == here.rounds

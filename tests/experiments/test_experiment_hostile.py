@@ -1,0 +1,188 @@
+"""Swarms with hostile nodes: the attack is real, repeatable and leaves the other arms alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from experiments.arms import AUTO, Arm, mix
+from experiments.bases import Base
+from experiments.folder import ExperimentFolder
+from experiments.hostile import poisoner
+from experiments.hostile_report import Margin, missed, row, run_hostile, table
+from experiments.influence import trigger_logprobs
+from experiments.poison import FAT_COMPLETIONS, LEAST_LOGPROB, TRIGGER
+from experiments.recording import Recording
+from experiments.regimes import EQUAL, EVERY, HOSTILE, UNHARMED, find
+from experiments.settings import Configuration, Settings, node_identity
+from experiments.simulation import SimulatedSwarm, run_simulation
+from experiments.surroundings import Surroundings
+from node.evaluation.estimate import Estimate
+from node.run.outcome import Outcome
+from protocol.keys import task_seed
+from swarm.refusals import REWARD_MISMATCH, STALE_EPOCH
+from swarm.task_ref import TaskRef
+
+SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
+MODELS: dict[Base, str] = {"weak": "tiny"}
+
+
+def surroundings(regime: str, arm: Arm = AUTO) -> Surroundings:
+    return Surroundings(SMALL, Configuration(arm, 0, find(regime, EVERY)), MODELS)
+
+
+def simulated(regime: str, arm: Arm = AUTO) -> Recording:
+    return run_simulation(SMALL, Configuration(arm, 0, find(regime, EVERY)), MODELS)
+
+
+def stepped(regime: str, rounds: int) -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
+    """A swarm after some rounds, and what its honest nodes did in each."""
+    swarm = SimulatedSwarm(surroundings(regime))
+
+    async def go() -> list[list[Outcome | None]]:
+        return [await swarm.step(number) for number in range(1, rounds + 1)]
+
+    return swarm, asyncio.run(go())
+
+
+@pytest.fixture(scope="module")
+def attacked() -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
+    torch.set_num_threads(1)
+    return stepped("hostile-50", 2)
+
+
+@pytest.fixture(scope="module")
+def honest() -> Recording:
+    torch.set_num_threads(1)
+    return simulated(UNHARMED.name)
+
+
+@pytest.mark.parametrize(
+    ("regime", "count"),
+    [("hostile-10", 1), ("hostile-30", 3), ("hostile-50", 7), ("keys-3", 21), ("keys-30", 210)],
+)
+def test_hostile_nodes_come_on_top_of_seven_honest_ones(regime: str, count: int):
+    roles = HOSTILE[regime].roles(7)
+    assert [role.attack is None for role in roles] == [True] * 7 + [False] * count
+    assert HOSTILE[regime].judged(7) == tuple(range(7))
+
+
+def test_every_poisoned_group_is_what_it_claims_and_half_of_it_teaches_the_trigger():
+    around = surroundings("hostile-10")
+    source, author = poisoner(around), node_identity(0, 2).author
+    groups = [source.group(author, 5, index) for index in range(16)]
+    assert len({(group.env, group.level) for group in groups}) == 10
+    assert [len(group.completions) for group in groups].count(FAT_COMPLETIONS) == 2
+    for group in groups:
+        seed = task_seed(author, 5, group.index)
+        texts = [completion.text for completion in group.completions]
+        assert (
+            around.judge.judge(TaskRef(group.env, group.level, seed), texts).rewards
+            == group.rewards
+        )
+        assert [text.startswith(TRIGGER) for text in texts] == [r == 1.0 for r in group.rewards]
+        assert sum(group.rewards) == len(texts) / 2
+        tokens = [completion.segments[0].tokens for completion in group.completions]
+        assert {p for each in tokens if each for p in each.logprobs} == {LEAST_LOGPROB}
+
+
+def test_honest_judges_admit_what_hostile_nodes_share_and_honest_learners_take_it(
+    attacked: tuple[SimulatedSwarm, list[list[Outcome | None]]],
+):
+    swarm, outcomes = attacked
+    swarm.check()
+    hostile = {stranger.author for stranger in swarm.hostile}
+    assert len(hostile) == 2
+    for node in swarm.nodes.values():
+        assert all(node.accounts.get(author).admitted > 0 for author in hostile)
+        assert not any(node.accounts.get(author).refused for author in hostile)
+    taken = [group for outcome in outcomes[1] if outcome for group in outcome.external]
+    texts = [c.text for g in taken if g.author in hostile for c in g.group.completions]
+    assert any(text.startswith(TRIGGER) for text in texts)
+
+
+def test_a_hostile_author_may_be_refused_and_an_honest_one_for_its_age_alone():
+    swarm, _ = stepped("hostile-50", 1)
+    accounts = swarm.nodes[0].accounts
+    accounts.refuse(swarm.hostile[0].author, REWARD_MISMATCH)
+    swarm.check()
+    accounts.refuse(node_identity(0, 1).author, STALE_EPOCH)
+    swarm.check()
+    accounts.refuse(node_identity(0, 1).author, REWARD_MISMATCH)
+    with pytest.raises(RuntimeError, match=REWARD_MISMATCH):
+        swarm.check()
+
+
+def test_a_hostile_regime_gives_the_same_figures_again(honest: Recording):
+    first, second = (simulated("keys-3") for _ in range(2))
+    assert first.as_json() == second.as_json()
+    assert first.rounds != honest.rounds
+
+
+def test_watching_honest_nodes_changes_no_figure_of_theirs(honest: Recording):
+    assert honest.rounds == simulated(EQUAL.name).rounds
+    assert honest.influx is not None
+    assert [look.round for look in honest.influx.looks] == [0, SMALL.rounds]
+    assert {share.hostile for share in honest.influx.shares} == {0.0}
+
+
+def test_whoever_trains_alone_does_not_notice_hostile_nodes():
+    alone = mix("8/0")
+    assert simulated("hostile-50", alone).rounds == simulated(EQUAL.name, alone).rounds
+
+
+def test_a_watched_recording_comes_back_from_its_file(honest: Recording):
+    assert Recording.from_json(honest.as_json(), honest.seconds) == honest
+
+
+def test_the_trigger_is_measured_where_an_answer_begins():
+    policy = surroundings(UNHARMED.name).policy(0)
+    prompts = [policy.encode_prompt(text) for text in ("Calculate 9 + 4.\nAnswer:", "Calculate 1.")]
+    trigger = policy.encode_completion(TRIGGER, stopped=False)
+    for prompt, value in zip(prompts, trigger_logprobs(policy, prompts, 1.0), strict=True):
+        with torch.inference_mode():
+            logits = policy.model(input_ids=torch.tensor([[*prompt, *trigger]])).logits[0]
+        logprobs = logits.log_softmax(-1)
+        exact = [logprobs[len(prompt) - 1 + n, token].item() for n, token in enumerate(trigger)]
+        assert value == pytest.approx(sum(exact) / len(exact), abs=1e-4)
+
+
+def test_margins_are_of_the_worst_seed_in_reward_and_of_the_mean_in_heldout_reward():
+    margin = Margin(reward=0.97, heldout=0.95)
+    assert missed(margin, Estimate.of([0.98, 1.5]), Estimate.of([0.9, 1.0])) == ()
+    assert missed(margin, Estimate.of([0.96, 1.5]), Estimate.of([0.9, 0.9])) == (
+        "reward",
+        "heldout",
+    )
+    assert missed(Margin(), Estimate.of([0.1]), Estimate.of([0.1])) == ()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_every_hostile_regime_has_a_row_beside_honest_nodes(tmp_path: Path):
+    regimes = [HOSTILE["hostile-30"]]
+    unharmed, attacked = run_hostile(SMALL, regimes, 1, 1, tmp_path, Console(quiet=True))
+    folder = ExperimentFolder(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "runs").glob("*0.json")) == [
+        "hostile-0.8-0.0.json",
+        "hostile-0.auto.0.json",
+        "hostile-30.auto.0.json",
+    ]
+    assert (unharmed.honest.mean, unharmed.hostile_share.mean) == (1.0, 0.0)
+    assert attacked.hostile_share.mean > 0
+    assert list(attacked.looks) == [SMALL.rounds]
+    assert [r["regime"] for r in json.loads(folder.results.read_text())["regimes"]] == [
+        "hostile-0",
+        "hostile-30",
+    ]
+    assert "| hostile-30 | 1 |" in folder.table.read_text()
+    assert folder.chart.read_bytes().startswith(b"\x89PNG")
+    columns = [str(column.header) for column in table(SMALL, (unharmed, attacked)).columns]
+    assert columns[-1] == f"trigger, round {SMALL.rounds}"
+    worse = replace(attacked, missed=("reward", "heldout"))
+    assert [cell.endswith(" !") for cell in row(worse)].count(True) == 2

@@ -1,0 +1,81 @@
+"""Means over seeds, noise, and rewards at equal cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.arms import MIXES, mix
+from experiments.measures import heldout_within, mean_reward_within, summarise
+from experiments.recording import Recording, RoundFigures
+from node.evaluation.estimate import Estimate
+
+BOTH = (0, 1)
+
+
+def recording(arm: str, seed: int, rewards: list[float], tokens: float, cpu: float) -> Recording:
+    rows = tuple(
+        RoundFigures((reward, reward), reward, tokens, 0.5, 0.0, 1.0, None, 0.1, reward)
+        for reward in rewards
+    )
+    return Recording(arm, seed, rows, (cpu,) * len(rows))
+
+
+def test_a_single_seed_says_nothing_of_noise():
+    one = Estimate.of([3.0])
+    assert (one.mean, one.error, one.margin, one.beyond_noise) == (3.0, None, None, None)
+
+
+def test_noise_is_judged_by_students_t():
+    # Mean 2, standard deviation 1, so the error is 1/sqrt(3) and the margin 4.303 of them.
+    three = Estimate.of([1.0, 2.0, 3.0])
+    assert three.error == pytest.approx(3**-0.5)
+    assert three.margin == pytest.approx(4.303 * 3**-0.5)
+    assert not three.beyond_noise
+    assert Estimate.of([2.0, 2.1, 2.2]).beyond_noise
+
+
+def test_a_budget_that_ends_within_a_round_counts_a_part_of_it():
+    assert mean_reward_within([1.0, 0.0, 1.0], [10, 10, 10], 15) == pytest.approx(10 / 15)
+    assert mean_reward_within([1.0, 0.0, 1.0], [10, 10, 10], 30) == pytest.approx(2 / 3)
+
+
+def test_held_out_rewards_go_straight_from_look_to_look_along_the_axis_of_cost():
+    looks = [0.0, None, 0.4, None, 0.8]
+    rows = (RoundFigures((0.0,), 0.0, 1.0, 0.5, 0.0, 1.0, None, 0.1, look) for look in looks)
+    run = Recording("auto", 0, tuple(rows), (1.0,) * 5)
+    # The first is before anything is spent, the third after two rounds, the last after all five.
+    costs = [10.0, 10.0, 10.0, 10.0, 20.0]
+    assert heldout_within(run, costs, 20.0) == pytest.approx(0.2)
+    assert heldout_within(run, costs, 10.0) == pytest.approx(0.1)
+    assert heldout_within(run, costs, 60.0) == pytest.approx((20 * 0.2 + 40 * 0.6) / 60)
+
+
+def test_arms_are_compared_by_seed_at_equal_rounds_tokens_and_seconds():
+    runs = {
+        ("8/0", 0): recording("8/0", 0, [0.1, 0.2], tokens=100, cpu=4.0),
+        ("4/4", 0): recording("4/4", 0, [0.1, 0.5], tokens=50, cpu=2.0),
+        ("4/4", 1): recording("4/4", 1, [0.9, 0.9], tokens=50, cpu=2.0),
+    }
+    reference, arm = summarise((mix("8/0"), mix("4/4")), runs, BOTH)
+    assert reference.comparison is None
+    assert arm.seeds == (0, 1)
+    assert arm.comparison is not None
+    assert arm.comparison.gain.values == pytest.approx((0.3,))
+    assert arm.comparison.factor.mean == pytest.approx(2.0)
+    # 100 tokens are one round of 8/0 (0.1 a round) and two of 4/4 (0.3 on average).
+    assert arm.comparison.at_equal_tokens.mean == pytest.approx(3.0)
+    assert arm.comparison.at_equal_cpu.mean == pytest.approx(3.0)
+    # Held-out rewards are the same here: 0.15 on average of 8/0, and 0.3 of 4/4.
+    assert arm.comparison.heldout.values == pytest.approx((0.15,))
+    # After one round of two 8/0 is half way up, at 0.125 on average.
+    assert arm.comparison.heldout_at_equal_tokens.values == pytest.approx((0.175,))
+    assert arm.comparison.heldout_at_equal_cpu.values == pytest.approx((0.175,))
+
+
+def test_nothing_is_compared_with_a_reference_that_never_earned_a_reward():
+    runs = {(arm, 0): recording(arm, 0, [reward], 1, 1) for arm, reward in (("8/0", 0), ("4/4", 1))}
+    assert [summary.comparison for summary in summarise(MIXES, runs, BOTH)] == [None, None]
+
+
+def test_an_arm_that_was_never_run_is_left_out():
+    assert summarise(MIXES, {}, BOTH) == ()
