@@ -16,7 +16,7 @@ import psutil
 
 from tests.documents.page import arguments, commands
 
-PATIENCE = 600.0
+PATIENCE = 1800.0
 """Seconds for a block; the longest takes some two minutes on two idle cores."""
 BASH = ("bash", "-euo", "pipefail", "-c")
 PYTHON = ("python", "-c")
