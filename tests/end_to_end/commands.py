@@ -45,7 +45,8 @@ _OUR_LINE = re.compile(r"[\d-]{10} [\d:,]{12} (INFO|WARNING|ERROR) (node|swarm|p
 class Command:
     """One ``swarm-node`` process that works in ``folder``, in or below which its node is.
 
-    ``under`` is what Python runs to start it, as ``-m torch.distributed.run``, and ``beneath`` a
+    Arguments that begin with ``experiments`` are those of ``python -m experiments``. ``under`` is
+    what Python runs to start it, as ``-m torch.distributed.run``, and ``beneath`` a
     command that runs Python. ``forked``: without a command line, and with its imports done.
     """
 
@@ -68,8 +69,11 @@ class Command:
             out, err = (Path(stream.name) for stream in self._streams)
             self.process = Forked(arguments, Place(folder, out, err, environment=variables))
             return
+        program = ("node.cli.main", *arguments)
+        if arguments[:1] == ("experiments",):
+            program = arguments
         self.process = subprocess.Popen(
-            [*beneath, sys.executable, *under, "-m", "node.cli.main", *arguments],
+            [*beneath, sys.executable, *under, "-m", *program],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._streams[0],
