@@ -18,7 +18,7 @@ demo: $(VENV)/installed
 	$(BIN)/swarm-node demo $(DEMO_OPTIONS)
 
 # A test file stays with one worker, as its tests share what they started; each worker has one core.
-#   test       the fast tier: six minutes on two cores
+#   test       the fast tier: five minutes on two cores
 #   test-slow  the others
 #   test-all   both
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
