@@ -104,7 +104,7 @@ class NodeTransport:
 
     @staticmethod
     def prepare_process() -> None:
-        """Come first in a process that runs this transport and nothing else."""
+        """Prepare a process that runs only this transport; call it before everything else."""
 
     @property
     def node(self) -> Any:

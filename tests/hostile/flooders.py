@@ -27,8 +27,8 @@ from typing import Any
 from protocol.identity import Identity
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.common.counters import Counters
-from swarm.transport.hivemind.light import import_network
 from swarm.transport.hivemind.node import HivemindNode
+from swarm.transport.hivemind.transport import import_network
 from swarm.transport.settings import NodeSettings
 from swarm.transport.transport import TransportError
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
-from swarm.transport.hivemind.light import import_network
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.node_transport import NodeTransport
+
+PACKAGES = ("hivemind", "hivemind.dht", "hivemind.utils")
+"""Packages whose ``__init__`` imports torch."""
+USED = {
+    "logging": ("get_logger",),
+    "serializer": ("MSGPackSerializer", "SerializerBase"),
+    "timed_storage": ("get_dht_time",),
+}
+"""Names that hivemind's DHT imports from ``hivemind.utils``, by defining module."""
 
 
 class HivemindTransport(NodeTransport):
@@ -26,3 +37,28 @@ class HivemindTransport(NodeTransport):
     def prepare_process() -> None:
         """Import no more of hivemind than the network."""
         import_network()
+
+
+def import_network() -> None:
+    """Make ``hivemind.p2p`` and ``hivemind.dht.node`` importable without torch.
+
+    ``import hivemind`` loads torch and scipy for averaging and experts, of which a node uses
+    nothing: 3 s of CPU and 250 MiB.
+
+    The packages around them stay empty for as long as the process lives, so this is for a process
+    that runs nothing but the network. Without hivemind it does nothing.
+    """
+    if find_spec("hivemind") is None:
+        return
+    for name in PACKAGES:
+        spec = find_spec(name)
+        assert spec is not None, f"hivemind has no {name}"
+        package = sys.modules[name] = module_from_spec(spec)  # its __init__ is not run
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, package)
+    utils = sys.modules["hivemind.utils"]
+    for module, names in USED.items():
+        defined = import_module(f"hivemind.utils.{module}")
+        for name in names:
+            setattr(utils, name, getattr(defined, name))

@@ -14,7 +14,7 @@ NODE = Path(__file__).parents[3] / "swarm/transport/hivemind/node.py"
 def python(script: str) -> str:
     """What a fresh interpreter prints."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    light = "import sys; from swarm.transport.hivemind.light import import_network as light; "
+    light = "import sys; from swarm.transport.hivemind.transport import import_network as light; "
     run = subprocess.run(
         [sys.executable, "-c", light + script], capture_output=True, text=True, env=environment
     )
