@@ -168,9 +168,10 @@ def _be(arguments: tuple[str, ...], place: Place) -> None:
 
     if arguments[:1] == ("experiments",):
         sys.argv = [*arguments]
-        run("experiments.commands")
-    sys.argv = ["swarm-node", *arguments]
-    run()
+        run("experiments.commands")  # it exits, as the other does
+    else:
+        sys.argv = ["swarm-node", *arguments]
+        run()
 
 
 def _be_ordinary() -> None:
