@@ -42,7 +42,7 @@ test-bare:
 # Every block of every page, typed into fresh shells in an environment of their own, two pages at a
 # time.
 test-docs: $(VENV)/installed-test
-	$(BIN)/python -m pytest -m documents --numprocesses 2 --dist worksteal tests/documents
+	$(BIN)/python -m pytest -m documents -o faulthandler_timeout=3600 --numprocesses 2 --dist worksteal tests/documents
 
 # The dashboard in the installed Chromium (Debian's chromium and chromium-driver). What is not there is
 # said, and skipped. SCREENSHOTS=DIR keeps pictures of every view.

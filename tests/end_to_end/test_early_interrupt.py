@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ READ = b"import time:"
 """Begins what Python says of a module that was read; the name of the module ends the line."""
 MOMENTS = (
     ("--help", "typer.core"),
-    ("join", "node.cli.program"),
+    ("join", "node.cli.watch"),
     ("join", "pydantic"),
     ("join", "numpy"),
     ("join", "torch.nn"),
@@ -31,7 +32,8 @@ MOMENTS = (
     ("init node", "cryptography"),
     ("status", "node.monitor.present_status"),
 )
-"""A command, and the module behind which it is interrupted."""
+"""A command, and the module after which it is interrupted: one that an import statement reads, since
+Python does not report what ``importlib.import_module`` is asked for."""
 ENDS = (130, -signal.SIGINT)
 """Python ends by the signal itself where it came within code made of text, as dataclasses are; a
 shell tells both as 130."""
@@ -48,9 +50,15 @@ def interrupted(command: str, module: str, folder: Path) -> tuple[int, list[str]
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     ) as process:
         assert process.stderr
-        said = list(_until(process.stderr, module))
-        process.send_signal(signal.SIGINT)
-        _, rest = process.communicate(timeout=PATIENCE)
+        watchdog = threading.Timer(PATIENCE, process.kill)
+        watchdog.start()
+        try:
+            said = list(_until(process.stderr, module))
+            process.send_signal(signal.SIGINT)
+            _, rest = process.communicate()
+        finally:
+            watchdog.cancel()
+            process.kill()
     lines = [*said, *rest.splitlines()]
     return process.returncode, [line.decode() for line in lines if not line.startswith(READ)]
 
