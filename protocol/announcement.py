@@ -6,15 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from protocol import envelope, schema
-from protocol.admission_rule import check_admitted
-from protocol.codec import Limits, decode, encode
+from protocol import codec, envelope
+from protocol.codec import (
+    MAX_DEPTH,
+    MAX_FRAME_BYTES,
+    MAX_GROUPS,
+    MAX_OFFERS,
+    MAX_RECORD_BYTES,
+    Limits,
+    decode,
+    encode,
+)
 from protocol.errors import BadLifetime, BadSchema, Expired, TooLarge, WrongShard
 from protocol.frame import content_id
 from protocol.identity import Identity
 from protocol.keys import dht_key_of, record_key, shard_of
-from protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, MAX_GROUPS, MAX_OFFERS, MAX_RECORD_BYTES
-from protocol.manifest import Manifest
+from protocol.manifest import Manifest, check_admitted
 from protocol.rollout import Batch
 
 LIFETIME_EPOCHS = 3
@@ -216,31 +223,31 @@ def _to_wire(announcement: Announcement) -> dict[str, object]:
 
 
 def _from_wire(wire: object) -> Announcement:
-    epoch, depth, shard, sequence, step, expiry, nonce, offers = schema.fields(
+    epoch, depth, shard, sequence, step, expiry, nonce, offers = codec.fields(
         wire, _FIELDS, "announcement"
     )
-    entries = tuple(map(_offer, schema.items(offers, "offers", MAX_OFFERS)))
+    entries = tuple(map(_offer, codec.items(offers, "offers", MAX_OFFERS)))
     if len({offer.content_id for offer in entries}) < len(entries):
         raise BadSchema("offers: one frame twice")
     return Announcement(
-        epoch=schema.integer(epoch, "epoch"),
-        depth=schema.integer(depth, "depth", 0, MAX_DEPTH),
-        shard=schema.integer(shard, "shard"),
-        sequence=schema.integer(sequence, "sequence"),
-        policy_step=schema.integer(step, "policy_step"),
-        expiry=schema.real(expiry, "expiry", 0.0),
-        nonce=schema.integer(nonce, "nonce"),
+        epoch=codec.integer(epoch, "epoch"),
+        depth=codec.integer(depth, "depth", 0, MAX_DEPTH),
+        shard=codec.integer(shard, "shard"),
+        sequence=codec.integer(sequence, "sequence"),
+        policy_step=codec.integer(step, "policy_step"),
+        expiry=codec.real(expiry, "expiry", 0.0),
+        nonce=codec.integer(nonce, "nonce"),
         offers=entries,
     )
 
 
 def _offer(wire: object) -> Offer:
-    frame, size, groups, env_digest, informative = schema.fields(wire, _OFFER, "offer")
-    count = schema.integer(groups, "groups", 1, MAX_GROUPS)
+    frame, size, groups, env_digest, informative = codec.fields(wire, _OFFER, "offer")
+    count = codec.integer(groups, "groups", 1, MAX_GROUPS)
     return Offer(
-        content_id=schema.blob(frame, "content_id", 32),
-        size=schema.integer(size, "size", 1, MAX_FRAME_BYTES),
+        content_id=codec.blob(frame, "content_id", 32),
+        size=codec.integer(size, "size", 1, MAX_FRAME_BYTES),
         groups=count,
-        env_digest=schema.blob(env_digest, "env_digest", 8),
-        informative=schema.integer(informative, "informative", 0, count),
+        env_digest=codec.blob(env_digest, "env_digest", 8),
+        informative=codec.integer(informative, "informative", 0, count),
     )

@@ -11,12 +11,14 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from reprlib import repr as short
 from typing import cast
 
 import msgpack
 
 from protocol.errors import (
     BadEncoding,
+    BadSchema,
     DuplicateKey,
     TooDeep,
     TooLarge,
@@ -227,3 +229,94 @@ _READ: tuple[_Read | None, ...] = (
     lambda r, d: r.map(r.length(2, 16), d),
     lambda r, d: r.map(r.length(4, 1 << 16), d),
 )
+
+
+MAX_FRAME_BYTES = 1 << 20
+MAX_MANIFEST_BYTES = 1 << 18
+MAX_RECORD_BYTES = 1024
+MAX_OFFERS = 4
+
+MAX_DEPTH = 12
+"""Announcements of an epoch are spread over 2 to this power of keys at most."""
+
+PLAIN_RATIO = 4
+"""A frame's body may unpack to this many times the manifest's ``max_frame_bytes``."""
+
+MAX_ITEMS = 1 << 17
+"""Values (keys and containers included) in one frame body."""
+
+MAX_GROUPS = 1024
+MAX_COMPLETIONS = 1024
+MAX_SEGMENTS = 64
+
+MAX_INT = (1 << 63) - 1
+"""Largest integer in any field, so that every language holds it in a signed 64-bit word."""
+
+
+def fields(value: object, names: tuple[str, ...], where: str) -> list[object]:
+    """The values of a map that has exactly these keys in this order."""
+    if type(value) is not dict or tuple(value) != names:
+        raise BadSchema(f"{where}: expected a map of {', '.join(names)}, got {short(value)}")
+    return list(value.values())
+
+
+def items(value: object, where: str, most: int, least: int = 0) -> list[object]:
+    """An array of ``least`` to ``most`` elements."""
+    if type(value) is not list:
+        raise BadSchema(f"{where}: expected an array, got {short(value)}")
+    if len(value) > most:
+        raise TooManyItems(f"{where}: {len(value)} elements, limit {most}")
+    if len(value) < least:
+        raise BadSchema(f"{where}: {len(value)} elements, at least {least} due")
+    return cast(list[object], value)
+
+
+def integer(value: object, where: str, low: int = 0, high: int = MAX_INT) -> int:
+    """An integer within ``low`` and ``high``, both included."""
+    if type(value) is not int or not low <= value <= high:
+        raise BadSchema(f"{where}: expected an integer in [{low}, {high}], got {short(value)}")
+    return value
+
+
+def real(value: object, where: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """A finite float within ``low`` and ``high``, both included."""
+    if type(value) is not float or not math.isfinite(value) or not low <= value <= high:
+        raise BadSchema(f"{where}: expected a float in [{low}, {high}], got {short(value)}")
+    return value
+
+
+def text(value: object, where: str, most: int, least: int = 0) -> str:
+    """A string of ``least`` to ``most`` UTF-8 bytes."""
+    if type(value) is not str:
+        raise BadSchema(f"{where}: expected a string, got {short(value)}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise BadSchema(f"{where}: a lone surrogate is not text") from error
+    if size > most:
+        raise TooLarge(f"{where}: {size} bytes of text, limit {most}")
+    if size < least:
+        raise BadSchema(f"{where}: {size} bytes of text, at least {least} due")
+    return value
+
+
+def label(value: object, where: str, most: int) -> str:
+    """A string of 1 to ``most`` printable ASCII characters: safe in a terminal and a log."""
+    name = text(value, where, most, least=1)
+    if not (name.isascii() and name.isprintable()):
+        raise BadSchema(f"{where}: expected printable ASCII, got {short(value)}")
+    return name
+
+
+def blob(value: object, where: str, length: int) -> bytes:
+    """A byte string of exactly ``length`` bytes."""
+    if type(value) is not bytes or len(value) != length:
+        raise BadSchema(f"{where}: expected {length} bytes, got {short(value)}")
+    return value
+
+
+def choice(value: object, where: str, among: tuple[str, ...]) -> str:
+    """One of the named strings."""
+    if type(value) is not str or value not in among:
+        raise BadSchema(f"{where}: expected one of {', '.join(among)}, got {short(value)}")
+    return value

@@ -6,12 +6,21 @@ id and SHA-256 of the body, in the domain of the kind, and is verified before th
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from hashlib import sha256
 
-from protocol import domains
-from protocol.errors import BadMagic, OtherVersion, TooLarge, Truncated, WrongSwarm
-from protocol.identity import Identity, verify
+import zstandard
+
+from protocol.errors import BadCompression, BadMagic, OtherVersion, TooLarge, Truncated, WrongSwarm
+from protocol.identity import (
+    ANNOUNCEMENT_DOMAIN,
+    FRAME_DOMAIN,
+    MANIFEST_DOMAIN,
+    PROFILE_DOMAIN,
+    Identity,
+    verify,
+)
 
 HEAD_BYTES = 8 + 32 + 32 + 64
 NO_SWARM = bytes(32)
@@ -26,10 +35,10 @@ class Kind:
     domain: bytes
 
 
-MANIFEST = Kind(b"SWARMAN2", domains.MANIFEST)
-FRAME = Kind(b"SWARFRM1", domains.FRAME)
-ANNOUNCEMENT = Kind(b"SWARANN2", domains.ANNOUNCEMENT)
-PROFILE = Kind(b"SWARPRF1", domains.PROFILE)
+MANIFEST = Kind(b"SWARMAN2", MANIFEST_DOMAIN)
+FRAME = Kind(b"SWARFRM1", FRAME_DOMAIN)
+ANNOUNCEMENT = Kind(b"SWARANN2", ANNOUNCEMENT_DOMAIN)
+PROFILE = Kind(b"SWARPRF1", PROFILE_DOMAIN)
 
 
 def close(kind: Kind, swarm_id: bytes, identity: Identity, body: bytes) -> bytes:
@@ -71,3 +80,60 @@ def of_this_version(kind: Kind, data: bytes) -> bytes:
 
 def _is_of_other_version(kind: Kind, magic: bytes) -> bool:
     return magic != kind.magic and magic[:7] == kind.magic[:7] and magic[7:].isdigit()
+
+
+_HEAD = struct.Struct(">BI")
+COMPRESSED_HEAD_BYTES = _HEAD.size
+_PLAIN, _ZSTD = 0, 1
+_ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+_LEVEL = 3
+# What RFC 8878 asks of every decoder.
+_MAX_WINDOW = 8 << 20
+
+
+def compress_body(plain: bytes, *, compress: bool) -> bytes:
+    """The body, compressed if asked to and shorter so."""
+    if compress:
+        squeezed = zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
+        if len(squeezed) < len(plain):
+            return _HEAD.pack(_ZSTD, len(plain)) + squeezed
+    return _HEAD.pack(_PLAIN, len(plain)) + plain
+
+
+def decompress_body(body: bytes, most: int) -> bytes:
+    """The plain bytes, at most ``most``.
+
+    Raises:
+        Truncated, TooLarge, BadCompression
+    """
+    if len(body) < COMPRESSED_HEAD_BYTES:
+        raise Truncated(f"body of {len(body)} bytes, its head alone takes {HEAD_BYTES}")
+    method, length = _HEAD.unpack_from(body)
+    if length > most:
+        raise TooLarge(f"plain body of {length} bytes declared, limit {most}")
+    packed = body[COMPRESSED_HEAD_BYTES:]
+    if method == _PLAIN:
+        if len(packed) != length:
+            raise BadCompression(f"{length} bytes declared, {len(packed)} there")
+        return packed
+    if method != _ZSTD:
+        raise BadCompression(f"unknown compression method {method}")
+    return _decompress(packed, length, most)
+
+
+def _decompress(packed: bytes, length: int, most: int) -> bytes:
+    if not packed.startswith(_ZSTD_MAGIC):
+        raise BadCompression("not a zstd frame")
+    try:
+        frame = zstandard.get_frame_parameters(packed)
+        if frame.content_size != length or frame.dict_id:
+            raise BadCompression(
+                f"the zstd frame does not declare {length} bytes without dictionary"
+            )
+        if frame.window_size > _MAX_WINDOW:
+            raise BadCompression(f"zstd window of {frame.window_size} bytes")
+        return zstandard.ZstdDecompressor().decompress(
+            packed, max_output_size=length, allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        raise BadCompression(f"zstd: {error}") from error

@@ -1,24 +1,26 @@
 """A frame: one signed batch of groups, named by the hash of its bytes.
 
-The envelope (:mod:`protocol.envelope`) holds a body (:mod:`protocol.compression`) whose plain form
-is :mod:`protocol.batch`.
+The envelope (:mod:`protocol.envelope`) holds a body (:mod:`protocol.envelope`) whose plain form
+is :mod:`protocol.rollout`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from protocol import compression, envelope
-from protocol.admission_rule import check_author
-from protocol.batch import decode_batch, encode_batch
+import zstandard
+
+from protocol import envelope
+from protocol.codec import MAX_FRAME_BYTES, MAX_GROUPS, MAX_ITEMS, PLAIN_RATIO, encode
+from protocol.envelope import COMPRESSED_HEAD_BYTES, compress_body, decompress_body
 from protocol.errors import BadSchema, TooLarge, TooManyItems
 from protocol.identity import Identity
-from protocol.limits import MAX_FRAME_BYTES, PLAIN_RATIO
-from protocol.manifest import Manifest
-from protocol.rollout import Batch, Completion, Group
+from protocol.manifest import Manifest, check_author
+from protocol.rollout import Batch, Completion, Group, decode_batch, encode_batch, group_to_wire
 
-OVERHEAD_BYTES = envelope.HEAD_BYTES + compression.HEAD_BYTES
+OVERHEAD_BYTES = envelope.HEAD_BYTES + COMPRESSED_HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def seal(batch: Batch, identity: Identity, swarm_id: bytes, *, compress: bool = 
     plain = encode_batch(batch)
     decode_batch(plain)
     frame = envelope.close(
-        envelope.FRAME, swarm_id, identity, compression.pack(plain, compress=compress)
+        envelope.FRAME, swarm_id, identity, compress_body(plain, compress=compress)
     )
     if len(frame) > MAX_FRAME_BYTES:
         raise TooLarge(f"frame of {len(frame)} bytes, limit {MAX_FRAME_BYTES}: seal fewer groups")
@@ -65,7 +67,7 @@ def open_frame(frame: bytes, swarm_id: bytes, manifest: Manifest) -> OpenFrame:
     author, body = envelope.open_envelope(envelope.FRAME, frame, swarm_id, manifest.max_frame_bytes)
     check_author(manifest.admission, author)
     most = PLAIN_RATIO * manifest.max_frame_bytes
-    batch = decode_batch(compression.unpack(body, most), most)
+    batch = decode_batch(decompress_body(body, most), most)
     check_batch(batch, manifest)
     return OpenFrame(author, content_id(frame), batch)
 
@@ -111,3 +113,81 @@ def _check_completion(completion: Completion, most: int) -> None:
     count = sum(len(segment.tokens.ids) for segment in completion.segments if segment.tokens)
     if count > most:
         raise TooLarge(f"completion: {count} tokens, limit {most}")
+
+
+_BATCH_BYTES = 512
+"""Bound of a body's bytes and items beside its groups: fields, model name and array head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Groups by frame, in the order given, and those that fit into no frame."""
+
+    frames: tuple[tuple[Group, ...], ...]
+    oversize: tuple[Group, ...]
+
+
+def pack(groups: Iterable[Group], max_frame_bytes: int, *, compress: bool = True) -> Packing:
+    """Fills one frame after the other.
+
+    A group counts with its own compressed size, a little more than it adds to a common frame.
+    """
+    frames: list[list[Group]] = []
+    oversize: list[Group] = []
+    room = _Size(0, 0, 0)
+    whole = _Size(
+        max_frame_bytes - OVERHEAD_BYTES - _BATCH_BYTES,
+        PLAIN_RATIO * max_frame_bytes - _BATCH_BYTES,
+        MAX_ITEMS - _BATCH_BYTES,
+    )
+    for group in groups:
+        size = _measure(group, compress)
+        if not size.within(whole):
+            oversize.append(group)
+            continue
+        if not size.within(room) or len(frames[-1]) >= MAX_GROUPS:
+            frames.append([])
+            room = whole
+        frames[-1].append(group)
+        room = room.less(size)
+    return Packing(tuple(map(tuple, frames)), tuple(oversize))
+
+
+def without_tokens(group: Group) -> Group:
+    """The group as text alone: for one that is too large with its token ids."""
+    completions = tuple(
+        replace(c, segments=tuple(replace(s, tokens=None) for s in c.segments))
+        for c in group.completions
+    )
+    return replace(group, completions=completions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Bytes on the wire, plain bytes and items of a group, or room for them."""
+
+    wire: int
+    plain: int
+    items: int
+
+    def within(self, room: _Size) -> bool:
+        return self.wire <= room.wire and self.plain <= room.plain and self.items <= room.items
+
+    def less(self, size: _Size) -> _Size:
+        return _Size(self.wire - size.wire, self.plain - size.plain, self.items - size.items)
+
+
+def _measure(group: Group, compress: bool) -> _Size:
+    wire = group_to_wire(group)
+    plain = encode(wire)
+    size = len(zstandard.ZstdCompressor(level=3).compress(plain)) if compress else len(plain)
+    return _Size(min(size, len(plain)), len(plain), item_count(wire))
+
+
+def item_count(value: object) -> int:
+    """Items of a value as the decoder counts them."""
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(item_count, value.values()))
+    if isinstance(value, list):
+        return 1 + sum(map(item_count, value))
+    return 1

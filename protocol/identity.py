@@ -9,14 +9,35 @@ import os
 import stat
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from protocol import base58
-from protocol.domains import separated
 from protocol.errors import BadKey, BadSignature
+
+MANIFEST_DOMAIN = b"swarm-node/2/manifest"
+FRAME_DOMAIN = b"swarm-node/1/frame"
+ANNOUNCEMENT_DOMAIN = b"swarm-node/2/announcement"
+PROFILE_DOMAIN = b"swarm-node/1/profile"
+SWARM_DOMAIN = b"swarm-node/1/swarm"
+SHARD_DOMAIN = b"swarm-node/2/shard"
+READER_DOMAIN = b"swarm-node/2/reader"
+TASK_DOMAIN = b"swarm-node/1/task"
+HELDOUT_DOMAIN = b"swarm-node/1/heldout"
+WORK_DOMAIN = b"swarm-node/1/work"
+
+
+def domain_separated(domain: bytes, message: bytes) -> bytes:
+    """``u8 length of domain ‖ domain ‖ message``: one reading only, whatever the message is."""
+    return bytes((len(domain),)) + domain + message
+
+
+def domain_hash(domain: bytes, *parts: bytes) -> bytes:
+    """SHA-256 of the joined parts within a domain, 32 bytes."""
+    return sha256(domain_separated(domain, b"".join(parts))).digest()
+
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -149,7 +170,7 @@ class Identity:
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
         """64-byte Ed25519 signature of ``message`` within ``domain``."""
-        return self._key.sign(separated(domain, message))
+        return self._key.sign(domain_separated(domain, message))
 
     def export(self) -> bytes:
         """The key as libp2p's protobuf ``PrivateKey``: head, seed, public key; 68 bytes."""
@@ -170,7 +191,9 @@ def verify(author: bytes, domain: bytes, message: bytes, signature: bytes) -> No
     if len(signature) != SIGNATURE_BYTES or _y(signature[:KEY_BYTES]) in _SMALL_ORDER_Y:
         raise BadSignature("malformed signature")
     try:
-        Ed25519PublicKey.from_public_bytes(author).verify(signature, separated(domain, message))
+        Ed25519PublicKey.from_public_bytes(author).verify(
+            signature, domain_separated(domain, message)
+        )
     except InvalidSignature as error:
         raise BadSignature("the signature does not verify") from error
 
@@ -198,7 +221,7 @@ def check_key(author: bytes) -> None:
 @lru_cache(REMEMBERED)
 def peer_id_of(author: bytes) -> str:
     """The libp2p PeerID of a public key: base58 of its identity multihash."""
-    return base58.encode(_PEER_ID_HEAD + author)
+    return encode_base58(_PEER_ID_HEAD + author)
 
 
 @lru_cache(REMEMBERED)
@@ -208,7 +231,7 @@ def author_of(peer_id: str) -> bytes:
     Raises:
         BadKey: for a PeerID of another kind, or an unusable key.
     """
-    raw = base58.decode(peer_id) if len(peer_id) <= 64 else None
+    raw = decode_base58(peer_id) if len(peer_id) <= 64 else None
     if raw is None or len(raw) != 38 or not raw.startswith(_PEER_ID_HEAD):
         raise BadKey(f"{peer_id[:64]!r} is not the PeerID of an Ed25519 key (12D3Koo…)")
     author = raw[len(_PEER_ID_HEAD) :]
@@ -219,3 +242,29 @@ def author_of(peer_id: str) -> bytes:
 def _y(point: bytes) -> int:
     """The y coordinate of an encoded point, the sign of x left out."""
     return int.from_bytes(point, "little") & ((1 << 255) - 1)
+
+
+_ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
+
+
+def encode_base58(data: bytes) -> str:
+    """Each leading zero byte becomes a "1", the rest one big number."""
+    number = int.from_bytes(data, "big")
+    letters = ""
+    while number:
+        number, digit = divmod(number, 58)
+        letters = _ALPHABET[digit] + letters
+    return "1" * (len(data) - len(data.lstrip(b"\0"))) + letters
+
+
+def decode_base58(text: str) -> bytes | None:
+    """The bytes that :func:`encode` turns into ``text``; None for a letter not in the alphabet."""
+    number = 0
+    for letter in text:
+        value = _VALUE.get(letter)
+        if value is None:
+            return None
+        number = number * 58 + value
+    zeros = len(text) - len(text.lstrip("1"))
+    return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from hashlib import sha1
 
-from protocol import domains
-from protocol.codec import encode
-from protocol.limits import MAX_DEPTH
+from protocol.codec import MAX_DEPTH, encode
+from protocol.identity import HELDOUT_DOMAIN, READER_DOMAIN, SHARD_DOMAIN, TASK_DOMAIN, domain_hash
 
 AUTHORS_A_SHARD = 16
 PATH_BITS = 64
@@ -37,13 +36,13 @@ def depth_of(author: bytes, epoch: int, depth: float) -> int:
     Args:
         depth: of :func:`depth_for`.
     """
-    fraction = _u64(domains.digest(domains.SHARD, author, _be(epoch))[8:]) / 2.0**64
+    fraction = _u64(domain_hash(SHARD_DOMAIN, author, _be(epoch))[8:]) / 2.0**64
     return min(math.floor(depth + fraction), MAX_DEPTH)
 
 
 def shard_of(author: bytes, epoch: int, depth: int) -> int:
     """The shard of a depth in which an author announces in an epoch, below 2^depth."""
-    return shard_on(_u64(domains.digest(domains.SHARD, author, _be(epoch))), depth)
+    return shard_on(_u64(domain_hash(SHARD_DOMAIN, author, _be(epoch))), depth)
 
 
 def shard_on(path: int, depth: int) -> int:
@@ -66,7 +65,7 @@ def reader_paths(author: bytes, epoch: int, secret: bytes) -> tuple[int, int]:
 
     They are unpredictable without its local ``secret``.
     """
-    digest = domains.digest(domains.READER, author, _be(epoch), secret)
+    digest = domain_hash(READER_DOMAIN, author, _be(epoch), secret)
     first, second = _u64(digest), _u64(digest[8:])
     half = 1 << (PATH_BITS - 1)
     return first, (second & (half - 1)) | (~first & half)
@@ -74,12 +73,12 @@ def reader_paths(author: bytes, epoch: int, secret: bytes) -> tuple[int, int]:
 
 def task_seed(author: bytes, epoch: int, index: int) -> int:
     """63-bit seed of an author's ``index``-th task of an epoch: derived, never chosen."""
-    return _u64(domains.digest(domains.TASK, author, _be(epoch), _be(index))) >> 1
+    return _u64(domain_hash(TASK_DOMAIN, author, _be(epoch), _be(index))) >> 1
 
 
 def heldout_seed(env: str, number: int) -> int:
     """63-bit seed of a held-out task, in a domain that no training task's seed comes from."""
-    return _u64(domains.digest(domains.HELDOUT, _be(number), env.encode())) >> 1
+    return _u64(domain_hash(HELDOUT_DOMAIN, _be(number), env.encode())) >> 1
 
 
 def _be(number: int) -> bytes:

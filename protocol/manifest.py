@@ -9,15 +9,121 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from itertools import count
 from reprlib import repr as short
-from typing import Literal, cast, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
-from protocol import domains, envelope, schema
-from protocol.admission_rule import AdmissionRule, Open, rule_from_wire, rule_to_wire
-from protocol.codec import Limits, decode, encode
-from protocol.errors import BadSchema
-from protocol.identity import Identity, check_key
-from protocol.limits import MAX_COMPLETIONS, MAX_FRAME_BYTES, MAX_MANIFEST_BYTES
+from protocol import codec, envelope
+from protocol.codec import (
+    MAX_COMPLETIONS,
+    MAX_FRAME_BYTES,
+    MAX_MANIFEST_BYTES,
+    Limits,
+    decode,
+    encode,
+)
+from protocol.errors import BadSchema, NotAdmitted
+from protocol.identity import KEY_BYTES, SWARM_DOMAIN, WORK_DOMAIN, Identity, check_key, domain_hash
+
+MAX_AUTHORS = 4096
+MAX_WORK_BITS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Everybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """The named public keys, sorted and each once."""
+
+    authors: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.authors) <= MAX_AUTHORS:
+            raise BadSchema(f"allow list takes 1 to {MAX_AUTHORS} authors")
+        for author in self.authors:
+            check_key(codec.blob(author, "allowed author", KEY_BYTES))
+        if list(self.authors) != sorted(set(self.authors)):
+            raise BadSchema("allow list must be sorted, without repeats")
+
+
+@dataclass(frozen=True, slots=True)
+class ProofOfWork:
+    """Whoever found a nonce for its key: about ``2**bits`` hashes, once for each swarm."""
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        codec.integer(self.bits, "proof of work bits", 1, MAX_WORK_BITS)
+
+
+AdmissionRule: TypeAlias = Open | AllowList | ProofOfWork
+
+
+def check_author(rule: AdmissionRule, author: bytes) -> None:
+    """Returns unless an allow list leaves ``author`` out: what a frame alone can be judged by.
+
+    Raises:
+        NotAdmitted
+    """
+    if isinstance(rule, AllowList) and author not in rule.authors:
+        raise NotAdmitted(f"author {author.hex()} is not on the manifest's allow list")
+
+
+def check_admitted(rule: AdmissionRule, swarm_id: bytes, author: bytes, nonce: int) -> None:
+    """Returns if the rule lets in an author who announces with ``nonce``.
+
+    Raises:
+        NotAdmitted
+    """
+    check_author(rule, author)
+    if isinstance(rule, ProofOfWork) and work(swarm_id, author, nonce) < rule.bits:
+        raise NotAdmitted(f"nonce {nonce} shows less work than the {rule.bits} bits due")
+
+
+def work(swarm_id: bytes, author: bytes, nonce: int) -> int:
+    """Leading zero bits of the hash of swarm, author and nonce."""
+    hashed = domain_hash(WORK_DOMAIN, swarm_id, author, nonce.to_bytes(8, "big"))
+    return 256 - int.from_bytes(hashed, "big").bit_length()
+
+
+def find_nonce(rule: AdmissionRule, swarm_id: bytes, author: bytes) -> int:
+    """The smallest nonce that the rule accepts; 0 where none is due. Takes ``2**bits`` hashes."""
+    if not isinstance(rule, ProofOfWork):
+        return 0
+    return next(n for n in count() if work(swarm_id, author, n) >= rule.bits)
+
+
+def rule_to_wire(rule: AdmissionRule) -> list[object]:
+    """``["open"]``, ``["allow-list", [author, …]]`` or ``["proof-of-work", bits]``."""
+    match rule:
+        case Open():
+            return ["open"]
+        case AllowList(authors):
+            return ["allow-list", list(authors)]
+        case ProofOfWork(bits):
+            return ["proof-of-work", bits]
+
+
+def rule_from_wire(wire: object) -> AdmissionRule:
+    """The inverse of :func:`rule_to_wire`.
+
+    Raises:
+        BadSchema, BadKey, TooManyItems
+    """
+    match codec.items(wire, "admission", 2, least=1):
+        case ["open"]:
+            return Open()
+        case ["allow-list", authors]:
+            keys = codec.items(authors, "allow list", MAX_AUTHORS, least=1)
+            return AllowList(tuple(codec.blob(key, "allowed author", KEY_BYTES) for key in keys))
+        case ["proof-of-work", bits]:
+            return ProofOfWork(codec.integer(bits, "proof of work bits", 1, MAX_WORK_BITS))
+        case other:
+            raise BadSchema(f"admission: unknown rule {short(other)}")
+
 
 Source = Literal["reasoning-gym", "jsonl", "plugin", "environment"]
 Extract = Literal["text", "answer_tag", "boxed"]
@@ -71,14 +177,14 @@ class EnvSpec:
         where = f"catalogue entry {short(self.name)}"
         if type(self.name) is not str or not _ENV_NAME.fullmatch(self.name):
             raise BadSchema(f"{where}: name takes 1 to 64 letters, digits and _ . -")
-        schema.choice(self.source, f"{where}: source", get_args(Source))
-        schema.choice(self.extract, f"{where}: extract", get_args(Extract))
-        schema.label(self.version, f"{where}: version", 128)
+        codec.choice(self.source, f"{where}: source", get_args(Source))
+        codec.choice(self.extract, f"{where}: extract", get_args(Extract))
+        codec.label(self.version, f"{where}: version", 128)
         if not 1 <= len(self.levels) <= 64:
             raise BadSchema(f"{where}: levels takes 1 to 64 settings, got {len(self.levels)}")
         for number, level in enumerate(self.levels):
             _check_level(level, f"{where}: level {number}")
-        schema.text(self.template, f"{where}: template", 4096)
+        codec.text(self.template, f"{where}: template", 4096)
         if self.template.count(QUESTION) != 1:
             raise BadSchema(f"{where}: template must hold {QUESTION} exactly once")
 
@@ -114,19 +220,19 @@ class Manifest:
     admission: AdmissionRule = field(default_factory=Open)
 
     def __post_init__(self) -> None:
-        schema.label(self.name, "name", 64)
+        codec.label(self.name, "name", 64)
         check_key(self.founder)
-        schema.real(self.created, "created", 0.0, 2.0**40)
+        codec.real(self.created, "created", 0.0, 2.0**40)
         if not 1 <= len(self.catalogue) <= 256:
             raise BadSchema(f"catalogue takes 1 to 256 families, got {len(self.catalogue)}")
         if len({env.name for env in self.catalogue}) < len(self.catalogue):
             raise BadSchema("catalogue names one family twice")
-        schema.real(self.epoch_seconds, "epoch_seconds", 0.1, 86400.0)
-        schema.integer(self.max_frame_bytes, "max_frame_bytes", 1 << 10, MAX_FRAME_BYTES)
-        schema.integer(self.max_groups_per_epoch, "max_groups_per_epoch", 1, 1 << 16)
-        schema.integer(self.max_completions, "max_completions", 2, MAX_COMPLETIONS)
-        schema.integer(self.max_text_bytes, "max_text_bytes", 1, 1 << 20)
-        schema.integer(self.max_age_epochs, "max_age_epochs", 1, 1 << 20)
+        codec.real(self.epoch_seconds, "epoch_seconds", 0.1, 86400.0)
+        codec.integer(self.max_frame_bytes, "max_frame_bytes", 1 << 10, MAX_FRAME_BYTES)
+        codec.integer(self.max_groups_per_epoch, "max_groups_per_epoch", 1, 1 << 16)
+        codec.integer(self.max_completions, "max_completions", 2, MAX_COMPLETIONS)
+        codec.integer(self.max_text_bytes, "max_text_bytes", 1, 1 << 20)
+        codec.integer(self.max_age_epochs, "max_age_epochs", 1, 1 << 20)
 
     def env(self, name: str) -> EnvSpec:
         """The family of that name.
@@ -179,7 +285,7 @@ def swarm_id(data: bytes) -> bytes:
     """
     present = envelope.of_this_version(envelope.MANIFEST, data)
     founder, _, body = envelope.parts(envelope.MANIFEST, present, envelope.NO_SWARM)
-    return domains.digest(domains.SWARM, founder, body)
+    return domain_hash(SWARM_DOMAIN, founder, body)
 
 
 def canonical_json(value: object) -> str:
@@ -190,7 +296,7 @@ def canonical_json(value: object) -> str:
 
 
 def _check_level(level: object, where: str) -> None:
-    text = schema.text(level, where, 4096)
+    text = codec.text(level, where, 4096)
     if _nesting(text) > MAX_NESTING:
         raise BadSchema(f"{where}: nested deeper than {MAX_NESTING}")
     try:
@@ -238,8 +344,8 @@ def _to_wire(manifest: Manifest) -> dict[str, object]:
 
 
 def _from_wire(wire: object, founder: bytes) -> Manifest:
-    values = dict(zip(_FIELDS, schema.fields(wire, _FIELDS, "manifest"), strict=True))
-    catalogue = schema.items(values.pop("catalogue"), "catalogue", 256, least=1)
+    values = dict(zip(_FIELDS, codec.fields(wire, _FIELDS, "manifest"), strict=True))
+    catalogue = codec.items(values.pop("catalogue"), "catalogue", 256, least=1)
     admission = rule_from_wire(values.pop("admission"))
     return Manifest(
         founder=founder,
@@ -251,14 +357,14 @@ def _from_wire(wire: object, founder: bytes) -> Manifest:
 
 
 def _env_from_wire(wire: object) -> EnvSpec:
-    name, source, version, levels, template, extract = schema.fields(
+    name, source, version, levels, template, extract = codec.fields(
         wire, _ENV_FIELDS, "catalogue entry"
     )
     return EnvSpec(
         cast(str, name),
         cast(Source, source),
         cast(str, version),
-        cast("tuple[str, ...]", tuple(schema.items(levels, "levels", 64, least=1))),
+        cast("tuple[str, ...]", tuple(codec.items(levels, "levels", 64, least=1))),
         cast(str, template),
         cast(Extract, extract),
     )

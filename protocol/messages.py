@@ -8,14 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
+from ipaddress import ip_address
 from itertools import pairwise
 from typing import Final
 
-from protocol import schema
-from protocol.codec import Limits, decode, encode
+from protocol import codec
+from protocol.codec import (
+    MAX_FRAME_BYTES,
+    MAX_MANIFEST_BYTES,
+    MAX_RECORD_BYTES,
+    Limits,
+    decode,
+    encode,
+)
 from protocol.envelope import HEAD_BYTES
 from protocol.errors import BadSchema, TooLarge, TrailingBytes, Truncated
-from protocol.limits import MAX_FRAME_BYTES, MAX_MANIFEST_BYTES, MAX_RECORD_BYTES
 
 MANIFEST_STREAM: Final = "/swarm-node/1/manifest"
 PULL_STREAM: Final = "/swarm-node/1/pull"
@@ -124,10 +131,10 @@ def decode_gossip_request(data: bytes) -> GossipRequest:
     Raises:
         ProtocolError
     """
-    after, limit, known = schema.fields(decode(data, _REQUEST_LIMITS), _REQUEST, "gossip request")
+    after, limit, known = codec.fields(decode(data, _REQUEST_LIMITS), _REQUEST, "gossip request")
     return GossipRequest(
-        schema.integer(after, "after"),
-        schema.integer(limit, "limit", 1, MAX_GOSSIP),
+        codec.integer(after, "after"),
+        codec.integer(limit, "limit", 1, MAX_GOSSIP),
         _digests(known),
     )
 
@@ -143,7 +150,7 @@ def decode_gossip_response(data: bytes, limit: int = MAX_GOSSIP) -> list[bytes]:
     Raises:
         ProtocolError
     """
-    records = schema.items(decode(data, _RESPONSE_LIMITS), "gossip response", limit)
+    records = codec.items(decode(data, _RESPONSE_LIMITS), "gossip response", limit)
     result = [record for record in records if isinstance(record, bytes)]
     if len(result) < len(records):
         raise BadSchema("gossip response: a record is not a byte string")
@@ -158,3 +165,90 @@ def _digests(joined: object) -> tuple[bytes, ...]:
     if any(a >= b for a, b in pairwise(digests)):
         raise BadSchema("known: digests are not in ascending order, or one is there twice")
     return digests
+
+
+DIAL_BACK_STREAM: Final = "/swarm-node/1/dial-back"
+
+MAX_PORTS = 4
+HIGHEST_PORT = 65535
+MAX_ADDRESS_BYTES = 64
+MAX_DIAL_BACK_REQUEST_BYTES = 32
+MAX_DIAL_BACK_RESPONSE_BYTES = 128
+
+_DIAL_BACK_REQUEST = ("ports",)
+_DIAL_BACK_REQUEST_LIMITS = Limits(
+    MAX_DIAL_BACK_REQUEST_BYTES, depth=2, items=MAX_PORTS + 3, str_len=5, bin_len=0
+)
+_RESPONSE = ("host", "open", "relays")
+_DIAL_BACK_RESPONSE_LIMITS = Limits(
+    MAX_DIAL_BACK_RESPONSE_BYTES,
+    depth=2,
+    items=MAX_PORTS + 7,
+    str_len=MAX_ADDRESS_BYTES,
+    bin_len=0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DialledBack:
+    """What came of dialling the asker.
+
+    Attributes:
+        host: the IP address that the asker's connection came from, the only one dialled.
+        open: those of the ports at which the asker answered under its own PeerID.
+        relays: whether the answering peer can be dialled itself, and relays for others.
+    """
+
+    host: str
+    open: tuple[int, ...]
+    relays: bool
+
+
+def encode_dial_back_request(ports: tuple[int, ...]) -> bytes:
+    """TCP ports, 1 to :data:`MAX_PORTS`, to be dialled at."""
+    return encode({"ports": list(ports)})
+
+
+def decode_dial_back_request(data: bytes) -> tuple[int, ...]:
+    """The inverse of :func:`encode_dial_back_request`.
+
+    Raises:
+        ProtocolError
+    """
+    (ports,) = codec.fields(
+        decode(data, _DIAL_BACK_REQUEST_LIMITS), _DIAL_BACK_REQUEST, "dial-back request"
+    )
+    return _ports(codec.items(ports, "ports", MAX_PORTS, least=1), "ports")
+
+
+def encode_dial_back_response(answer: DialledBack) -> bytes:
+    """The answer as canonical msgpack."""
+    return encode({"host": answer.host, "open": list(answer.open), "relays": answer.relays})
+
+
+def decode_dial_back_response(data: bytes, asked: tuple[int, ...]) -> DialledBack:
+    """The inverse of :func:`encode_dial_back_response`, for the ports that were asked.
+
+    Raises:
+        ProtocolError
+    """
+    value = decode(data, _DIAL_BACK_RESPONSE_LIMITS)
+    host, opened, relays = codec.fields(value, _RESPONSE, "dial-back response")
+    ports = _ports(codec.items(opened, "open", MAX_PORTS), "open")
+    if not set(ports) <= set(asked):
+        raise BadSchema(f"open: {ports} were not all asked for")
+    if type(relays) is not bool:
+        raise BadSchema(f"relays: expected a boolean, got {relays!r}")
+    return DialledBack(_host(host), ports, relays)
+
+
+def _host(value: object) -> str:
+    host = codec.label(value, "host", MAX_ADDRESS_BYTES)
+    try:
+        return str(ip_address(host))
+    except ValueError as error:
+        raise BadSchema(f"host: expected an IP address, got {host!r}") from error
+
+
+def _ports(values: list[object], where: str) -> tuple[int, ...]:
+    return tuple(codec.integer(value, where, 1, HIGHEST_PORT) for value in values)

@@ -9,11 +9,10 @@ import unicodedata
 from dataclasses import asdict, dataclass
 from typing import cast
 
-from protocol import envelope, schema
-from protocol.codec import Limits, decode, encode
+from protocol import codec, envelope
+from protocol.codec import MAX_RECORD_BYTES, Limits, decode, encode
 from protocol.errors import BadSchema, TooLarge
 from protocol.identity import Identity
-from protocol.limits import MAX_RECORD_BYTES
 
 MAX_NAME = 48
 MAX_LINE = 160
@@ -71,8 +70,8 @@ class Profile:
             (self.version, "version", MAX_VERSION),
         ):
             if text != "":
-                schema.label(text, where, most)
-        schema.real(self.made, "made", 0.0, 2.0**40)
+                codec.label(text, where, most)
+        codec.real(self.made, "made", 0.0, 2.0**40)
         if not (self.name or self.line):
             raise BadSchema("profile: name and line are both empty, so that there is none")
 
@@ -88,7 +87,7 @@ def check_told(value: object, where: str, most: int) -> str:
         TooLarge: it is too long.
         BadSchema: it is anything else.
     """
-    text = schema.text(value, where, CHARACTER_BYTES * most)
+    text = codec.text(value, where, CHARACTER_BYTES * most)
     if len(text) > most:
         raise TooLarge(f"{where}: {len(text)} characters, limit {most}")
     if not unicodedata.is_normalized("NFC", text):
@@ -124,7 +123,7 @@ def open_profile(data: bytes, swarm_id: bytes) -> tuple[bytes, Profile]:
         ProtocolError: in the order size, magic, swarm, key, signature, encoding, schema.
     """
     author, body = envelope.open_envelope(envelope.PROFILE, data, swarm_id, MAX_RECORD_BYTES)
-    name, line, model, version, made = schema.fields(decode(body, _LIMITS), _FIELDS, "profile")
+    name, line, model, version, made = codec.fields(decode(body, _LIMITS), _FIELDS, "profile")
     # Construction checks all of them, types included.
     texts = (cast(str, name), cast(str, line), cast(str, model), cast(str, version))
     return author, Profile(*texts, cast(float, made))

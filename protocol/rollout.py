@@ -7,8 +7,27 @@ to a reader whose encoding digest is the author's.
 
 from __future__ import annotations
 
+import math
+import struct
+import sys
+from array import array
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import groupby
+
+from protocol import codec
+from protocol.codec import (
+    MAX_COMPLETIONS,
+    MAX_FRAME_BYTES,
+    MAX_GROUPS,
+    MAX_ITEMS,
+    MAX_SEGMENTS,
+    PLAIN_RATIO,
+    Limits,
+    decode,
+    encode,
+)
+from protocol.errors import BadSchema
 
 
 class Writer(IntEnum):
@@ -138,3 +157,217 @@ class Batch:
     temperature: float
     max_new_tokens: int
     groups: tuple[Group, ...]
+
+
+_FIELDS = ("ids", "logprobs", "versions")
+_LEAST_LOGPROB = -65504.0
+_WORD = next(code for code in "IL" if array(code).itemsize == 4)
+
+
+def tokens_to_wire(tokens: Tokens) -> dict[str, object]:
+    """A map of three fields. Log-probs are clamped to what binary16 holds, [-65504, 0].
+
+    Raises:
+        BadSchema: lengths differ, or a value is out of range.
+    """
+    count = len(tokens.ids)
+    if not count == len(tokens.logprobs) == len(tokens.versions):
+        raise BadSchema("tokens: ids, logprobs and versions differ in length")
+    # In this order of arguments a NaN stays one, for the reader's check to find.
+    logprobs = [min(max(value, _LEAST_LOGPROB), 0.0) for value in tokens.logprobs]
+    runs: list[int] = []
+    for version, run in groupby(tokens.versions):
+        runs += (version, sum(1 for _ in run))
+    try:
+        ids = struct.pack(f"<{count}I", *tokens.ids)
+    except struct.error as error:
+        raise BadSchema(f"token ids: {error}") from error
+    return {"ids": ids, "logprobs": struct.pack(f"<{count}e", *logprobs), "versions": runs}
+
+
+def tokens_from_wire(wire: object) -> Tokens:
+    """The inverse of :func:`tokens_to_wire`, up to the rounding of log-probs.
+
+    Raises:
+        BadSchema: anything else than what that function writes.
+    """
+    ids, logprobs, versions = codec.fields(wire, _FIELDS, "tokens")
+    if type(ids) is not bytes or not ids or len(ids) % 4:
+        raise BadSchema("tokens: ids takes one or more words of 4 bytes")
+    count = len(ids) // 4
+    words = array(_WORD, ids)
+    if sys.byteorder == "big":
+        words.byteswap()
+    halves = struct.unpack(f"<{count}e", codec.blob(logprobs, "tokens: logprobs", 2 * count))
+    # A NaN or an infinity anywhere makes the sum one.
+    if not math.isfinite(sum(halves)) or max(halves) > 0.0:
+        raise BadSchema("tokens: a log-prob is not a number in [-65504, 0]")
+    return Tokens(tuple(words), halves, _expand(versions, count))
+
+
+def _expand(wire: object, count: int) -> tuple[int, ...]:
+    """Runs written out, checked before anything is built."""
+    runs = codec.items(wire, "tokens: versions", 2 * count)
+    if len(runs) % 2:
+        raise BadSchema("tokens: versions takes pairs of version and count")
+    pairs: list[tuple[int, int]] = []
+    left = count
+    for at in range(0, len(runs), 2):
+        version = codec.integer(runs[at], "tokens: version")
+        length = codec.integer(runs[at + 1], "tokens: run of versions", 1, left)
+        if pairs and pairs[-1][0] == version:
+            raise BadSchema("tokens: two runs of one version stand side by side")
+        pairs.append((version, length))
+        left -= length
+    if left:
+        raise BadSchema(f"tokens: runs of versions leave {left} of {count} tokens out")
+    return tuple(version for version, length in pairs for _ in range(length))
+
+
+MAX_PLAIN_BYTES = PLAIN_RATIO * MAX_FRAME_BYTES
+DEPTH = 9
+"""Batch, groups, group, completions, completion, segments, segment, tokens, versions."""
+
+ENCODING_BYTES = 32
+MODEL_BYTES = 128
+TEMPERATURES = (1e-3, 1e3)
+"""Least and most."""
+
+_BATCH = (
+    "sequence",
+    "policy_step",
+    "created",
+    "model",
+    "encoding",
+    "temperature",
+    "max_new_tokens",
+    "groups",
+)
+_GROUP = ("env", "level", "epoch", "index", "completions")
+_COMPLETION = ("segments", "reward", "finish")
+_SEGMENT = ("writer", "text", "tokens")
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """The plain body.
+
+    Raises:
+        BadEncoding, BadSchema: a value that the format cannot hold.
+    """
+    return encode(
+        {
+            "sequence": batch.sequence,
+            "policy_step": batch.policy_step,
+            "created": float(batch.created),
+            "model": batch.model,
+            "encoding": batch.encoding,
+            "temperature": float(batch.temperature),
+            "max_new_tokens": batch.max_new_tokens,
+            "groups": [group_to_wire(group) for group in batch.groups],
+        }
+    )
+
+
+def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
+    """The batch in a plain body of at most ``most`` bytes.
+
+    Checks all that needs no manifest.
+
+    Raises:
+        ProtocolError
+    """
+    wire = decode(plain, Limits(most, DEPTH, MAX_ITEMS, str_len=most, bin_len=most))
+    values = codec.fields(wire, _BATCH, "batch")
+    sequence, step, created, model, encoding, temperature, length, groups = values
+    batch = Batch(
+        sequence=codec.integer(sequence, "sequence"),
+        policy_step=codec.integer(step, "policy_step"),
+        created=codec.real(created, "created", 0.0, 2.0**40),
+        model=codec.label(model, "model", MODEL_BYTES),
+        encoding=codec.blob(encoding, "encoding", ENCODING_BYTES),
+        temperature=codec.real(temperature, "temperature", *TEMPERATURES),
+        max_new_tokens=codec.integer(length, "max_new_tokens", 1),
+        groups=tuple(map(_group, codec.items(groups, "groups", MAX_GROUPS, least=1))),
+    )
+    if len({(group.epoch, group.index) for group in batch.groups}) < len(batch.groups):
+        raise BadSchema("groups: one task of the author appears twice")
+    return batch
+
+
+def encode_group(group: Group) -> bytes:
+    """A group alone, byte for byte as it stands in the body.
+
+    Raises:
+        BadEncoding, BadSchema: a value that the format cannot hold.
+    """
+    return encode(group_to_wire(group))
+
+
+def decode_group(plain: bytes) -> Group:
+    """The group that :func:`encode_group` turned into ``plain``.
+
+    Raises:
+        ProtocolError
+    """
+    most = MAX_PLAIN_BYTES
+    return _group(decode(plain, Limits(most, DEPTH - 2, MAX_ITEMS, str_len=most, bin_len=most)))
+
+
+def group_to_wire(group: Group) -> dict[str, object]:
+    """A group as the map that stands in the body."""
+    return {
+        "env": group.env,
+        "level": group.level,
+        "epoch": group.epoch,
+        "index": group.index,
+        "completions": [_completion_to_wire(completion) for completion in group.completions],
+    }
+
+
+def _completion_to_wire(completion: Completion) -> dict[str, object]:
+    segments = [
+        {
+            "writer": int(segment.writer),
+            "text": segment.text,
+            "tokens": None if segment.tokens is None else tokens_to_wire(segment.tokens),
+        }
+        for segment in completion.segments
+    ]
+    return {
+        "segments": segments,
+        "reward": float(completion.reward),
+        "finish": int(completion.finish),
+    }
+
+
+def _group(wire: object) -> Group:
+    env, level, epoch, index, completions = codec.fields(wire, _GROUP, "group")
+    entries = codec.items(completions, "completions", MAX_COMPLETIONS, least=2)
+    return Group(
+        env=codec.label(env, "env", 64),
+        level=codec.integer(level, "level"),
+        epoch=codec.integer(epoch, "epoch"),
+        index=codec.integer(index, "index"),
+        completions=tuple(map(_completion, entries)),
+    )
+
+
+def _completion(wire: object) -> Completion:
+    segments, reward, finish = codec.fields(wire, _COMPLETION, "completion")
+    return Completion(
+        tuple(map(_segment, codec.items(segments, "segments", MAX_SEGMENTS, least=1))),
+        codec.real(reward, "reward"),
+        Finish(codec.integer(finish, "finish", 0, 1)),
+    )
+
+
+def _segment(wire: object) -> Segment:
+    writer, text, tokens = codec.fields(wire, _SEGMENT, "segment")
+    who = Writer(codec.integer(writer, "writer", 0, 1))
+    if tokens is not None and who is not Writer.POLICY:
+        raise BadSchema("segment: only the policy's segments carry tokens")
+    return Segment(
+        who,
+        codec.text(text, "text", MAX_PLAIN_BYTES),
+        None if tokens is None else tokens_from_wire(tokens),
+    )

@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 
 from protocol.announcement import Offer, offer_of
-from protocol.batch import encode_group
 from protocol.errors import ProtocolError
 from protocol.frame import OpenFrame, open_frame
 from protocol.keys import epoch_of
 from protocol.manifest import ENVIRONMENT, Manifest
-from protocol.rollout import Group
+from protocol.rollout import Group, encode_group
 from swarm import refusals
 from swarm.accounts import Accounts
 from swarm.common.clock import Clock

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from statistics import fmean, median
 
+from protocol.codec import MAX_DEPTH
 from protocol.keys import depth_for
-from protocol.limits import MAX_DEPTH
 
 COUNTS_KEPT = 3
 LARGEST_STEP = 1.0
@@ -43,7 +43,7 @@ class Density:
     """What one node takes for the depth of its swarm, epoch by epoch.
 
     Attributes:
-        depth: that suits the swarm, from 0 to :data:`protocol.limits.MAX_DEPTH`.
+        depth: that suits the swarm, from 0 to :data:`protocol.codec.MAX_DEPTH`.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from protocol import envelope
-from protocol.admission_rule import ProofOfWork, find_nonce
 from protocol.announcement import (
     Announcement,
     Offer,
@@ -21,6 +20,7 @@ from protocol.announcement import (
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
 from protocol.keys import depth_of, epoch_of, record_key, shard_of
+from protocol.manifest import ProofOfWork, find_nonce
 from protocol.messages import MAX_DIGESTS, record_digest
 from swarm.common.bounded import Bounded, lot, rank_of
 from swarm.common.clock import Clock

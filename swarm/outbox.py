@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from protocol.announcement import Offer
 from protocol.errors import ProtocolError
-from protocol.packing import without_tokens
+from protocol.frame import without_tokens
 from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.common.wakeup import Wakeup

@@ -9,18 +9,18 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
-from protocol import schema
-from protocol.batch import (
+from protocol import codec
+from protocol.codec import Limits, decode, encode
+from protocol.errors import BadSchema
+from protocol.rollout import (
     ENCODING_BYTES,
     MAX_PLAIN_BYTES,
     MODEL_BYTES,
     TEMPERATURES,
+    Group,
     decode_group,
     encode_group,
 )
-from protocol.codec import Limits, decode, encode
-from protocol.errors import BadSchema
-from protocol.rollout import Group
 from swarm.origin import Origin
 from swarm.pooled_group import PooledGroup
 
@@ -40,19 +40,19 @@ def unpack_pooled(author: bytes, received: float, data: bytes) -> PooledGroup:
     Raises:
         ProtocolError: for anything else, as in a file that somebody else has written to.
     """
-    wire = schema.items(decode(data, ROW_LIMITS), "row of the pool", 5, 5)
+    wire = codec.items(decode(data, ROW_LIMITS), "row of the pool", 5, 5)
     prompt, encoding, step, rewards, told = wire
     plain = as_bytes(told)
     group = decode_group(plain)
     count = len(group.completions)
-    own = [schema.real(each, "reward") for each in schema.items(rewards, "rewards", count, count)]
+    own = [codec.real(each, "reward") for each in codec.items(rewards, "rewards", count, count)]
     return PooledGroup(
         author=author,
         told=plain,
         group=rewarded(group, own),
-        prompt=schema.text(prompt, "prompt", _SIZE),
-        encoding=schema.blob(encoding, "encoding", ENCODING_BYTES),
-        policy_step=schema.integer(step, "policy_step"),
+        prompt=codec.text(prompt, "prompt", _SIZE),
+        encoding=codec.blob(encoding, "encoding", ENCODING_BYTES),
+        policy_step=codec.integer(step, "policy_step"),
         received=received,
     )
 
@@ -82,14 +82,14 @@ def unpack_waiting(data: bytes) -> tuple[Group, Origin]:
     Raises:
         ProtocolError: for anything else.
     """
-    wire = schema.items(decode(data, ROW_LIMITS), "waiting group", 6, 6)
+    wire = codec.items(decode(data, ROW_LIMITS), "waiting group", 6, 6)
     step, model, encoding, temperature, length, plain = wire
     origin = Origin(
-        schema.integer(step, "policy_step"),
-        schema.label(model, "model", MODEL_BYTES),
-        schema.blob(encoding, "encoding", ENCODING_BYTES),
-        schema.real(temperature, "temperature", *TEMPERATURES),
-        schema.integer(length, "max_new_tokens", 1),
+        codec.integer(step, "policy_step"),
+        codec.label(model, "model", MODEL_BYTES),
+        codec.blob(encoding, "encoding", ENCODING_BYTES),
+        codec.real(temperature, "temperature", *TEMPERATURES),
+        codec.integer(length, "max_new_tokens", 1),
     )
     return decode_group(as_bytes(plain)), origin
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 from itertools import groupby
 
 from protocol.announcement import offer_of
+from protocol.codec import MAX_OFFERS, PLAIN_RATIO
 from protocol.errors import ProtocolError
-from protocol.frame import check_group, seal
-from protocol.limits import MAX_OFFERS, PLAIN_RATIO
-from protocol.packing import Packing, pack, without_tokens
+from protocol.frame import Packing, check_group, pack, seal, without_tokens
 from protocol.rollout import Batch, Group
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from protocol.limits import MAX_OFFERS
+from protocol.codec import MAX_OFFERS
 from swarm.pooled_group import GroupKey
 
 YOUNG = MAX_OFFERS

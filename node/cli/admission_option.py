@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from node.errors import UsageError
-from protocol.admission_rule import AdmissionRule, AllowList, Open, ProofOfWork
 from protocol.errors import ProtocolError
 from protocol.identity import author_of
+from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
 
 OPTION = "--admission"
 

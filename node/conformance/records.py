@@ -13,10 +13,10 @@ import msgpack
 
 from node.conformance.case import Broken, Case, Untried, require
 from node.conformance.peer import Peer
-from protocol.admission_rule import AllowList, ProofOfWork, find_nonce
 from protocol.announcement import CLOCK_SKEW, Announcement, sign_announcement
 from protocol.identity import Identity
 from protocol.keys import dht_key_of, epoch_of, record_key, shard_of
+from protocol.manifest import AllowList, ProofOfWork, find_nonce
 from swarm.transport.protobuf import Field, Fields, decode, encode, varints
 from swarm.transport.transport import TransportError
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from node.doctor.finding import Finding, ok, warn
 from node.errors import NodeError
 from node.storage.run_folder import RunFolder
-from protocol.dial_back import (
+from protocol.errors import ProtocolError
+from protocol.messages import (
     DIAL_BACK_STREAM,
     MAX_DIAL_BACK_RESPONSE_BYTES,
     MAX_PORTS,
@@ -15,7 +16,6 @@ from protocol.dial_back import (
     decode_dial_back_response,
     encode_dial_back_request,
 )
-from protocol.errors import ProtocolError
 from swarm.transport.reach import Reach, dialled, is_relayed, port_of, told
 from swarm.transport.transport import Transport, TransportError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from protocol.codec import MAX_COMPLETIONS, MAX_FRAME_BYTES
 from protocol.errors import BadSchema
-from protocol.limits import MAX_COMPLETIONS, MAX_FRAME_BYTES
 from protocol.manifest import Manifest
 from swarm.common.words import counted
 

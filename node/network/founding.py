@@ -10,9 +10,8 @@ from node.network.answer_bounds import AnswerBounds
 from node.tasks.allowed import allowed_by
 from node.tasks.catalogue import load_catalogue, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
-from protocol.admission_rule import AdmissionRule, Open
 from protocol.identity import Identity
-from protocol.manifest import Manifest, sign_manifest
+from protocol.manifest import AdmissionRule, Manifest, Open, sign_manifest
 
 LEAST_EPOCHS = 10
 MOST_EPOCHS = 1 << 20

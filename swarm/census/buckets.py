@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from swarm.census.mean import Mean, take_all
 
-TEN_MINUTES, HOUR, DAY = 600, 3600, 86_400
+TEN_MINUTES, DAY = 600, 86_400
+HOUR = 3600
 FINE_SECONDS = 2 * DAY
 HOURLY_SECONDS = 60 * DAY
 MOST = 5_500

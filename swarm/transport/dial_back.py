@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from protocol.dial_back import (
+from protocol.errors import ProtocolError
+from protocol.messages import (
     MAX_DIAL_BACK_REQUEST_BYTES,
     DialledBack,
     decode_dial_back_request,
     encode_dial_back_response,
 )
-from protocol.errors import ProtocolError
 from swarm.common.backoff import Backoff
 from swarm.common.clock import Clock
 from swarm.transport.noise import NoPeer, who_answers

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from protocol.dial_back import DIAL_BACK_STREAM, MAX_DIAL_BACK_RESPONSE_BYTES
+from protocol.messages import DIAL_BACK_STREAM, MAX_DIAL_BACK_RESPONSE_BYTES
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.common.known_peers import Standing

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Literal
 
-from protocol.dial_back import DialledBack
+from protocol.messages import DialledBack
 from swarm.transport.timing import Timing
 
 Way = Literal["direct", "relayed", "unreachable", "unknown"]

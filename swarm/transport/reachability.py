@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from random import sample
 
-from protocol.dial_back import (
+from protocol.errors import ProtocolError
+from protocol.messages import (
     MAX_PORTS,
     DialledBack,
     decode_dial_back_response,
     encode_dial_back_request,
 )
-from protocol.errors import ProtocolError
 from swarm.common.counters import Counters
 from swarm.transport.reach import (
     Reach,

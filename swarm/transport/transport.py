@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.limits import MAX_RECORD_BYTES
+from protocol.codec import MAX_RECORD_BYTES
 from swarm.common.known_peers import Standing
 from swarm.transport.reach import Reach
 

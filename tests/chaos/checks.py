@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 
-from protocol.batch import encode_group
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame
 from protocol.keys import task_seed
 from protocol.manifest import Manifest, open_manifest, swarm_id
-from protocol.rollout import Batch, Group
+from protocol.rollout import Batch, Group, encode_group
 from swarm.judge import Judge
 from swarm.task_ref import TaskRef
 from tests.chaos.evidence import Evidence

@@ -32,8 +32,8 @@ MOMENTS = (
     ("init node", "cryptography"),
     ("status", "node.monitor.present_status"),
 )
-"""A command, and the module after which it is interrupted: one that an import statement reads, since
-Python does not report what ``importlib.import_module`` is asked for."""
+"""A command, and the module after which it is interrupted: one that an import statement reads, as
+Python reports no others."""
 ENDS = (130, -signal.SIGINT)
 """Python ends by the signal itself where it came within code made of text, as dataclasses are; a
 shell tells both as 130."""

@@ -20,7 +20,7 @@ from node.playing.played import Played
 from node.policy.policy import Policy
 from node.rollout.groups import external_group, own_group
 from node.rollout.own_task import OwnTask
-from protocol.batch import encode_group
+from protocol.rollout import encode_group
 from swarm.judge import Verdict
 from swarm.pooled_group import PooledGroup
 from swarm.task_ref import TaskRef

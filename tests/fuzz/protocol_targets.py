@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from functools import partial
 
-from protocol import base58, compression, envelope
+from protocol import envelope
 from protocol.announcement import check_record, open_announcement
-from protocol.batch import decode_batch, encode_batch
 from protocol.codec import Limits, decode, encode
-from protocol.dial_back import (
-    DialledBack,
-    decode_dial_back_request,
-    decode_dial_back_response,
-    encode_dial_back_request,
-    encode_dial_back_response,
-)
+from protocol.envelope import decompress_body
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame, seal
-from protocol.identity import Identity, author_of
+from protocol.identity import Identity, author_of, decode_base58
 from protocol.keys import dht_key_of, record_key
 from protocol.manifest import open_manifest
 from protocol.messages import (
+    DialledBack,
+    decode_dial_back_request,
+    decode_dial_back_response,
     decode_gossip_request,
     decode_gossip_response,
     decode_pull_request,
     decode_pull_response,
+    encode_dial_back_request,
+    encode_dial_back_response,
 )
 from protocol.profile import open_profile, sign_profile
-from protocol.tokens import tokens_from_wire
+from protocol.rollout import decode_batch, encode_batch, tokens_from_wire
 from tests.fuzz.target import Target, vectors
 from tests.protocol import samples
 from tests.protocol.samples import MALLORY, MANIFEST, SWARM
@@ -58,7 +56,7 @@ def _batch(data: bytes) -> None:
 
 
 def _compression(data: bytes) -> None:
-    assert len(compression.unpack(data, _MOST)) <= _MOST
+    assert len(decompress_body(data, _MOST)) <= _MOST
 
 
 def _frame(data: bytes) -> None:
@@ -105,7 +103,7 @@ def _tokens(data: bytes) -> None:
 
 
 def _identity(data: bytes) -> None:
-    base58.decode(data.decode("latin-1"))
+    decode_base58(data.decode("latin-1"))
     author_of(data.decode("latin-1"))
 
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from protocol.batch import encode_batch
 from protocol.errors import ProtocolError
 from protocol.messages import (
     GOSSIP_STREAM,
@@ -18,7 +17,7 @@ from protocol.messages import (
     encode_gossip_response,
 )
 from protocol.profile import open_profile
-from protocol.rollout import Batch
+from protocol.rollout import Batch, encode_batch
 from swarm.accounts import Accounts
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import zstandard
 
-from protocol.limits import PLAIN_RATIO
+from protocol.codec import PLAIN_RATIO
 from protocol.rollout import Segment, Writer
 from tests.hostile.behaviour import Behaviour, World
 from tests.hostile.peer import Peer, with_tokens

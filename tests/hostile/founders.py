@@ -10,8 +10,8 @@ import msgpack
 
 from node.tasks.catalogue import load_catalogue
 from protocol import envelope
+from protocol.codec import MAX_MANIFEST_BYTES
 from protocol.identity import Identity
-from protocol.limits import MAX_MANIFEST_BYTES
 from protocol.manifest import Manifest, sign_manifest
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\r\nall is well"

@@ -19,7 +19,7 @@ import msgpack
 
 from node.tasks.scores import score
 from node.tasks.task import Task
-from protocol import compression, envelope
+from protocol import envelope
 from protocol.announcement import (
     Announcement,
     Offer,
@@ -27,7 +27,7 @@ from protocol.announcement import (
     open_announcement,
     sign_announcement,
 )
-from protocol.batch import encode_batch
+from protocol.envelope import compress_body
 from protocol.frame import content_id, open_frame, seal
 from protocol.identity import Identity
 from protocol.keys import record_key, shard_of, task_seed
@@ -47,7 +47,7 @@ from protocol.messages import (
     encode_gossip_response,
     encode_pull_response,
 )
-from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
+from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer, encode_batch
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
@@ -177,7 +177,7 @@ class Peer:
 
     def bare(self, plain: bytes, *, packed: bytes | None = None) -> bytes:
         """A signed frame around any plain bytes, or around any ``packed`` body."""
-        body = compression.pack(plain, compress=False) if packed is None else packed
+        body = compress_body(plain, compress=False) if packed is None else packed
         return envelope.close(envelope.FRAME, self.terms.swarm, self.identity, body)
 
     def bare_batch(self, *groups: Group) -> bytes:

@@ -14,11 +14,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from node.tasks.verifier.verifier import Verifier
-from protocol.batch import encode_group
 from protocol.errors import BadKey, BadSignature, ProtocolError
 from protocol.frame import open_frame
 from protocol.keys import epoch_of, task_seed
-from protocol.rollout import Group, Writer
+from protocol.rollout import Group, Writer, encode_group
 from swarm.judge import JudgeRefused
 from swarm.packing import unpack_pooled
 from swarm.task_ref import TaskRef

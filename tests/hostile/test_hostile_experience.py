@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import envelope
-from protocol.batch import encode_batch
-from protocol.compression import pack
-from protocol.rollout import Batch, Group, Segment, Writer
+from protocol.envelope import compress_body
+from protocol.rollout import Batch, Group, Segment, Writer, encode_batch
 from swarm.admission import MAX_STALLS
 from swarm.pool import Pool
 from tests.swarm.admission_parts import NOW, Gate, Peer
@@ -41,7 +40,7 @@ def anna(gate) -> Peer:
 def signed(gate: Gate, peer: Peer, *groups: Group) -> bytes:
     """A frame whose signature holds, whatever is in it."""
     batch = Batch(1, 5, START, "tiny", b"\x02" * 32, 1.0, 16, groups)
-    body = pack(encode_batch(batch), compress=False)
+    body = compress_body(encode_batch(batch), compress=False)
     return envelope.close(envelope.FRAME, gate.swarm_id, peer.identity, body)
 
 
@@ -193,7 +192,7 @@ def test_mallory_sends_more_than_a_frame_may_hold(gate, mallory):
 
 
 def test_mallory_sends_a_zstd_bomb(gate, mallory):
-    bomb = pack(bytes(8 << 20), compress=True)
+    bomb = compress_body(bytes(8 << 20), compress=True)
     frame = envelope.close(envelope.FRAME, gate.swarm_id, mallory.identity, bomb)
     assert len(frame) < gate.manifest.max_frame_bytes
     assert gate.admit(frame, mallory.author) == []

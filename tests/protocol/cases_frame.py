@@ -10,10 +10,9 @@ import zstandard
 
 from protocol import envelope
 from protocol.announcement import sign_announcement
-from protocol.batch import encode_batch
+from protocol.codec import MAX_INT
 from protocol.frame import seal
-from protocol.limits import MAX_INT
-from protocol.rollout import Tokens
+from protocol.rollout import Tokens, encode_batch
 from tests.protocol.samples import (
     ALICE,
     FRAME,

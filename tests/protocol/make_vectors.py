@@ -10,7 +10,6 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from protocol.admission_rule import find_nonce, work
 from protocol.announcement import open_announcement, sign_announcement
 from protocol.codec import encode
 from protocol.frame import open_frame, seal
@@ -25,7 +24,7 @@ from protocol.keys import (
     shard_of,
     task_seed,
 )
-from protocol.manifest import Manifest, open_manifest, sign_manifest, swarm_id
+from protocol.manifest import Manifest, find_nonce, open_manifest, sign_manifest, swarm_id, work
 from protocol.messages import (
     GossipRequest,
     PullStatus,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol import compression, envelope
-from protocol.admission_rule import AllowList, ProofOfWork
+from protocol import envelope
 from protocol.announcement import Announcement, offer_of
-from protocol.batch import encode_batch
-from protocol.codec import Limits, decode, encode
+from protocol.codec import MAX_ITEMS, Limits, decode, encode
+from protocol.envelope import compress_body
 from protocol.frame import seal
 from protocol.identity import Identity
 from protocol.keys import shard_of
-from protocol.limits import MAX_ITEMS
-from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
-from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
+from protocol.manifest import AllowList, EnvSpec, Manifest, ProofOfWork, sign_manifest, swarm_id
+from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer, encode_batch
 
 ALICE = Identity.from_seed(bytes(range(32)))
 BOB = Identity.from_seed(bytes(range(32, 64)))
@@ -110,7 +108,7 @@ def framed(wire: object, identity: Identity = MALLORY) -> bytes:
 
 
 def framed_plain(plain: bytes, identity: Identity = MALLORY) -> bytes:
-    return framed_body(compression.pack(plain, compress=False), identity)
+    return framed_body(compress_body(plain, compress=False), identity)
 
 
 def framed_body(body: bytes, identity: Identity = MALLORY, swarm: bytes = SWARM) -> bytes:

@@ -8,8 +8,8 @@ import unicodedata
 from hypothesis import strategies as st
 
 from protocol.announcement import Announcement, Offer
+from protocol.codec import MAX_DEPTH, MAX_INT
 from protocol.errors import ProtocolError
-from protocol.limits import MAX_DEPTH, MAX_INT
 from protocol.profile import MAX_LINE, MAX_NAME, Profile, check_told
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
 from tests.protocol.samples import ENCODING, EPOCH, MANIFEST

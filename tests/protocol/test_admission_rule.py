@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.admission_rule import (
+from protocol.errors import NotAdmitted
+from protocol.manifest import (
     AllowList,
     Open,
     ProofOfWork,
@@ -13,7 +14,6 @@ from protocol.admission_rule import (
     find_nonce,
     work,
 )
-from protocol.errors import NotAdmitted
 from tests.protocol.samples import ALICE, BOB, MALLORY, OTHER_SWARM, SWARM
 
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import envelope, errors
-from protocol.admission_rule import AllowList, ProofOfWork, find_nonce
 from protocol.announcement import (
     Announcement,
     Offer,
@@ -19,11 +18,11 @@ from protocol.announcement import (
     open_announcement,
     sign_announcement,
 )
-from protocol.codec import Limits, decode
+from protocol.codec import MAX_DEPTH, MAX_INT, MAX_RECORD_BYTES, Limits, decode
 from protocol.errors import ProtocolError
 from protocol.frame import content_id, seal
 from protocol.keys import dht_key_of, record_key, shard_of
-from protocol.limits import MAX_DEPTH, MAX_INT, MAX_RECORD_BYTES
+from protocol.manifest import AllowList, ProofOfWork, find_nonce
 from tests.protocol.samples import (
     ALICE,
     BOB,

@@ -8,11 +8,10 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 
-from protocol.admission_rule import AllowList
 from protocol.errors import BadEncoding, BadSchema, NotAdmitted, TooLarge
 from protocol.frame import check_batch, content_id, open_frame, seal
-from protocol.rollout import Batch, Tokens
-from protocol.tokens import tokens_from_wire, tokens_to_wire
+from protocol.manifest import AllowList
+from protocol.rollout import Batch, Tokens, tokens_from_wire, tokens_to_wire
 from tests.protocol.samples import (
     ALICE,
     MALLORY,

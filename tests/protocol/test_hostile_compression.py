@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import errors
-from protocol.batch import encode_batch
+from protocol.codec import MAX_FRAME_BYTES, MAX_ITEMS
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame
-from protocol.limits import MAX_FRAME_BYTES, MAX_ITEMS
+from protocol.rollout import encode_batch
 from tests.protocol.refusals import peak_of, refused
 from tests.protocol.samples import MANIFEST, SWARM, batch, framed_body
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import envelope, errors
-from protocol.batch import encode_batch
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame, seal
+from protocol.rollout import encode_batch
 from tests.protocol import samples
 from tests.protocol.refusals import peak_of, refused
 from tests.protocol.samples import (
@@ -107,7 +107,7 @@ def test_the_signature_is_checked_before_anything_is_unpacked(monkeypatch) -> No
     def unreachable(*_: object) -> bytes:
         raise AssertionError("unpacked")
 
-    monkeypatch.setattr("protocol.compression.unpack", unreachable)
+    monkeypatch.setattr("protocol.frame.decompress_body", unreachable)
     refused(FRAME[:-1] + b"\1", errors.BadSignature)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.codec import MAX_DEPTH
 from protocol.identity import Identity
 from protocol.keys import (
     AUTHORS_A_SHARD,
@@ -23,7 +24,6 @@ from protocol.keys import (
     shard_on,
     task_seed,
 )
-from protocol.limits import MAX_DEPTH
 from tests.protocol.samples import ALICE, BOB, SWARM
 
 epochs = st.integers(0, 2**40)

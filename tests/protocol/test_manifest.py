@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import envelope
-from protocol.admission_rule import AllowList, Open, ProofOfWork
-from protocol.codec import Limits, decode, encode
+from protocol.codec import MAX_MANIFEST_BYTES, Limits, decode, encode
 from protocol.errors import (
     BadKey,
     BadMagic,
@@ -22,10 +21,12 @@ from protocol.errors import (
     TooManyItems,
     Truncated,
 )
-from protocol.limits import MAX_MANIFEST_BYTES
 from protocol.manifest import (
+    AllowList,
     EnvSpec,
     Manifest,
+    Open,
+    ProofOfWork,
     canonical_json,
     open_manifest,
     sign_manifest,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import encode
+from protocol.codec import MAX_FRAME_BYTES, MAX_INT, encode
 from protocol.errors import (
     BadSchema,
     ProtocolError,
@@ -15,7 +15,6 @@ from protocol.errors import (
     TrailingBytes,
     Truncated,
 )
-from protocol.limits import MAX_FRAME_BYTES, MAX_INT
 from protocol.messages import (
     MAX_GOSSIP,
     MAX_GOSSIP_REQUEST_BYTES,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.codec import Limits, decode, encode
-from protocol.frame import seal
-from protocol.packing import item_count, pack, without_tokens
+from protocol.frame import item_count, pack, seal, without_tokens
 from protocol.rollout import Group, Tokens
 from tests.protocol.samples import ALICE, SWARM, batch, completion, group, plain_wire
 from tests.protocol.strategies import groups as any_group

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import envelope
+from protocol.codec import MAX_RECORD_BYTES
 from protocol.errors import BadSchema, ProtocolError
-from protocol.limits import MAX_RECORD_BYTES
 from protocol.profile import MAX_LINE, Profile, check_told, open_profile, sign_profile
 from tests.protocol.cases_profile import PROFILE, SIGNED, VALID
 from tests.protocol.samples import ALICE, MALLORY, SWARM

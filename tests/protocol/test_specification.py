@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol import domains, envelope, messages
+from protocol import envelope, identity, messages
 from protocol.announcement import CLOCK_SKEW, LIFETIME_EPOCHS
-from protocol.errors import ProtocolError
-from protocol.keys import AUTHORS_A_SHARD
-from protocol.limits import (
+from protocol.codec import (
     MAX_COMPLETIONS,
     MAX_DEPTH,
     MAX_FRAME_BYTES,
@@ -22,6 +20,8 @@ from protocol.limits import (
     MAX_MANIFEST_BYTES,
     MAX_RECORD_BYTES,
 )
+from protocol.errors import ProtocolError
+from protocol.keys import AUTHORS_A_SHARD
 from protocol.manifest import MAX_NESTING
 from protocol.profile import MAX_LINE, MAX_MODEL, MAX_NAME, MAX_VERSION
 from tests.protocol.cases_answers import BLANK
@@ -41,12 +41,12 @@ def test_the_table_of_errors_is_complete() -> None:
 
 def test_the_table_of_domains_is_complete() -> None:
     listed = re.findall(r"^\| `(swarm-node/[12]/[a-z]+)` \|", section(3), flags=re.MULTILINE)
-    defined = {value for name, value in vars(domains).items() if name.isupper()}
+    defined = {value for name, value in vars(identity).items() if name.endswith("_DOMAIN")}
     assert {name.encode() for name in listed} == defined
 
 
 def test_domains_are_distinct_and_fit_their_length_byte() -> None:
-    defined = [value for name, value in vars(domains).items() if name.isupper()]
+    defined = [value for name, value in vars(identity).items() if name.endswith("_DOMAIN")]
     assert len(set(defined)) == len(defined)
     assert all(0 < len(value) < 256 for value in defined)
 

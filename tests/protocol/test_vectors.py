@@ -11,7 +11,6 @@ import pytest
 
 from node.tasks.answer_extraction import extract
 from protocol import errors, messages
-from protocol.admission_rule import work
 from protocol.announcement import check_record, open_announcement, sign_announcement
 from protocol.codec import Limits, decode, encode
 from protocol.errors import ProtocolError
@@ -27,7 +26,7 @@ from protocol.keys import (
     shard_of,
     task_seed,
 )
-from protocol.manifest import open_manifest, sign_manifest, swarm_id
+from protocol.manifest import open_manifest, sign_manifest, swarm_id, work
 from protocol.profile import open_profile, sign_profile
 from tests.protocol.samples import ALICE
 from tests.protocol.views import tagged, view

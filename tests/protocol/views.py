@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 
-from protocol.admission_rule import AdmissionRule, AllowList, Open, ProofOfWork, rule_to_wire
+from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork, rule_to_wire
 
 
 def view(value: object) -> object:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from protocol.admission_rule import AdmissionRule, Open
 from protocol.frame import seal
 from protocol.identity import Identity
 from protocol.keys import epoch_of, task_seed
-from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
+from protocol.manifest import AdmissionRule, EnvSpec, Manifest, Open, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.accounts import Accounts
 from swarm.admission import Admission

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from protocol.batch import encode_group
-from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
+from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.clock import VirtualClock
 from swarm.pooled_group import PooledGroup
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.admission_rule import AllowList
-from protocol.batch import decode_group
 from protocol.identity import Identity
+from protocol.manifest import AllowList
+from protocol.rollout import decode_group
 from swarm.journal import Journal, backup_path
 from swarm.journal_restore import open_or_restore
 from swarm.judge import Asked, Judged, JudgeRefused

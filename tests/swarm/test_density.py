@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.codec import MAX_DEPTH
 from protocol.keys import depth_for
-from protocol.limits import MAX_DEPTH
 from swarm.density import ALL_DEPTHS, LARGEST_STEP, Density, Path, authors_along
 
 

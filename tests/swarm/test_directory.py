@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from protocol.admission_rule import AllowList, ProofOfWork
 from protocol.announcement import Announcement, open_announcement, sign_announcement
 from protocol.keys import record_key, shard_of
-from protocol.manifest import open_manifest, swarm_id
+from protocol.manifest import AllowList, ProofOfWork, open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM, MAX_DIGESTS
 from swarm.exchange import fetch_manifest
 from swarm.transport.transport import Refused

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.announcement import Offer
-from protocol.packing import without_tokens
+from protocol.frame import without_tokens
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal

@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from protocol.codec import MAX_DEPTH
 from protocol.keys import depth_for, reader_paths, record_key, shard_on
-from protocol.limits import MAX_DEPTH
 from swarm.shard_reader import SOUNDING_EPOCHS, ShardReader
 from tests.swarm.network_parts import identity
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from protocol import base58
+from protocol.identity import decode_base58
 from swarm.transport.reach import is_relayed
 
 P2P = b"\xa5\x03"
@@ -32,7 +32,7 @@ def packed(address: str, multiaddr: Any) -> Any:
     raw = multiaddr(first).to_bytes()
     for part in named:
         peer, slash, rest = part.partition("/")
-        multihash = base58.decode(peer)
+        multihash = decode_base58(peer)
         if not multihash or len(multihash) > 127:
             raise ValueError(f"{peer!r} is no peer id")
         raw += P2P + bytes((len(multihash),)) + multihash

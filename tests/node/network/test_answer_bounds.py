@@ -9,12 +9,11 @@ import pytest
 
 from node.network.answer_bounds import bounds_for, caution, frame_weight
 from node.network.founding import found_swarm
+from protocol.codec import MAX_FRAME_BYTES
 from protocol.errors import BadSchema, TooLarge, TooManyItems
-from protocol.frame import check_batch, open_frame, seal
+from protocol.frame import check_batch, open_frame, pack, seal
 from protocol.identity import Identity
-from protocol.limits import MAX_FRAME_BYTES
 from protocol.manifest import Manifest, open_manifest
-from protocol.packing import pack
 from tests.long_answers import batch, long_group
 from tests.swarm.network_parts import EPOCH_SECONDS, ORIGIN, MemorySwarm, manifest
 

@@ -8,8 +8,7 @@ from node.playing.played import Played
 from node.rollout.groups import OwnGroup, own_group
 from node.rollout.intake import REMEMBERED_LENGTHS, Intake, Limits
 from node.rollout.own_task import OwnTask
-from protocol.batch import encode_group
-from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
+from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.counters import Counters
 from swarm.judge import Verdict
 from swarm.pooled_group import PooledGroup

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from protocol.codec import MAX_FRAME_BYTES
 from protocol.identity import Identity
-from protocol.limits import MAX_FRAME_BYTES
 from protocol.messages import MAX_PULL_RESPONSE_BYTES
 from swarm.common.counters import Counters
 from swarm.transport import node_transport, streams

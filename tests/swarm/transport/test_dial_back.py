@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.dial_back import (
+from protocol.errors import ProtocolError
+from protocol.identity import Identity
+from protocol.messages import (
     DIAL_BACK_STREAM,
     MAX_PORTS,
     DialledBack,
@@ -18,8 +20,6 @@ from protocol.dial_back import (
     encode_dial_back_request,
     encode_dial_back_response,
 )
-from protocol.errors import ProtocolError
-from protocol.identity import Identity
 from swarm.common.clock import SystemClock, VirtualClock
 from swarm.transport.dial_back import PAUSE_SECONDS, DialBack
 from swarm.transport.hivemind.transport import HivemindTransport

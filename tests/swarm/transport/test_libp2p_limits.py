@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol.dial_back import (
+from protocol.identity import Identity
+from protocol.messages import (
     DIAL_BACK_STREAM,
     DialledBack,
     decode_dial_back_response,
     encode_dial_back_request,
 )
-from protocol.identity import Identity
 from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.host import MAX_CONNECTIONS, MAX_HALF_OPEN, MAX_OF_PEER
 from swarm.transport.libp2p.multistream import HEADER

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.dial_back import DialledBack
 from protocol.identity import Identity
+from protocol.messages import DialledBack
 from swarm.transport.hivemind.addresses import packed
 from swarm.transport.machine import with_port_of
 from swarm.transport.reach import dialled, host_of, links_of, port_of, told
