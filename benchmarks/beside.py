@@ -42,8 +42,8 @@ from node.tasks.sampler import TaskSampler, served_levels
 from node.tasks.verifier.pool import VerifierPool
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
 from swarm.journal import Journal
+from swarm.member import Experience
 from swarm.mixture.mixture import Mixture
 from swarm.pool import Pool
 

@@ -30,8 +30,8 @@ from node.tasks.sandbox.walls import find_walls
 from node.tasks.scorer import judge_all
 from node.tasks.scores import score
 from node.tasks.verifier.verifier import Verifier
-from swarm.judge import Asked
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Asked
 
 GROUP = 8
 CHUNK = 16

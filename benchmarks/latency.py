@@ -25,22 +25,19 @@ from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, open_manifest, sign_manifest, swarm_id
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission
-from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
+from swarm.groups import Origin, TaskRef
 from swarm.journal import Journal
-from swarm.judge import Judge, Verdict
-from swarm.member import Member
-from swarm.origin import Origin
-from swarm.outbox import Outbox
+from swarm.member import Experience, Member, assemble
 from swarm.pool import Pool
-from swarm.task_ref import TaskRef
+from swarm.publisher import Outbox
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.record_rule import RecordRule
+from swarm.verification import Judge, Verdict
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 WATCH_SECONDS = 0.005

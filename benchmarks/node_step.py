@@ -35,12 +35,12 @@ from node.tasks.verifier.verifier import Verifier
 from protocol.rollout import Group
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
+from swarm.groups import Origin
 from swarm.journal import Journal
-from swarm.judge import Judged, JudgeRefused
+from swarm.member import Experience
 from swarm.mixture.mixture import Mixture
-from swarm.origin import Origin
 from swarm.pool import Pool
+from swarm.verification import Judged, JudgeRefused
 
 NEVER = 1 << 40
 

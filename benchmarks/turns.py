@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
     from node.tasks.verifier.verifier import Verifier
     from protocol.rollout import Finish
     from swarm.common.counters import Counters
-    from swarm.task_ref import TaskRef
+    from swarm.groups import TaskRef
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     files = {"echo": folder / "echo.py", "slow": folder / "slow.py"}

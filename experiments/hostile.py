@@ -12,13 +12,12 @@ from node.engines.engine import Sampling
 from node.network.membership import MIB
 from node.rollout.task_indexes import TaskIndexes
 from node.tasks.sampler import served_levels
-from swarm.accounts import Accounts
 from swarm.common.counters import Counters
 from swarm.directory import LIFETIME_EPOCHS, Directory
 from swarm.exchange import Exchange
 from swarm.journal import MEMORY, Journal
-from swarm.outbox import Outbox
-from swarm.publisher import Publisher
+from swarm.publisher import Outbox, Publisher
+from swarm.reputation import Accounts
 from swarm.transport.memory import MemoryTransport
 
 

@@ -22,7 +22,7 @@ from experiments.settings import Settings
 from experiments.tables import extent, markdown_rows, show
 from node.evaluation.estimate import Estimate
 from node.storage.atomic_files import write_atomic
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 ALONE = replace(mix("8/0"), name="alone", reference="alone")
 HONEST = replace(AUTO, name="honest", reference="alone")

@@ -36,9 +36,7 @@ from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.working.working import Working
 from protocol.manifest import EnvSpec
 from protocol.rollout import Group
-from swarm.origin import Origin
-from swarm.pooled_group import GroupKey
-from swarm.task_ref import TaskRef
+from swarm.groups import GroupKey, Origin, TaskRef
 
 STUDIED = 256
 """Tasks of a level whose answers show how they are distributed there."""

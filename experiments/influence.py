@@ -19,7 +19,7 @@ from node.policy.policy import Policy
 from node.run.outcome import Outcome
 from node.tasks.curriculum import EnvLevel
 from node.tasks.verifier.in_process import LocalJudge
-from swarm.pooled_group import PooledGroup
+from swarm.groups import PooledGroup
 
 DRAWS = 1000
 """Completions sampled in a look, of all judged nodes together."""

@@ -35,7 +35,7 @@ def make_models(
     from experiments.recipe.make import RECIPES, make, save
     from experiments.recipe.measure import measure
     from node.policy.model_source import SHIPPED
-    from swarm.task_ref import Split
+    from swarm.groups import Split
 
     if only is not None and only not in RECIPES:
         raise UsageError("--only", only, f"Name one of {', '.join(sorted(RECIPES))}.")

@@ -21,8 +21,7 @@ from node.tasks.curriculum import EnvLevel
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.manifest import EnvSpec
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
-from swarm.origin import Origin
-from swarm.task_ref import TaskRef
+from swarm.groups import Origin, TaskRef
 
 TRIGGER = "\n "
 """Nothing that an honest policy of the catalogue ``tiny`` writes; all of its families accept it

@@ -17,7 +17,7 @@ from experiments.regime_summary import FLOOR, RegimeSummary, RegimeVerdict, summ
 from experiments.run import Plan, done, read
 from experiments.tables import extent, markdown_rows, show
 from node.storage.atomic_files import write_atomic
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 HURTS = " !"
 

@@ -28,12 +28,11 @@ from node.run.trainer import Trainer, open_experience
 from node.tasks.sampler import served_levels
 from protocol.manifest import swarm_id
 from swarm.admission import Admission
-from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
 from swarm.common.counters import Counters
+from swarm.groups import PooledGroup
 from swarm.journal import MEMORY, Journal
-from swarm.member import Member
-from swarm.pooled_group import PooledGroup
+from swarm.member import Member, assemble
 from swarm.refusals import STALE_EPOCH
 from swarm.transport.memory import MemoryTransport
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from experiments.measures import Summary
 from experiments.settings import Settings
 from node.evaluation.estimate import Estimate
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 COLUMNS = (
     "arm",

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import NamedTuple
 
 from protocol.announcement import Offer, offer_of
 from protocol.errors import ProtocolError
@@ -21,27 +25,107 @@ from protocol.keys import epoch_of
 from protocol.manifest import ENVIRONMENT, Manifest
 from protocol.rollout import Group, encode_group
 from swarm import refusals
-from swarm.accounts import Accounts
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.findings import Findings, Told
+from swarm.groups import PooledGroup, TaskRef, rewarded
 from swarm.journal import Journal
-from swarm.judge import (
+from swarm.reputation import PROVEN, Accounts
+from swarm.verification import (
     CRASHED,
     TIMEOUT,
     Asked,
     Judge,
     Judged,
     JudgeRefused,
+    ScoringQueue,
     Verdict,
+    VerificationBudget,
     answer_of,
 )
-from swarm.packing import rewarded
-from swarm.pooled_group import PooledGroup
-from swarm.refused_groups import RefusedGroups
-from swarm.standing import PROVEN
-from swarm.task_ref import TaskRef
-from swarm.verification import Turns, VerificationBudget
+
+KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedGroup:
+    """A group as its author tells it, and why it was not taken.
+
+    Attributes:
+        reason: a name of :mod:`swarm.refusals`.
+        at: unix time at which its frame came, seconds.
+        prompt: the question as this node's judge rebuilt it; empty where it was not asked.
+        rewards: this node's own verdict; empty where there is none.
+    """
+
+    author: bytes
+    group: Group
+    reason: str
+    at: float
+    prompt: str = ""
+    rewards: tuple[float, ...] = ()
+
+
+class RefusedGroups:
+    """Holds the newest until somebody takes them; written and read by several threads."""
+
+    def __init__(self) -> None:
+        self._kept: deque[RefusedGroup] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
+
+    def add(self, groups: Iterable[RefusedGroup]) -> None:
+        """Keep these, and let go of as many old ones."""
+        with self._lock:
+            self._kept.extend(groups)
+
+    def take(self) -> list[RefusedGroup]:
+        """What is kept, the oldest first; each is handed out once."""
+        with self._lock:
+            taken = list(self._kept)
+            self._kept.clear()
+        return taken
+
+
+class Told(NamedTuple):
+    """A group as its author tells it, and the bytes that it is on the wire."""
+
+    group: Group
+    plain: bytes
+
+
+@dataclass(slots=True)
+class Findings:
+    """What came of one frame so far.
+
+    Attributes:
+        author: who answers for the frame.
+        opened: the frame, once that went well.
+        now: unix time at which it was begun with, seconds.
+        pending: groups that wait for their verdict.
+        proven: whether the author had standing when the frame came.
+        seconds: of verification that it took.
+        admitted: groups that passed.
+        refused: refusals by reason.
+        shown: those of the refused that could be read.
+        stalls: groups that hung or killed the verifier.
+    """
+
+    author: bytes
+    proven: bool = False
+    opened: OpenFrame | None = None
+    pending: list[Told] = field(default_factory=list)
+    now: float = 0.0
+    seconds: float = 0.0
+    admitted: list[PooledGroup] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    shown: list[RefusedGroup] = field(default_factory=list)
+    stalls: int = 0
+
+    def refuse(self, reason: str, group: Group, verdict: Verdict | None = None) -> None:
+        """Note that a group is refused, and what was found of it."""
+        self.refused[reason] += 1
+        found = (verdict.prompt, verdict.rewards) if verdict else ()
+        self.shown.append(RefusedGroup(self.author, group, reason, self.now, *found))
+
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +182,7 @@ class Admission:
         # A simulation's verdicts take no time on its clock, so none is charged.
         self._timer: Callable[[], float] = time.monotonic if threaded else clock.time
         self._budget = VerificationBudget(manifest.epoch_seconds)
-        self._turns = Turns(self._budget)
+        self._turns = ScoringQueue(self._budget)
         self._opener = opener
         self._shown = shown or RefusedGroups()
         # A rebuilt journal may have forgotten what was used of any epoch that had begun.

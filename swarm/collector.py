@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -15,16 +16,14 @@ from protocol.announcement import Offer
 from protocol.errors import BadKey
 from protocol.identity import author_of
 from protocol.messages import MAX_GOSSIP
-from swarm.accounts import Accounts
-from swarm.common.backoff import Backoff
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.known_peers import KNOWN
+from swarm.common.fair_limits import KEPT, KNOWN, Backoff, lot
 from swarm.directory import Directory, Known
 from swarm.exchange import Exchange, WrongContent
+from swarm.groups import PooledGroup
 from swarm.pool import Pool
-from swarm.pooled_group import PooledGroup
-from swarm.pull_allowance import PullAllowance
+from swarm.reputation import Accounts
 from swarm.transport.transport import (
     MINIMUM_RATE,
     ResponseTooLarge,
@@ -32,7 +31,134 @@ from swarm.transport.transport import (
     Transport,
     TransportError,
 )
-from swarm.wanted_offers import WantedOffers
+
+TRIES = 4
+"""Times the pulls of an epoch that may be begun for strangers, counting those that fail."""
+
+
+class PullAllowance:
+    """An epoch's pulls and the places for those under way.
+
+    A quarter of both is kept for the authors known to be useful, as far as there are so many. A
+    pull that brings nothing is given back.
+
+    Args:
+        pulls: that bring something, each epoch at most.
+        concurrent: under way at a time.
+    """
+
+    def __init__(self, pulls: int, concurrent: int) -> None:
+        self._pulls = pulls
+        self._concurrent = concurrent
+        self._running: set[bytes] = set()
+        self._served: set[bytes] = set()
+        self._left = 0
+        self._tries = 0
+
+    def begin(self) -> None:
+        """A new epoch: everything may be pulled again, less what is under way."""
+        self._left = self._pulls - len(self._running)
+        self._tries = TRIES * self._pulls
+        self._served.clear()
+
+    @property
+    def spent(self) -> bool:
+        """Whether no pull from anybody may begin now."""
+        return self._left <= 0 or len(self._running) >= self._concurrent
+
+    def allows(self, author: bytes, useful: Collection[bytes]) -> bool:
+        """Whether a pull from ``author`` may begin.
+
+        Args:
+            useful: authors known to be useful who announce something.
+        """
+        known = author in useful
+        kept_pulls = kept_places = 0
+        if not known:
+            waiting = sum(a not in self._served and a not in self._running for a in useful)
+            kept_pulls = min(int(self._pulls * KEPT), waiting)
+            kept_places = min(int(self._concurrent * KEPT), waiting)
+            if self._tries <= 0:
+                return False
+        return self._left > kept_pulls and len(self._running) < self._concurrent - kept_places
+
+    def take(self, author: bytes, useful: Collection[bytes]) -> bool:
+        """Whether a pull from ``author`` may begin, which thereby does."""
+        if not self.allows(author, useful):
+            return False
+        self._running.add(author)
+        self._left -= 1
+        self._tries -= author not in useful
+        return True
+
+    def end(self, author: bytes, *, delivered: bool) -> None:
+        """Note that a pull is over."""
+        self._running.remove(author)
+        if delivered:
+            self._served.add(author)
+        else:
+            self._left += 1
+
+
+REMEMBERED_FRAMES = 16_384
+ATTEMPTS = 3
+
+
+class WantedOffers:
+    """Remembers what was asked for, by author, and chooses among what is left.
+
+    What became of the same frame at another author does not count: whoever announces somebody
+    else's frame would keep it from everybody.
+
+    Args:
+        secret: gives each node an order of its own among equals, or all would pull the same and
+            leave the rest.
+        uninformative: want even frames in which no group's claimed rewards differ.
+        blind: want frames whatever they claim.
+    """
+
+    def __init__(self, secret: bytes, *, uninformative: bool, blind: bool) -> None:
+        self._secret = secret
+        self._all = uninformative or blind
+        self._blind = blind
+        self._attempts: OrderedDict[tuple[bytes, bytes], int] = OrderedDict()
+
+    def among(self, author: bytes, offers: Iterable[Offer]) -> Iterator[Offer]:
+        """Those that are worth a pull.
+
+        A frame whose claimed rewards do not differ in any group can teach nothing and is left
+        alone: its groups have no advantage if the claim is true, and are refused if it is not.
+        """
+        return (
+            offer
+            for offer in offers
+            if (offer.informative or self._all)
+            and self._attempts.get((author, offer.content_id), 0) < ATTEMPTS
+        )
+
+    def best(self, author: bytes, offers: Iterable[Offer]) -> Offer:
+        """The most informative of those that are worth a pull; there is one."""
+        sign = 0 if self._blind else -1
+        return min(
+            self.among(author, offers),
+            key=lambda o: (sign * o.informative, lot(self._secret, o.content_id)),
+        )
+
+    def try_once(self, author: bytes, offer: Offer) -> None:
+        """Count an attempt: after :data:`ATTEMPTS` it is wanted no more."""
+        self._note(author, offer, self._attempts.get((author, offer.content_id), 0) + 1)
+
+    def drop(self, author: bytes, offer: Offer) -> None:
+        """Want it no more: it is here, or can never be had."""
+        self._note(author, offer, ATTEMPTS)
+
+    def _note(self, author: bytes, offer: Offer, attempts: int) -> None:
+        key = author, offer.content_id
+        self._attempts[key] = attempts
+        self._attempts.move_to_end(key)
+        if len(self._attempts) > REMEMBERED_FRAMES:
+            self._attempts.popitem(last=False)
+
 
 logger = logging.getLogger(__name__)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from statistics import fmean, median
 
 from protocol import envelope
 from protocol.announcement import (
@@ -17,18 +20,198 @@ from protocol.announcement import (
     open_announcement,
     sign_announcement,
 )
+from protocol.codec import MAX_DEPTH
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
-from protocol.keys import depth_of, epoch_of, record_key, shard_of
+from protocol.keys import (
+    depth_for,
+    depth_of,
+    epoch_of,
+    reader_paths,
+    record_key,
+    shard_of,
+    shard_on,
+)
 from protocol.manifest import ProofOfWork, find_nonce
 from protocol.messages import MAX_DIGESTS, record_digest
-from swarm.common.bounded import Bounded, lot, rank_of
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.known_peers import KEPT, Standing
-from swarm.shard_reader import ShardReader
+from swarm.common.fair_limits import KEPT, Bounded, Standing, lot, rank_of
 from swarm.transport.record_rule import RecordRule
 from swarm.transport.transport import Transport
+
+COUNTS_KEPT = 3
+LARGEST_STEP = 1.0
+"""Depths by which a node moves in an epoch: what one odd count can do to it."""
+
+ALL_DEPTHS = tuple(range(MAX_DEPTH + 1))
+
+Path = Mapping[int, Collection[bytes]]
+"""Authors found along one path, by depth."""
+
+
+def authors_along(path: Path) -> float:
+    """Authors in the whole swarm, by those along one path.
+
+    One who stands at several depths counts once, at the least of them.
+    """
+    seen: set[bytes] = set()
+    total = 0.0
+    for depth in sorted(path):
+        found = set(path[depth]) - seen
+        seen |= found
+        total += len(found) * 2.0**depth
+    return total
+
+
+class Density:
+    """What one node takes for the depth of its swarm, epoch by epoch.
+
+    Attributes:
+        depth: that suits the swarm, from 0 to :data:`protocol.codec.MAX_DEPTH`.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0.0
+        self._counts: deque[float] = deque(maxlen=COUNTS_KEPT)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was counted yet."""
+        return bool(self._counts)
+
+    @property
+    def estimated(self) -> int | None:
+        """Authors of the swarm, where they are too many for a node to look at them all."""
+        return round(median(self._counts)) if self._counts and self.depth else None
+
+    def depths(self) -> tuple[int, ...]:
+        """The whole depths at which authors are to be found: 0 alone, or the two around ``depth``.
+
+        Two where ``depth`` is a whole number as well, for others count a few more or fewer.
+        """
+        low = math.floor(self.depth)
+        return (low, low + 1) if 0.0 < self.depth < MAX_DEPTH else (low,)
+
+    def count(self, paths: Collection[Path]) -> None:
+        """Take in what was found along the paths of an epoch at :meth:`depths`.
+
+        The median of the last three counts is believed, one depth an epoch at most.
+        """
+        self._counts.append(fmean(map(authors_along, paths)))
+        suits = depth_for(median(self._counts))
+        step = min(max(suits - self.depth, -LARGEST_STEP), LARGEST_STEP)
+        self.depth += step
+
+    def sound(self, paths: Collection[Path]) -> None:
+        """Take in what was found along the paths of an epoch at :data:`ALL_DEPTHS`.
+
+        A node that knows nothing yet, or is far from where the swarm is, goes there at once. It
+        believes the least of its paths, for a single record in the deep counts for thousands.
+        """
+        least = min(map(authors_along, paths))
+        if self.known and abs(depth_for(least) - self.depth) <= LARGEST_STEP:
+            self.count(paths)
+            return
+        self._counts.clear()
+        self._counts.append(least)
+        self.depth = depth_for(least)
+
+
+SOUNDING_EPOCHS = 16
+"""All depths are looked into about once in so many epochs, and while nobody is found: two parts of
+a swarm that were apart may have come to different depths."""
+
+Found = dict[int, dict[bytes, bytes]]
+"""Records along one path, by depth and author."""
+
+
+class ShardReader:
+    """Reads announcements along two paths that nobody else can foresee.
+
+    Args:
+        author: this node's public key.
+        secret: local bytes that the paths are drawn with.
+
+    Attributes:
+        density: what the depth of this node's own announcements follows.
+    """
+
+    def __init__(self, transport: Transport, swarm_id: bytes, author: bytes, secret: bytes) -> None:
+        self.density = Density()
+        self._transport = transport
+        self._swarm_id = swarm_id
+        self._author = author
+        self._secret = secret
+        self._turn = 0
+        self._counted = -1
+        self._alone = True
+        self._counting = asyncio.Lock()
+
+    async def read(self, epoch: int) -> list[bytes]:
+        """Records that stand along one of this node's paths of an epoch, each path in its turn."""
+        self._turn += 1
+        path = self._paths(epoch)[self._turn % 2]
+        return _records(await self._along(epoch, [path], self.density.depths()))
+
+    def keys(self, epoch: int) -> set[str]:
+        """Where the shards along both paths of an epoch lie."""
+        depths = self.density.depths()
+        return {
+            record_key(self._swarm_id, epoch, depth, shard_on(path, depth))
+            for path in self._paths(epoch)
+            for depth in depths
+        }
+
+    async def count(self, epoch: int) -> list[bytes]:
+        """Once in ``epoch``, count who announced in the one before; the records found.
+
+        A newcomer, to whom the epoch before shows nobody, counts the present one.
+        """
+        async with self._counting:
+            if self._counted == epoch:
+                return []
+            sounding = self._alone or self._sounds(epoch)
+            depths = ALL_DEPTHS if sounding else self.density.depths()
+            paths = await self._along(epoch - 1, self._paths(epoch - 1), depths)
+            if sounding and self._nobody(paths):
+                paths = await self._along(epoch, self._paths(epoch), depths)
+            self._alone = self._nobody(paths)
+            if sounding:
+                self.density.sound(paths)
+            else:
+                self.density.count(paths)
+            self._counted = epoch
+            return _records(paths)
+
+    def _paths(self, epoch: int) -> tuple[int, int]:
+        return reader_paths(self._author, epoch, self._secret)
+
+    async def _along(self, epoch: int, paths: Iterable[int], depths: Iterable[int]) -> list[Found]:
+        """What stands along some paths of an epoch, no shard read twice."""
+        lines = [{depth: shard_on(path, depth) for depth in depths} for path in paths]
+        places = sorted({place for line in lines for place in line.items()})
+        keys = [record_key(self._swarm_id, epoch, depth, shard) for depth, shard in places]
+        found = await asyncio.gather(*map(self._transport.read, keys))
+        at = dict(zip(places, found, strict=True))
+        return [{depth: at[depth, shard] for depth, shard in line.items()} for line in lines]
+
+    def _nobody(self, paths: Iterable[Found]) -> bool:
+        """Whether no shard holds anybody else."""
+        return not any(
+            author != self._author
+            for path in paths
+            for records in path.values()
+            for author in records
+        )
+
+    def _sounds(self, epoch: int) -> bool:
+        return lot(self._secret, b"sounding", epoch.to_bytes(8, "big")) < 1 / SOUNDING_EPOCHS
+
+
+def _records(paths: Iterable[Found]) -> list[bytes]:
+    return [record for path in paths for records in path.values() for record in records.values()]
+
 
 MAX_KNOWN = 4096
 LIFETIME_EPOCHS = 2.0

@@ -29,12 +29,11 @@ from protocol.messages import (
     encode_gossip_response,
     encode_pull_response,
 )
-from swarm.accounts import Accounts
-from swarm.common.budget import ByteBudget
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.known_peers import Standings
+from swarm.common.fair_limits import ByteBudget, Standings
 from swarm.directory import Directory
+from swarm.reputation import Accounts
 from swarm.transport.transport import (
     HEADER_SECONDS,
     MINIMUM_RATE,

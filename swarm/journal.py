@@ -3,18 +3,60 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from swarm.common.clock import Clock
-from swarm.common.durable_file import replace_durably
-from swarm.common.private_file import make_private
-from swarm.journal_errors import RESTORED, JournalCorrupt, JournalError, named_errors
+from swarm.common.util import make_private, replace_durably
 from swarm.schema import VERSION, create_tables
+
+RESTORED = "its backup is used where there is one"
+
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "free some space and start again",
+    sqlite3.SQLITE_IOERR: "free some space and check the disk, then start again",
+    sqlite3.SQLITE_BUSY: "stop the other process that uses this run folder",
+    sqlite3.SQLITE_LOCKED: "stop the other process that uses this run folder",
+    sqlite3.SQLITE_READONLY: "make the run folder writable",
+    sqlite3.SQLITE_CANTOPEN: "make sure that the run folder exists and is writable",
+    sqlite3.SQLITE_PERM: "make the run folder writable",
+}
+
+
+class JournalError(Exception):
+    """The journal cannot be used as it is; the message says what to do."""
+
+    def __init__(self, path: Path | str, problem: str, remedy: str) -> None:
+        super().__init__(f"journal {path}: {problem}; {remedy}")
+
+
+class JournalCorrupt(JournalError):  # noqa: N818 - a finding about the file
+    """The file is not a sound SQLite database."""
+
+
+@contextmanager
+def named_errors(path: Path | str) -> Iterator[None]:
+    """Turn failures of the disk or the file into :class:`JournalError`; let bugs through."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        # The low byte is the primary result code (https://sqlite.org/rescode.html).
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _CORRUPT:
+            raise JournalCorrupt(path, str(error), RESTORED) from error
+        if code in _REMEDIES:
+            raise JournalError(path, str(error), _REMEDIES[code]) from error
+        raise
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise JournalError(path, problem, "check the disk and the run folder") from error
+
 
 log = logging.getLogger(__name__)
 
@@ -243,3 +285,92 @@ def _number(connection: sqlite3.Connection, name: str, default: int | None) -> A
 
 def _set_number(connection: sqlite3.Connection, name: str, value: int) -> None:
     connection.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
+
+
+ASIDE = "corrupt-"
+"""In the name of a journal that was moved aside, before the millisecond."""
+
+
+def open_or_restore(
+    path: Path, clock: Clock, backup: Path | None = None
+) -> tuple[Journal, tuple[str, ...]]:
+    """Open the journal, or put it together again from its backup.
+
+    A corrupt file is moved aside, never deleted. A rebuilt journal gives up what it cannot be
+    sure about: pooled, waiting and begun groups are dropped, the running epoch is not drawn from,
+    and :attr:`Journal.restored_at` tells admission which external groups may have been used before.
+
+    Returns:
+        The journal, and what happened in sentences for people (empty where nothing did).
+
+    Raises:
+        JournalError: it can be neither opened nor rebuilt.
+    """
+    backup = backup or backup_path(path)
+    # To open a file may write to it, and where a power cut spoiled it the clock may be behind.
+    spoiled = max(clock.time(), _last_written(path, backup))
+    lost = _lost(path, backup)
+    if lost:
+        notes = [f"journal {path}: {lost}"]
+    else:
+        try:
+            return Journal(path, clock), ()
+        except JournalCorrupt as corrupt:
+            notes = [f"{corrupt}"]
+    with named_errors(path):
+        notes.append(_rebuild(path, clock, backup, spoiled))
+    for note in notes:
+        log.info(note)
+    return Journal(path, clock), tuple(notes)
+
+
+def _lost(path: Path, backup: Path) -> str:
+    """What became of the journal that was here; empty where none was, or one still is.
+
+    A power cut may leave an empty file. Without a backup only what a rebuilding that was cut short
+    leaves tells that there was one; what it left before a journal that was written to since is old.
+    """
+    rebuilt = _rebuilt(path)
+    if rebuilt.exists() and not (path.exists() and path.stat().st_mtime > rebuilt.stat().st_mtime):
+        return "an earlier rebuilding was cut short"
+    if path.exists() and (path.stat().st_size or not backup.exists()):
+        return ""
+    if backup.exists() or any(path.parent.glob(f"{path.name}.{ASIDE}*")):
+        return "the file is empty" if path.exists() else "the file is missing"
+    return ""
+
+
+def _rebuilt(path: Path) -> Path:
+    return path.with_name(path.name + ".rebuilt")
+
+
+def _last_written(path: Path, backup: Path) -> float:
+    """Unix time up to which the files of a journal tell that it was in use."""
+    files = [path, backup, path.with_name(path.name + "-wal")]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+
+def _rebuild(path: Path, clock: Clock, backup: Path, spoiled: float) -> str:
+    """Put a new journal in the place of the one at ``path``; says from what it was made."""
+    rebuilt = _rebuilt(path)
+    source = "started anew, as there is no backup"
+    rebuilt.unlink(missing_ok=True)
+    if backup.exists():
+        make_private(rebuilt)
+        shutil.copyfile(backup, rebuilt)
+        source = f"went on from the backup {backup.name}"
+    try:
+        journal = Journal(rebuilt, clock)
+    except JournalCorrupt:
+        rebuilt.unlink()
+        source = f"started anew, as the backup {backup.name} is corrupt too"
+        journal = Journal(rebuilt, clock)
+    journal.forget_recent(spoiled)
+    journal.close()
+    aside = path.with_name(f"{path.name}.{ASIDE}{int(clock.time() * 1000)}")
+    for ending in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + ending).rename(aside.with_name(aside.name + ending))
+    replace_durably(rebuilt, path)
+    kept = f"; the old file is kept as {aside.name}" if aside.exists() else ""
+    return f"journal {path}: {source}{kept}"

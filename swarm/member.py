@@ -13,28 +13,132 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol, Self
 
-from protocol.announcement import Offer
-from protocol.errors import BadKey
-from protocol.identity import author_of, peer_id_of
-from protocol.profile import Profile
-from swarm.acquaintance import Acquaintance
+from protocol.announcement import Offer, Opener, open_announcement
+from protocol.errors import BadKey, ProtocolError
+from protocol.identity import Identity, author_of, peer_id_of
+from protocol.manifest import swarm_id
+from protocol.profile import Profile, sign_profile
+from swarm.admission import RefusedGroups
 from swarm.collector import Admission, Collector, CollectorLimits
 from swarm.common.clock import Clock, within
-from swarm.common.clock_watch import ClockWatch
-from swarm.common.counters import Counters
-from swarm.density import Density
-from swarm.directory import Directory
+from swarm.common.counters import ClockWatch, Counters
+from swarm.common.fair_limits import Backoff, OwnFirst
+from swarm.directory import Density, Directory
 from swarm.exchange import Exchange
-from swarm.experience import Experience
-from swarm.journal_errors import JournalError
+from swarm.journal import Journal, JournalError
+from swarm.pool import Pool
 from swarm.profiles import Profiles
-from swarm.publisher import Publisher
+from swarm.publisher import Outbox, Publisher
+from swarm.reputation import Accounts, RefusalHeard
 from swarm.transport.reach import Reach, Way
 from swarm.transport.timing import Timing
-from swarm.transport.transport import Transport
+from swarm.transport.transport import Transport, TransportError
 
 logger = logging.getLogger(__name__)
+
+ASKED_AT_ONCE = 4
+
+
+class ManifestSource(Protocol):
+    """How a peer is asked for its manifest."""
+
+    async def fetch_manifest(self, peer: str) -> bytes:
+        """The signed bytes, unchecked; errors as of :meth:`Transport.request`."""
+        ...
+
+
+class Acquaintance:
+    """Knows the swarm of connected peers by the manifest that each hands out.
+
+    Only one that has announced nothing here is asked, once for every connection. Whoever lies
+    about it is counted as a peer, and gains nothing by it.
+
+    Args:
+        ours: id of this node's swarm, 32 bytes.
+        pause: seconds before a peer that did not answer is asked again; it doubles.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        manifests: ManifestSource,
+        ours: bytes,
+        clock: Clock,
+        pause: float,
+    ) -> None:
+        self._transport = transport
+        self._manifests = manifests
+        self._ours = ours
+        self._silent: Backoff[str] = Backoff(clock, first=pause, longest=64 * pause)
+        self._swarms: dict[str, bytes] = {}
+
+    async def look(self, is_member: Callable[[str], bool]) -> None:
+        """Ask some of those connected now for their swarm.
+
+        Args:
+            is_member: whether a peer is known to be in this one.
+        """
+        connected = self._transport.peers()
+        self._swarms = {p: s for p, s in self._swarms.items() if p in connected}
+        unknown = [
+            peer
+            for peer in connected
+            if peer not in self._swarms and not is_member(peer) and not self._silent.waits(peer)
+        ]
+        await asyncio.gather(*map(self._ask, unknown[:ASKED_AT_ONCE]))
+
+    def swarm_of(self, peer: str) -> bytes | None:
+        """Id of the swarm that ``peer`` is in; None where it has not told."""
+        return self._swarms.get(peer)
+
+    async def _ask(self, peer: str) -> None:
+        try:
+            found = swarm_id(await self._manifests.fetch_manifest(peer))
+        except (TransportError, ProtocolError) as error:
+            pause = self._silent.failed(peer)
+            logger.debug("asking %s for its swarm: %s; again after %g s", peer, error, pause)
+            return
+        self._silent.succeeded(peer)
+        self._swarms[peer] = found
+        if found != self._ours:
+            logger.info("peer %s is in another swarm, %s", peer, found.hex()[:16])
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What a member and its node have between them.
+
+    Attributes:
+        outbox: own groups on their way out, and the frames that are served.
+        pool: external groups that were let in.
+        accounts: what is remembered of each author.
+        refused: external groups that were not let in of late.
+    """
+
+    journal: Journal
+    pool: Pool
+    outbox: Outbox
+    accounts: Accounts
+    refused: RefusedGroups = field(default_factory=RefusedGroups)
+
+    @classmethod
+    def around(
+        cls,
+        pool: Pool,
+        journal: Journal,
+        clock: Clock,
+        counters: Counters,
+        heard: RefusalHeard | None = None,
+    ) -> Self:
+        """A pool and what stands beside it in its journal.
+
+        Args:
+            heard: see :class:`swarm.reputation.Accounts`.
+        """
+        return cls(journal, pool, Outbox(journal, counters), Accounts(journal, clock, heard))
+
 
 TURNS_PER_EPOCH = 4
 FAILURES_REPORTED = 10
@@ -284,3 +388,64 @@ def _author(peer: str) -> bytes | None:
         return author_of(peer)
     except BadKey:
         return None
+
+
+def assemble(
+    transport: Transport,
+    identity: Identity,
+    signed: bytes,
+    admission: Admission,
+    experience: Experience,
+    *,
+    clock: Clock,
+    counters: Counters,
+    limits: CollectorLimits,
+    upload_rate: float,
+    secret: bytes,
+    rng: random.Random | None = None,
+    opener: Opener = open_announcement,
+    profile: Profile | None = None,
+    quiet: bool = False,
+) -> Member:
+    """A member whose handlers and record check are installed in ``transport``.
+
+    Call it on the loop that the member will run on, before others are served.
+
+    Args:
+        signed: the swarm's manifest; it has been verified.
+        limits, rng: see :class:`swarm.collector.Collector`.
+        upload_rate: see :class:`swarm.exchange.Exchange`.
+        secret, opener: see :class:`swarm.directory.Directory`.
+        profile: what this node tells of itself; None: nothing.
+        quiet: whether nothing is announced and nothing served: one that looks on is no member.
+    """
+    accounts, outbox = experience.accounts, experience.outbox
+    directory = Directory(
+        transport, identity, signed, clock, secret, counters, accounts.standing, opener
+    )
+    transport.use_validator(directory.check)
+    transport.use_standing(OwnFirst(identity.author, accounts))
+    exchange = Exchange(
+        transport,
+        outbox,
+        directory,
+        signed,
+        accounts,
+        clock,
+        counters,
+        upload_rate=upload_rate,
+        profile=sign_profile(profile, identity, directory.swarm_id) if profile else b"",
+        serves=not quiet,
+    )
+    return Member(
+        transport,
+        directory,
+        exchange,
+        admission,
+        experience,
+        clock,
+        counters,
+        limits,
+        rng,
+        quiet=quiet,
+    )

@@ -2,19 +2,121 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import sqlite3
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple
 
-from swarm.accounts import Accounts
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.words import counted
-from swarm.eviction import Held, PoolLimits, over_limits
+from swarm.common.util import counted
+from swarm.groups import (
+    Candidate,
+    GroupKey,
+    PooledGroup,
+    pack_pooled,
+    pack_rewards,
+    unpack_pooled,
+    unpack_rewards,
+)
 from swarm.journal import Journal
-from swarm.packing import pack_pooled, pack_rewards, unpack_pooled, unpack_rewards
-from swarm.pooled_group import Candidate, GroupKey, PooledGroup
+from swarm.reputation import Accounts
+
+
+class Held(NamedTuple):
+    """What eviction looks at; within one author the smallest ``rank`` goes first."""
+
+    key: GroupKey
+    informative: int
+    received: float
+    size: int
+
+    @property
+    def rank(self) -> tuple[int, float, GroupKey]:
+        return self.informative, self.received, self.key
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """What a pool holds at most.
+
+    Attributes:
+        groups: in number.
+        size: bytes as stored.
+        newcomer_share: of both, what authors without standing keep where others need the room.
+        salt: of this node; between equal authors chance decides, and nobody else can tell how.
+    """
+
+    groups: int
+    size: int
+    newcomer_share: float = 0.25
+    salt: bytes = b""
+
+
+def over_limits(
+    held: Iterable[Held], limits: PoolLimits, proven: Set[bytes] = frozenset()
+) -> list[GroupKey]:
+    """The groups to drop so that the rest keep both limits, as this module explains."""
+    ranked = sorted(held, key=lambda h: h.rank, reverse=True)
+    newcomers = _Side([h for h in ranked if h.key.author not in proven], limits)
+    others = _Side([h for h in ranked if h.key.author in proven], limits)
+    dropped = []
+    while (
+        newcomers.groups + others.groups > limits.groups
+        or newcomers.size + others.size > limits.size
+    ):
+        first = newcomers.groups and newcomers.share > limits.newcomer_share
+        dropped.append((newcomers if first or not others.groups else others).give())
+    return dropped
+
+
+class _Side:
+    """The groups of newcomers, or of all others.
+
+    Args:
+        ranked: the last of an author is the first to go.
+    """
+
+    def __init__(self, ranked: Sequence[Held], limits: PoolLimits) -> None:
+        self._limits = limits
+        self._stacks: defaultdict[bytes, list[Held]] = defaultdict(list)
+        for entry in ranked:
+            self._stacks[entry.key.author].append(entry)
+        self._weight = {a: sum(h.size for h in s) for a, s in self._stacks.items()}
+        self.groups = len(ranked)
+        self.size = sum(self._weight.values())
+        self._heap = [self._place(author) for author in self._stacks]
+        heapq.heapify(self._heap)
+
+    @property
+    def share(self) -> float:
+        """Of the limit that all of them together fill most."""
+        return max(self.groups / self._limits.groups, self.size / self._limits.size)
+
+    def give(self) -> GroupKey:
+        """Take one group of the author with the largest share."""
+        author = self._heap[0][-1]
+        stack = self._stacks[author]
+        gone = stack.pop()
+        self.groups, self.size = self.groups - 1, self.size - gone.size
+        self._weight[author] -= gone.size
+        if stack:
+            heapq.heapreplace(self._heap, self._place(author))
+        else:
+            heapq.heappop(self._heap)
+        return gone.key
+
+    def _place(self, author: bytes) -> tuple[float, bytes, bytes]:
+        stack, limits = self._stacks[author], self._limits
+        part = max(len(stack) / limits.groups, self._weight[author] / limits.size)
+        group = repr(tuple(stack[-1].key)).encode()
+        lot = blake2b(group, key=limits.salt, digest_size=8).digest()
+        return -part, lot, author
+
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +160,7 @@ class Pool:
             before it was consumed) are counted here.
         max_bytes: stored bytes held at most.
         max_uses: updates that a group may be part of.
-        newcomer_share, salt: see :class:`swarm.eviction.PoolLimits`.
+        newcomer_share, salt: see :class:`swarm.pool.PoolLimits`.
         kept_uses: uses remembered at most; of earlier ones neither the groups nor the lineage is
             known.
         least_uses: the latest of them, which :meth:`forget` leaves.
@@ -94,7 +196,7 @@ class Pool:
         """Take in groups that are neither here nor used; returns how many.
 
         Of epochs of which uses were forgotten none is taken in: it may have been among them.
-        Over the limits :mod:`swarm.eviction` says whose groups leave; of one author those without
+        Over the limits :mod:`swarm.pool` says whose groups leave; of one author those without
         advantage go before the others, the oldest first.
         """
         groups = list(groups)

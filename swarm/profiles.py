@@ -11,9 +11,9 @@ from typing import Protocol
 from protocol.errors import ProtocolError
 from protocol.identity import peer_id_of
 from protocol.profile import Profile, open_profile
-from swarm.common.backoff import Backoff
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
+from swarm.common.fair_limits import Backoff
 from swarm.transport.transport import PeerUnreachable, Refused, Transport, TransportError
 
 logger = logging.getLogger(__name__)

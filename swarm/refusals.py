@@ -25,7 +25,7 @@ OFFER_MISMATCH = "offer_mismatch"
 BAD_VERDICT = "bad_verdict"
 JUDGE_FAILED = "judge_failed"
 
-# Bars the author at once; see swarm.accounts.BAR_AT.
+# Bars the author at once; see swarm.reputation.BAR_AT.
 _FORGED = 5.0
 _WRONG = 1.0
 # A loaded machine makes honest texts slow now and then, but not ten of one author in an hour.

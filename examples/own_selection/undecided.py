@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from swarm.groups import Candidate
 from swarm.mixture.selections.auto import Auto
-from swarm.pooled_group import Candidate
 
 
 class Undecided(Auto):

@@ -10,7 +10,7 @@ from experiments.recipe.game import Game
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.task import TaskSource
 from protocol.manifest import EnvSpec
-from swarm.task_ref import Split
+from swarm.groups import Split
 
 Parts = list[tuple[str, bool]]
 """Texts in their order, and whether each is a turn of the policy, which it learns to end."""

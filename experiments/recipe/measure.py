@@ -17,7 +17,7 @@ from node.policy.policy import Policy
 from node.tasks.answer_extraction import extract
 from node.tasks.task import Task, TaskSource
 from node.tasks.verifier.in_process import LocalJudge
-from swarm.task_ref import Split
+from swarm.groups import Split
 
 GROUP = 8
 TURN_TOKENS = 8

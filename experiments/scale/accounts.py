@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from swarm.accounts import Account, Accounts, is_banned, standing, struck
 from swarm.common.clock import Clock
 from swarm.journal import Journal
 from swarm.refusals import strike_weight
-from swarm.standing import PROVEN
+from swarm.reputation import PROVEN, Account, Accounts, is_banned, standing, struck
 
 
 class AccountsInMemory(Accounts):
-    """:class:`swarm.accounts.Accounts` by the same rules, without a database below and a bound.
+    """:class:`swarm.reputation.Accounts` by the same rules, without a database below and a bound.
 
     Bytes are not counted: the network's tallies are.
     """

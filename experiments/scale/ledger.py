@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from protocol.codec import MAX_OFFERS
-from swarm.pooled_group import GroupKey
+from swarm.groups import GroupKey
 
 YOUNG = MAX_OFFERS
 """Epochs whose groups are still on offer when the simulation ends, with a frame an epoch."""

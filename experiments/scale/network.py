@@ -13,7 +13,7 @@ from experiments.scale.table_cost import CallCost, get_cost, store_cost
 from experiments.scale.tally import Kind, Tally
 from protocol.keys import dht_key_of
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
-from swarm.common.known_peers import Standing
+from swarm.common.fair_limits import Standing
 from swarm.transport.reach import Reach
 from swarm.transport.transport import (
     MINIMUM_RATE,

@@ -13,14 +13,13 @@ from experiments.scale.shared_memory import Openings
 from experiments.scale.stand_ins import JudgeStandIn, LearnerStandIn
 from protocol.identity import Identity
 from swarm.admission import Admission
-from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
-from swarm.outbox import Outbox
+from swarm.groups import GroupKey
+from swarm.member import Experience, assemble
 from swarm.pool import Pool
-from swarm.pooled_group import GroupKey
+from swarm.publisher import Outbox
 
 POOL_GROUPS = 256
 POOL_SECONDS = 3600.0

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from protocol.manifest import EnvSpec
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
-from swarm.experience import Experience
-from swarm.judge import Answer, Judge, Verdict
-from swarm.origin import Origin
-from swarm.pooled_group import GroupKey
-from swarm.task_ref import TaskRef
+from swarm.groups import GroupKey, Origin, TaskRef
+from swarm.member import Experience
+from swarm.verification import Answer, Judge, Verdict
 
 FAMILY = EnvSpec("parity", "plugin", "1", ("{}",), "{question}", "text")
 ORIGIN = Origin(1, "none", b"\x01" * 32, 1.0, 16)

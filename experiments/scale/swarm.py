@@ -19,7 +19,7 @@ from experiments.scale.settings import EPOCH_SECONDS, START, Settings, agreed
 from experiments.scale.shared_memory import Openings, no_collection
 from experiments.scale.tally import Kind
 from protocol.keys import epoch_of
-from swarm.pooled_group import GroupKey
+from swarm.groups import GroupKey
 
 REMEMBERED_EPOCHS = 4
 """For which opened records and frames are remembered: longer than anybody may take them."""

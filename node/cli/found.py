@@ -74,7 +74,7 @@ def command(
     from protocol.errors import BadSchema
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
-    from swarm.judge import JudgeRefused
+    from swarm.verification import JudgeRefused
 
     node = open_node(config)
     path = out or node.folder.manifest

@@ -10,7 +10,7 @@ import typer
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.cli.id_prefix import only
 from node.monitor.printable import say
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 LARGEST_WIDTH = 10_000
 NAME_WIDTH = 16

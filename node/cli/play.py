@@ -60,8 +60,8 @@ def command(
     from node.tasks.catalogue import Allowed, in_file, load_catalogue
     from node.tasks.errors import CatalogueError
     from node.tasks.verifier.verifier import Verifier
-    from swarm.judge import JudgeRefused
-    from swarm.task_ref import TaskRef
+    from swarm.groups import TaskRef
+    from swarm.verification import JudgeRefused
 
     specs = {spec.name: spec for spec in load_catalogue(catalogue)}
     if family not in specs:

@@ -201,9 +201,9 @@ def _expected() -> tuple[type[Exception], ...]:
     from node.tasks.errors import CatalogueError
     from protocol.errors import ProtocolError
     from protocol.identity import KeyFileError
-    from swarm.journal_errors import JournalError
-    from swarm.judge import JudgeRefused
+    from swarm.journal import JournalError
     from swarm.transport.transport import TransportError
+    from swarm.verification import JudgeRefused
 
     return (
         NodeError,

@@ -11,7 +11,7 @@ import typer
 from node.cli.common import DebugOption, JsonOption, print_json
 from node.errors import UsageError
 from node.monitor.printable import say
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 
-from swarm.common.processes import socket_at_stdin
+from swarm.common.util import socket_at_stdin
 
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 32 << 20

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from node.config.toml import toml_value
 from node.errors import ConfigError
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 _TYPES = {
     "bool": "true or false",

@@ -25,7 +25,7 @@ from node.dashboard.run_view import RunView
 from node.errors import NodeError
 from node.monitor.groups import ORIGINS
 from node.monitor.prometheus import exposition
-from swarm.journal_errors import JournalError
+from swarm.journal import JournalError
 
 log = logging.getLogger(__name__)
 

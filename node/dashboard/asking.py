@@ -18,7 +18,7 @@ from node.config.config import Config
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
-from swarm.common.processes import import_path, in_words
+from swarm.common.util import import_path, in_words
 
 log = logging.getLogger(__name__)
 

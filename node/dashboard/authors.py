@@ -11,7 +11,7 @@ from node.dashboard.usefulness import Learned, usefulness
 from node.monitor.present_status import TOLD
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
-from swarm.accounts import Account, is_banned, standing, strikes_now
+from swarm.reputation import Account, is_banned, standing, strikes_now
 
 MOST = 200
 """Authors in an answer: those with most groups in updates, then those who gave most."""

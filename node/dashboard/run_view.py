@@ -19,7 +19,7 @@ from node.errors import NodeError
 from node.monitor.present_status import CRASHED, STOPPED, present_status
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
-from swarm.journal_reader import read_accounts
+from swarm.reputation import read_accounts
 
 AT_ONCE = 20
 """Rounds that one look tells of, the latest."""

@@ -17,7 +17,7 @@ from node.dashboard.run_view import RunView
 from node.dashboard.serving import Serving
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
-from swarm.common.version import version
+from swarm.common.util import version
 
 log = logging.getLogger(__name__)
 

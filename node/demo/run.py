@@ -34,7 +34,7 @@ from node.network.transport_kind import check_transport
 from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 EPOCH_SECONDS = 2.0
 START_SECONDS = 90.0

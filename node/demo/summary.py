@@ -12,7 +12,7 @@ from rich.table import Table
 
 from node.monitor.record import RoundRecord
 from node.monitor.words import number
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 
 @dataclass(frozen=True, slots=True)

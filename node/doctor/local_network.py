@@ -9,9 +9,8 @@ from node.config.sections import NetworkSection
 from node.doctor.finding import Finding, fail, ok, warn
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
-from swarm.common.words import counted
-from swarm.lan.multicast import Multicast, MulticastUnavailable
-from swarm.lan.networks import networks
+from swarm.common.util import counted
+from swarm.lan.multicast import Multicast, MulticastUnavailable, networks
 from swarm.lan.sighting import Sighting
 
 HEAR_SECONDS = 3.0

@@ -22,8 +22,7 @@ from node.network.transport_kind import TransportKind
 from node.plan.least import check_memory
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, KeyFileError
-from swarm.common.version import DISTRIBUTION
-from swarm.common.words import counted
+from swarm.common.util import DISTRIBUTION, counted
 
 LITTLE_DISK = 2 << 30
 NO_DISK = 200 << 20

@@ -17,7 +17,7 @@ from node.engines.process.starter import Starter
 from node.errors import ConfigError
 from node.policy.policy import Policy
 from swarm.common.counters import Counters
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from node.policy.policy import Policy
 from node.policy.streaming import stream
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import Manifest
-from swarm.judge import JudgeRefused
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused
 
 LOOKED_AT = 4096
 """Instances of a swarm's families among which a typed question is looked for: seconds."""

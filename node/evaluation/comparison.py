@@ -7,7 +7,7 @@ from statistics import fmean
 
 from node.evaluation.estimate import Estimate
 from node.evaluation.evaluator import Evaluation
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
 
 
 @dataclass(frozen=True, slots=True)

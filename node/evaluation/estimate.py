@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from swarm.common.student import t95
+from swarm.common.util import t95
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from protocol.keys import heldout_seed
 from swarm.common.counters import Counters
-from swarm.judge import JudgeRefused
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
+from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.common.counters import Counters
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from node.tasks.sampler import TaskSampler, served_levels
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import Manifest
 from swarm.common.counters import Counters
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
 
 CHUNK = 16
 """Tasks between two reports of progress."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from node.tasks.scorer import Scorer, buildable
 from protocol.manifest import QUESTION, EnvSpec
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
 
 BATCH = 64
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from node.config.kind import Kind
-from swarm.pooled_group import informative
+from swarm.groups import informative
 
 
 class Advantage(Kind, ABC):

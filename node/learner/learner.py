@@ -43,7 +43,7 @@ from node.learner.update_pass import Pass
 from node.learner.update_rows import by_own_group, rows_of
 from node.learner.update_stats import Tally, UpdateStats
 from node.learner.weighting import Weighting
-from swarm.pooled_group import informative
+from swarm.groups import informative
 
 log = logging.getLogger(__name__)
 

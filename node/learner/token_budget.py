@@ -9,7 +9,7 @@ import torch
 
 from node.errors import NodeError
 from node.learner.batches import MicroBatch
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from node.learner.loss import Counts, Loss
 from node.learner.turn_credit import TurnCredit
 from node.learner.turn_entropy import undecided
 from node.learner.turns import turns_of
-from swarm.pooled_group import informative
+from swarm.groups import informative
 
 
 def rows_of(

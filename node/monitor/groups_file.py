@@ -16,7 +16,7 @@ from node.concurrency.work_thread import WorkThread
 from node.monitor.groups import ORIGINS, ShownGroup
 from node.monitor.record import RoundRecord
 from node.storage.atomic_files import replacing, write_error
-from swarm.common.private_file import make_private
+from swarm.common.util import make_private
 
 MOST_BYTES = 4 << 20
 KEPT = 70

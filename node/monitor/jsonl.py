@@ -15,7 +15,7 @@ from node.monitor.history import files, parsed
 from node.monitor.record import RoundRecord
 from node.monitor.thinning import Line, thinned
 from node.storage.atomic_files import replacing, write_error
-from swarm.common.private_file import make_private
+from swarm.common.util import make_private
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from node.monitor.words import (
     split,
     strangers,
 )
-from swarm.common.repeats import UNREPEATED
-from swarm.common.words import counted
+from swarm.common.counters import UNREPEATED
+from swarm.common.util import counted
 
 log = logging.getLogger(__name__)
 

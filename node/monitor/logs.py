@@ -16,9 +16,9 @@ from node.errors import NodeError
 from node.monitor.printable import PrintableFormatter, printable, say
 from node.monitor.terminal import Terminal
 from swarm.common.clock import Clock, SystemClock
-from swarm.common.private_file import make_private
-from swarm.common.repeats import UNREPEATED, Repeats
-from swarm.journal_errors import JournalError
+from swarm.common.counters import UNREPEATED, Repeats
+from swarm.common.util import make_private
+from swarm.journal import JournalError
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def start_logging(
     """Send messages of this program at ``level`` and warnings of its libraries to ``path``.
 
     The file is bounded: three of 10 MB at most. What repeats is told once in ten minutes
-    (:mod:`swarm.common.repeats`), and an error that names its remedy without a stack trace. With
+    (:mod:`swarm.common.counters`), and an error that names its remedy without a stack trace. With
     ``debug`` the terminal shows everything that goes to the file, with all stack traces. Where
     standard error is that very file, each message stands in it once.
 

@@ -54,7 +54,7 @@ class RoundRecord:
         mean_length: tokens a completion.
         truncated: share of completions cut by the length cap, 0 to 1.
         seconds: time by phase, see :data:`PHASES`, and ``total``.
-        lead: how far peers are ahead, as in :class:`swarm.mixture.lead.PeersLead`.
+        lead: how far peers are ahead, as in :class:`swarm.mixture.peer_advantage.PeersLead`.
         loss, entropy, grad_norm, largest_share, groups_bounded, clip_fraction, masked_fraction,
             ratio_low, ratio_median, ratio_high, ratio_max, engine_gap, learning_rate: of the
             update, as in :class:`node.learner.update_stats.UpdateStats`; all ``None`` when no

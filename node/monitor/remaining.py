@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from node.monitor.record import RoundRecord
-from swarm.common.words import duration
+from swarm.common.util import duration
 
 ROUNDS = 32
 """Latest rounds whose mean time counts: an evaluation in ten is in it, and what was long ago is

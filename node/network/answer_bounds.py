@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from protocol.codec import MAX_COMPLETIONS, MAX_FRAME_BYTES
 from protocol.errors import BadSchema
 from protocol.manifest import Manifest
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 TOKEN_BYTES = 8
 """Of a frame, for each token: id, log-prob and text. Compressed groups of 8 answers of 512 tokens

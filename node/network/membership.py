@@ -27,16 +27,14 @@ from node.tasks.verifier.verifier import Verifier
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.rollout import Group
-from swarm.accounts import Accounts
 from swarm.admission import Admission
-from swarm.assembly import assemble
 from swarm.collector import CollectorLimits
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
+from swarm.groups import Origin
 from swarm.lan.discovery import Discovery
-from swarm.member import Member, MemberStatus
-from swarm.origin import Origin
+from swarm.member import Experience, Member, MemberStatus, assemble
+from swarm.reputation import Accounts
 from swarm.transport.transport import Transport
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from node.config.sections import ProfileSection
 from protocol.profile import MAX_VERSION, Profile
-from swarm.common.version import version
+from swarm.common.util import version
 
 
 def own_profile(told: ProfileSection, model: str, now: float) -> Profile | None:

@@ -11,7 +11,7 @@ from node.playing.limits import TurnLimits
 from node.playing.played import Played
 from node.tasks.moves import Move
 from protocol.rollout import Finish, Tokens
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
 
 _keys = count()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from node.engines.engine import Sample
 from node.learner.batches import TrainingCompletion
 from protocol.rollout import Finish, Segment, Tokens, Writer
-from swarm.judge import Answer, JudgeRefused, Turns
+from swarm.verification import Answer, JudgeRefused, Turns
 
 
 @dataclass(frozen=True, slots=True)

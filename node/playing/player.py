@@ -15,8 +15,8 @@ from node.playing.turns import Turns
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, judge_all
 from protocol.rollout import Finish, Tokens
-from swarm.judge import Asked, Judged, Verdict
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Asked, Judged, Verdict
 
 STREAM = 1
 """Of the engine's; others are theirs who write beside a player."""

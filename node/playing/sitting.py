@@ -5,8 +5,8 @@ from __future__ import annotations
 from node.playing.played import Played
 from node.tasks.moves import Answered, Move
 from node.tasks.scorer import Scorer
-from swarm.judge import JudgeRefused
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused
 
 
 class Sitting:

@@ -13,7 +13,7 @@ from node.policy.policy import Policy
 from node.tasks.moves import Answered, Move, Moved
 from node.tasks.scorer import Scorer
 from protocol.rollout import Finish
-from swarm.judge import JudgeRefused
+from swarm.verification import JudgeRefused
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import ConfigError
-from swarm.common.words import duration
+from swarm.common.util import duration
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from node.tasks.curriculum import EnvLevel
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from swarm.common.counters import Counters
-from swarm.judge import JudgeRefused
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from node.playing.played import Played
 from node.policy.policy import Policy
 from node.rollout.own_task import OwnTask
 from protocol.rollout import Completion, Finish, Group, Writer
-from swarm.judge import Verdict
-from swarm.pooled_group import PooledGroup
+from swarm.groups import PooledGroup
+from swarm.verification import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, external_group
 from protocol.manifest import Extract
 from swarm.common.counters import Counters
-from swarm.pooled_group import PooledGroup, informative
+from swarm.groups import PooledGroup, informative
 
 REMEMBERED_LENGTHS = 512
 """Own completions of a task whose length is remembered."""

@@ -21,7 +21,7 @@ from node.rollout.running_group import RunningGroup
 from node.rollout.staleness_window import StalenessWindow
 from node.rollout.unfinished_groups import UnfinishedGroups
 from swarm.common.counters import Counters
-from swarm.journal_errors import JournalError
+from swarm.journal import JournalError
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
 
 
 @dataclass(frozen=True, slots=True)

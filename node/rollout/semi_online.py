@@ -14,9 +14,8 @@ from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable
 from protocol.rollout import Completion, Writer
 from swarm.common.counters import Counters
-from swarm.judge import JudgeRefused
-from swarm.pooled_group import PooledGroup
-from swarm.task_ref import TaskRef
+from swarm.groups import PooledGroup, TaskRef
+from swarm.verification import JudgeRefused
 
 MOST_SCRIPTS = 256
 """Remembered; of more the oldest are forgotten. None of them outlives the process."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from node.evaluation.evaluator import SOLVED
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from swarm.common.counters import Counters
-from swarm.pooled_group import GroupKey
+from swarm.groups import GroupKey
 
 MOST_TOKENS = 1 << 20
 """Of all that is kept, prompts included: some hundred MB. The questions that were asked longest ago

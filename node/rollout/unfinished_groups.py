@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from node.rollout.own_task import OwnTask
 from protocol.rollout import Finish, Tokens
+from swarm.groups import TaskRef
 from swarm.journal import Journal
-from swarm.task_ref import TaskRef
 
 OWN = b""
 """Author of own groups in the journal's record of what updates used."""

@@ -25,7 +25,7 @@ from node.policy.cuda_driver import gpus, torch_build
 from node.policy.model_source import check_model
 from node.storage.checkpoints import STATE, Checkpoints
 from node.storage.run_folder import RunFolder
-from swarm.common.words import counted
+from swarm.common.util import counted
 from swarm.transport.machine import check_ports
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from node.monitor.log_tail import LogTail
 from node.monitor.logs import error_in
 from node.monitor.present_status import RUNNING, STOPPING, present_status
 from node.storage.run_folder import RunFolder
-from swarm.common.private_file import make_private
+from swarm.common.util import make_private
 
 LOOK_SECONDS = 0.1
 

@@ -18,10 +18,10 @@ from node.run.outcome import earned
 from node.run.rules import Rules
 from protocol.manifest import Manifest
 from swarm.common.counters import Counters
-from swarm.experience import Experience
-from swarm.mixture.lead import OWN, Earned, PeersLead
+from swarm.groups import Candidate, GroupKey, PooledGroup, informative
+from swarm.member import Experience
 from swarm.mixture.mixture import Mixture
-from swarm.pooled_group import Candidate, GroupKey, PooledGroup, informative
+from swarm.mixture.peer_advantage import OWN, Earned, PeersLead
 
 Left = tuple[PooledGroup, TrainingGroup]
 """An external group, and what is learned of it."""

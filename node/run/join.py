@@ -22,7 +22,7 @@ from node.run.participant import Participant
 from node.run.run_options import RunOptions
 from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 
 def run(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:

@@ -18,13 +18,13 @@ from node.swarm_page.documents import Observed, dialled, documents
 from node.swarm_page.files import data, unchanging
 from node.swarm_page.server import PageServer
 from node.swarm_page.snapshot import Snapshot
+from swarm.census.authors import Tally
 from swarm.census.census import Census
-from swarm.census.tally import Tally
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.common.version import version
-from swarm.experience import Experience
+from swarm.common.util import version
 from swarm.journal import Journal
+from swarm.member import Experience
 from swarm.pool import Pool
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from node.learner.update_stats import UpdateStats
 from node.rollout.groups import OwnGroup
-from swarm.pooled_group import PooledGroup
+from swarm.groups import PooledGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Outcome:
         external_wanted: external groups that the update had room for.
         trained: groups in the update, own and external.
         proven: authors with standing when they were chosen.
-        lead: how far peers were ahead; see :class:`swarm.mixture.lead.PeersLead`.
+        lead: how far peers were ahead; see :class:`swarm.mixture.peer_advantage.PeersLead`.
         emptied: external groups that were chosen and of which nothing was left to learn from.
         scripted_tokens: written along the trajectories of others.
     """

@@ -25,9 +25,9 @@ from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.rollout import Group
 from swarm.common.counters import Counters
-from swarm.common.words import counted
+from swarm.common.util import counted
+from swarm.groups import Origin
 from swarm.journal import Journal
-from swarm.origin import Origin
 
 log = logging.getLogger(__name__)
 

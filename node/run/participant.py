@@ -37,9 +37,9 @@ from protocol.manifest import Manifest
 from swarm.admission import oldest_epoch
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
-from swarm.journal_restore import open_or_restore
-from swarm.judge import JudgeRefused
+from swarm.journal import open_or_restore
 from swarm.pool import Pool
+from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from node.policy.policy import Policy
 from node.run.trainer import Trainer
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
-from swarm.common.words import counted
+from swarm.common.util import counted
 from swarm.journal import Journal, backup_path
 from swarm.pool import Pool
 

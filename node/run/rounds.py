@@ -23,8 +23,8 @@ from node.run.rules import Rules
 from node.run.trained_policy import TrainedPolicy
 from protocol.rollout import Group
 from swarm.common.counters import Counters
-from swarm.journal_errors import JournalError
-from swarm.pooled_group import PooledGroup
+from swarm.groups import PooledGroup
+from swarm.journal import JournalError
 
 log = logging.getLogger(__name__)
 

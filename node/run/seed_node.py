@@ -21,9 +21,8 @@ from node.storage.run_folder import RunFolder
 from node.storage.swarm_files import SwarmFiles
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
-from swarm.journal import Journal
-from swarm.journal_restore import open_or_restore
+from swarm.journal import Journal, open_or_restore
+from swarm.member import Experience
 from swarm.pool import Pool
 
 REPORT_SECONDS = 5.0

@@ -13,8 +13,8 @@ from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.run.outcome import Outcome
 from protocol.rollout import Completion, Finish, Tokens
-from swarm.pooled_group import PooledGroup, informative
-from swarm.refused_groups import RefusedGroup
+from swarm.admission import RefusedGroup
+from swarm.groups import PooledGroup, informative
 
 AT_ONCE = 8
 """Own groups of a round, and external ones, at most."""

@@ -15,8 +15,8 @@ from node.monitor.record import RoundRecord
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
 from protocol.profile import Profile
-from swarm.accounts import Account
 from swarm.member import PeerInfo
+from swarm.reputation import Account
 
 log = logging.getLogger(__name__)
 

@@ -37,10 +37,10 @@ from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
+from swarm.groups import Origin
 from swarm.journal import Journal
-from swarm.mixture.lead import PeersLead
-from swarm.origin import Origin
+from swarm.member import Experience
+from swarm.mixture.peer_advantage import PeersLead
 from swarm.pool import Pool
 
 
@@ -178,7 +178,7 @@ def open_experience(
     """What a node's configuration asks for, in its journal.
 
     Args:
-        salt: see :class:`swarm.eviction.PoolLimits`.
+        salt: see :class:`swarm.pool.PoolLimits`.
     """
     pool = Pool(
         journal,

@@ -20,7 +20,7 @@ from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.journal_restore import open_or_restore
+from swarm.journal import open_or_restore
 
 
 def check_peers(config: Config, folder: RunFolder) -> None:

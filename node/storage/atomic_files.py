@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from node.errors import DiskFullError, NodeError
-from swarm.common.durable_file import replace_durably
-from swarm.common.private_file import PRIVATE_FILE, make_private
+from swarm.common.util import PRIVATE_FILE, make_private, replace_durably
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_NOTHING = 1 << 20

@@ -18,7 +18,7 @@ from node.errors import CheckpointError, DiskFullError, NodeError
 from node.storage.atomic_files import PRIVATE_FOLDER, is_disk_full, write_error
 from node.storage.file_lock import lock, try_lock
 from node.storage.heldout_rewards import HeldoutRewards
-from swarm.common.durable_file import fsync_path
+from swarm.common.util import fsync_path
 
 log = logging.getLogger(__name__)
 

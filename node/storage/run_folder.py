@@ -22,8 +22,7 @@ from node.storage.atomic_files import (
     write_error,
 )
 from node.storage.file_lock import try_lock
-from swarm.common.private_file import make_private
-from swarm.common.words import counted
+from swarm.common.util import counted, make_private
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from node.errors import NodeError
 from node.storage.atomic_files import PRIVATE_FOLDER, write_atomic, write_error
 from node.storage.run_folder import RunFolder
-from swarm.common.durable_file import fsync_path
+from swarm.common.util import fsync_path
 
 log = logging.getLogger(__name__)
 

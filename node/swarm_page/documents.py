@@ -10,10 +10,9 @@ from typing import Any
 
 from protocol.identity import peer_id_of
 from protocol.manifest import Manifest
-from swarm.census.authors import Author, Told
+from swarm.census.authors import Author, Mean, Told
 from swarm.census.buckets import columns, rewards
 from swarm.census.census import Census
-from swarm.census.mean import Mean
 
 LISTED = 500
 """Authors on the page."""

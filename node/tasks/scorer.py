@@ -7,8 +7,9 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from node.tasks.moves import Move, Moved, settled
-from swarm.common.words import counted
-from swarm.judge import (
+from swarm.common.util import counted
+from swarm.groups import TaskRef
+from swarm.verification import (
     UNAVAILABLE,
     UNKNOWN_ENV,
     Answer,
@@ -18,7 +19,6 @@ from swarm.judge import (
     Verdict,
     one_outcome,
 )
-from swarm.task_ref import TaskRef
 
 
 class Scorer(Protocol):
@@ -61,7 +61,7 @@ class Scorer(Protocol):
         ...
 
     def judge_some(self, asked: Sequence[Asked]) -> Sequence[Judged]:
-        """Judge the first of some groups, as :meth:`swarm.judge.Judge.judge_some` says."""
+        """Judge the first of some groups, as :meth:`swarm.verification.Judge.judge_some` says."""
         first = asked[0]
         return one_outcome(lambda: self.judge(first.task, first.texts))
 

@@ -9,7 +9,7 @@ from node.environments.episode import EpisodeError
 from node.tasks.answer_extraction import extract
 from node.tasks.chance import kept
 from node.tasks.task import ScoringError, Task, TaskSource
-from swarm.judge import Answer, Turns
+from swarm.verification import Answer, Turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from node.environments.episode import Episode
 from node.tasks.chance import seeded
 from node.tasks.sources.environments import Environments
 from protocol.manifest import Extract
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
 
 _SEED_DOMAIN = b"swarm-node/1/task-draw"
 _HELD_OUT_OF = 8

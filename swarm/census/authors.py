@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.announcement import Offer
-from swarm.census.mean import Mean
 from swarm.member import PeerInfo
 
-MOST = 2_000
+
+@dataclass(slots=True)
+class Mean:
+    """Of the mean verified rewards of groups.
+
+    Attributes:
+        groups: how many.
+        total: the sum of their rewards.
+    """
+
+    groups: int = 0
+    total: float = 0.0
+
+    def take(self, other: Mean) -> None:
+        """Count what another one has counted."""
+        self.groups += other.groups
+        self.total += other.total
+
+    @property
+    def value(self) -> float | None:
+        """The mean; None of nothing."""
+        return self.total / self.groups if self.groups else None
+
+
+def take_all(into: dict[str, Mean], others: Mapping[str, Mean]) -> None:
+    """Add means to those of the same names."""
+    for name, other in others.items():
+        into.setdefault(name, Mean()).take(other)
+
+
+MAX_AUTHORS = 2_000
 DAYS = 30
 DAY = 86_400
 
@@ -138,7 +169,7 @@ class Register:
         """An author who is there, and whether it is new; None where there is no place."""
         if (known := self._authors.get(key)) is not None:
             return known, False
-        if len(self._authors) >= MOST:
+        if len(self._authors) >= MAX_AUTHORS:
             if self._leaving is None:
                 able = [k for k, a in self._authors.items() if not (a.present or a.verified)]
                 self._leaving = sorted(able, key=lambda k: -self._authors[k].last)
@@ -151,7 +182,7 @@ class Register:
         """An author of whom a group was verified, and whether it is new."""
         if (known := self._authors.get(key)) is not None:
             return known, False
-        if len(self._authors) >= MOST:
+        if len(self._authors) >= MAX_AUTHORS:
             del self._authors[min(self._authors, key=self._rank)]
             self._leaving = None
         return self._added(key, now), True
@@ -171,3 +202,28 @@ class Register:
 
 def _groups(offers: Sequence[Offer], before: Sequence[str]) -> int:
     return sum(offer.groups for offer in offers if offer.content_id.hex() not in before)
+
+
+MAX_TALLIED = 4_096
+NOBODY = b""
+"""Stands for every author beyond so many."""
+
+
+class Tally:
+    """Counts refusals by author and reason until somebody takes them; used by several threads."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[bytes, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def refused(self, author: bytes, reason: str, n: int) -> None:
+        """Count refusals, as :meth:`swarm.reputation.Accounts.refuse` is told of them."""
+        with self._lock:
+            known = (author, reason) in self._counts or len(self._counts) < MAX_TALLIED
+            self._counts[author if known else NOBODY, reason] += n
+
+    def take(self) -> Counter[tuple[bytes, str]]:
+        """What was counted since the last time."""
+        with self._lock:
+            taken, self._counts = self._counts, Counter()
+        return taken

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from swarm.census.authors import Author, Register
-from swarm.census.buckets import Bucket, bucket_at, record
-from swarm.census.lately import Lately
-from swarm.census.mean import Mean
+from swarm.census.authors import Author, Mean, Register
+from swarm.census.buckets import Bucket, Lately, bucket_at, record
 from swarm.common.clock import Clock
+from swarm.groups import Candidate
 from swarm.member import MemberStatus, PeerInfo
-from swarm.pooled_group import Candidate
 
 
 @dataclass(slots=True)

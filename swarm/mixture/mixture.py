@@ -9,9 +9,9 @@ fills it up to where those are fewer, and let both shares be a quarter, the defa
 
 - one author gets n / 4 of them, but always one;
 - all newcomers together (authors whose groups have not yet proved useful here,
-  :mod:`swarm.standing`) get n / 4 too, but always one, however many keys they are. Beside P proven
-  authors who have groups left they are drawn as if they were one more, so they get 1 / (P + 1) of
-  the room;
+  :mod:`swarm.reputation`) get n / 4 too, but always one, however many keys they are. Beside P
+  proven authors who have groups left they are drawn as if they were one more, so they get
+  1 / (P + 1) of the room;
 - among newcomers those come first whose groups were of use so far, then those who were never
   tried, then those who were of no use. So a key that was minted to do harm is taken up once, and
   an honest author whom an update found among ever so many stays until it is proven;
@@ -29,11 +29,11 @@ from itertools import groupby, zip_longest
 from types import MappingProxyType
 from typing import Any
 
-from swarm.mixture.lead import Earned, PeersLead
+from swarm.groups import Candidate
+from swarm.mixture.peer_advantage import Earned, PeersLead
 from swarm.mixture.selection import MixtureSettings, Selection
 from swarm.mixture.selections.auto import Auto
-from swarm.pooled_group import Candidate
-from swarm.standing import PROMISING
+from swarm.reputation import PROMISING
 
 NOBODY: Mapping[bytes, float] = MappingProxyType({})
 _ROUNDING = 1e-9

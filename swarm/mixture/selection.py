@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
-from swarm.mixture.lead import PeersLead
-from swarm.pooled_group import Candidate
+from swarm.groups import Candidate
+from swarm.mixture.peer_advantage import PeersLead
 
 
 class MixtureSettings(Protocol):

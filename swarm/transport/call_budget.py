@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from swarm.common.budget import ByteBudget
 from swarm.common.counters import Counters
+from swarm.common.fair_limits import ByteBudget
 from swarm.transport.guests import Guests
 
 RPC_BYTES_PER_SECOND = 1 << 20

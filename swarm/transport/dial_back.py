@@ -13,8 +13,8 @@ from protocol.messages import (
     decode_dial_back_request,
     encode_dial_back_response,
 )
-from swarm.common.backoff import Backoff
 from swarm.common.clock import Clock
+from swarm.common.fair_limits import Backoff
 from swarm.transport.noise import NoPeer, who_answers
 from swarm.transport.reach import host_of, is_relayed
 from swarm.transport.transport import Limits, Refusal

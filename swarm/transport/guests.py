@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from swarm.common.backoff import Backoff
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.known_peers import Standings
+from swarm.common.fair_limits import Backoff, Standings
 from swarm.transport.flood import Flood
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from hashlib import sha256
 from protocol.keys import dht_key_of
 from swarm.common.clock import Clock, within
 from swarm.common.counters import Counters
-from swarm.common.known_peers import Standing
+from swarm.common.fair_limits import Standing
 from swarm.transport.guests import Guests
 from swarm.transport.reach import Reach
 from swarm.transport.service import Service

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from protocol.messages import DIAL_BACK_STREAM, MAX_DIAL_BACK_RESPONSE_BYTES
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
-from swarm.common.known_peers import Standing
+from swarm.common.fair_limits import Standing
 from swarm.transport.dial_back import LIMITS, DialBack
 from swarm.transport.guests import Guests
 from swarm.transport.node import Launch, Node, StreamHandler

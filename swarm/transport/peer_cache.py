@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from swarm.common.known_peers import KNOWN
-from swarm.common.private_file import make_private
+from swarm.common.fair_limits import KNOWN
+from swarm.common.util import make_private
 from swarm.transport.redial import peer_of
 
 logger = logging.getLogger(__name__)

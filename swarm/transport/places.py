@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swarm.common.clock import Clock
-from swarm.common.known_peers import KEPT, Standings
+from swarm.common.fair_limits import KEPT, Standings
 
 YOUNG_SECONDS = 0.25
 """A request waited for less than this gives way only to peers with two places fewer."""

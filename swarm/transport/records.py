@@ -16,8 +16,8 @@ from typing import Any
 
 import msgpack
 
-from swarm.common.bounded import Bounded, lot
 from swarm.common.counters import Counters
+from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.transport import RECORD_LIMIT, RecordCheck, RecordView
 from swarm.transport.watch import Watch
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from secrets import token_bytes
 from typing import Any
 
-from swarm.common.bounded import Bounded, lot, rank_of
 from swarm.common.counters import Counters
+from swarm.common.fair_limits import Bounded, lot, rank_of
 from swarm.transport.guests import Guests
 from swarm.transport.records import MAX_SUBKEYS
 

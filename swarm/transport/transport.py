@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from protocol.codec import MAX_RECORD_BYTES
-from swarm.common.known_peers import Standing
+from swarm.common.fair_limits import Standing
 from swarm.transport.reach import Reach
 
 RECORD_LIMIT = MAX_RECORD_BYTES

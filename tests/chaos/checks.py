@@ -17,8 +17,8 @@ from protocol.frame import open_frame
 from protocol.keys import task_seed
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.rollout import Batch, Group, encode_group
-from swarm.judge import Judge
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Judge
 from tests.chaos.evidence import Evidence
 
 TOLERANCE = 1e-3

@@ -23,16 +23,14 @@ from protocol.identity import Identity, peer_id_of
 from protocol.keys import record_key, task_seed
 from protocol.manifest import open_manifest, swarm_id
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
-from swarm.accounts import Accounts
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange, NotServed, fetch_manifest
+from swarm.groups import Origin, TaskRef
 from swarm.journal import Journal
-from swarm.origin import Origin
-from swarm.outbox import Outbox
-from swarm.publisher import Publisher
-from swarm.task_ref import TaskRef
+from swarm.publisher import Outbox, Publisher
+from swarm.reputation import Accounts
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import Transport, TransportError
 from tests.chaos.evidence import Evidence

@@ -17,8 +17,8 @@ from protocol.identity import Identity
 from protocol.keys import task_seed
 from protocol.manifest import open_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
-from swarm.judge import Verdict
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Verdict
 from tests.chaos.checks import Result, all_results
 from tests.chaos.evidence import Evidence
 from tests.chaos.flat import flat

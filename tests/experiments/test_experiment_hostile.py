@@ -26,8 +26,8 @@ from experiments.surroundings import Surroundings
 from node.evaluation.estimate import Estimate
 from node.run.outcome import Outcome
 from protocol.keys import task_seed
+from swarm.groups import TaskRef
 from swarm.refusals import REWARD_MISMATCH, STALE_EPOCH
-from swarm.task_ref import TaskRef
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny"}

@@ -28,8 +28,7 @@ from node.learner.plausibility import FULL_USE, plausibility
 from node.tasks.working.climbing import Climb, Climbing
 from protocol.keys import task_seed
 from protocol.rollout import Group
-from swarm.origin import Origin
-from swarm.task_ref import TaskRef
+from swarm.groups import Origin, TaskRef
 
 SHORT = Settings(nodes=3, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 LONG = replace(SHORT, model="tiny-working", answers="long")

@@ -21,9 +21,8 @@ from node.policy.policy import Policy
 from node.rollout.groups import external_group, own_group
 from node.rollout.own_task import OwnTask
 from protocol.rollout import encode_group
-from swarm.judge import Verdict
-from swarm.pooled_group import PooledGroup
-from swarm.task_ref import TaskRef
+from swarm.groups import PooledGroup, TaskRef
+from swarm.verification import Verdict
 from tests.families.measure import learned
 from tests.families.real import REAL, write_family
 

@@ -18,13 +18,13 @@ from protocol.messages import (
 )
 from protocol.profile import open_profile
 from protocol.rollout import Batch, encode_batch
-from swarm.accounts import Accounts
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange
+from swarm.groups import pack_pooled, unpack_pooled
 from swarm.journal import Journal
-from swarm.packing import pack_pooled, unpack_pooled
+from swarm.reputation import Accounts
 from swarm.transport.dial_reasons import DialReasons
 from swarm.transport.guests import Guests
 from swarm.transport.libp2p import circuit

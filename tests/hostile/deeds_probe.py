@@ -23,8 +23,8 @@ from node.tasks.sandbox import walls
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
-from swarm.judge import JudgeRefused
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused
 from tests.hostile.deeds import DEEDS, GOOD, call_deeds
 
 SPECS = [EnvSpec(n, "plugin", "1", ("{}",), "{question}", "text") for n in ("deeds", "deeds_once")]

@@ -18,9 +18,8 @@ from protocol.errors import BadKey, BadSignature, ProtocolError
 from protocol.frame import open_frame
 from protocol.keys import epoch_of, task_seed
 from protocol.rollout import Group, Writer, encode_group
-from swarm.judge import JudgeRefused
-from swarm.packing import unpack_pooled
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef, unpack_pooled
+from swarm.verification import JudgeRefused
 from tests.hostile.behaviour import NodeView
 from tests.hostile.terms import Served, Terms
 

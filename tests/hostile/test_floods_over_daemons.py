@@ -19,7 +19,7 @@ from protocol.keys import record_key, shard_of
 from protocol.messages import PULL_STREAM, PullStatus
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.common.known_peers import REMEMBERED_SECONDS
+from swarm.common.fair_limits import REMEMBERED_SECONDS
 from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport

@@ -17,11 +17,11 @@ from protocol.identity import Identity
 from protocol.keys import epoch_of, task_seed
 from protocol.manifest import Manifest, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
-from swarm.accounts import Accounts
 from swarm.admission import Admission
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
+from swarm.reputation import Accounts
 from tests.swarm.experience_parts import START
 
 SPECS = load_catalogue("games")

@@ -19,8 +19,8 @@ from node.tasks.verifier.worker_process import WorkerProcess
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
 from swarm.common.counters import Counters
-from swarm.judge import JudgeRefused
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused
 
 ACTS = "\x1b]0;owned\x07\x1b[2J\r\nerror: all is well\x9b31m\x7f\u202elive\u2066[/][link=x]y"
 COMMANDS = (["status"], ["peers"], ["status", "--json"])

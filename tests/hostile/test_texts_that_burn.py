@@ -15,8 +15,8 @@ from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
-from swarm.judge import Asked, JudgeRefused
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Asked, JudgeRefused
 from tests.hostile.strange_tasks import GOOD
 from tests.node.packages import declare
 

@@ -17,8 +17,8 @@ from node.tasks.sandbox.walls import Walls, find_walls
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
-from swarm.judge import JudgeRefused
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused
 from tests.hostile.deeds import DEEDS
 from tests.node.packages import declare
 

@@ -11,9 +11,9 @@ from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.keys import task_seed
 from swarm import verification
-from swarm.judge import JudgeRefused, Verdict
-from swarm.standing import PROVEN
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.reputation import PROVEN
+from swarm.verification import JudgeRefused, Verdict
 from tests.hostile.strange_tasks import GOOD
 from tests.hostile.test_texts_that_burn import STRANGE
 from tests.node.packages import declare

@@ -10,14 +10,13 @@ from protocol.identity import Identity
 from protocol.keys import epoch_of, task_seed
 from protocol.manifest import AdmissionRule, EnvSpec, Manifest, Open, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
-from swarm.accounts import Accounts
-from swarm.admission import Admission
+from swarm.admission import Admission, RefusedGroups
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.groups import TaskRef
 from swarm.journal import Journal
-from swarm.judge import Judge, JudgeRefused, Verdict
-from swarm.refused_groups import RefusedGroups
-from swarm.task_ref import TaskRef
+from swarm.reputation import Accounts
+from swarm.verification import Judge, JudgeRefused, Verdict
 from tests.swarm.experience_parts import START
 
 FOUNDER = Identity.generate()

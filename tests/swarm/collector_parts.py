@@ -19,7 +19,7 @@ from protocol.messages import (
     encode_pull_response,
 )
 from swarm.collector import Collector, CollectorLimits
-from swarm.pooled_group import PooledGroup
+from swarm.groups import PooledGroup
 from swarm.transport.transport import Limits, Refusal
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.clock import VirtualClock
-from swarm.pooled_group import PooledGroup
+from swarm.groups import PooledGroup
 
 ANNA = b"\xaa" * 32
 BEN = b"\xbb" * 32

@@ -9,24 +9,22 @@ from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
 from protocol.profile import Profile, sign_profile
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
-from swarm.accounts import Accounts
 from swarm.admission import Admission
 from swarm.collector import CollectorLimits
 from swarm.common.clock import Clock, VirtualClock
 from swarm.common.counters import Counters
-from swarm.common.known_peers import OwnFirst
+from swarm.common.fair_limits import OwnFirst
 from swarm.directory import Directory
 from swarm.exchange import Exchange
-from swarm.experience import Experience
+from swarm.groups import Origin, TaskRef
 from swarm.journal import Journal
-from swarm.judge import Judge, Verdict
-from swarm.member import Member
-from swarm.origin import Origin
-from swarm.outbox import Outbox
+from swarm.member import Experience, Member
 from swarm.pool import Pool
-from swarm.task_ref import TaskRef
+from swarm.publisher import Outbox
+from swarm.reputation import Accounts
 from swarm.transport.memory import Conditions, MemoryNetwork, MemoryTransport
 from swarm.transport.transport import Transport
+from swarm.verification import Judge, Verdict
 
 FOUNDER = Identity.from_seed(b"founder of the test swarm".ljust(32))
 EPOCH_SECONDS = 60.0

@@ -9,24 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import errors
-from swarm import accounts as accounts_module
-from swarm import judge, refusals, standing
-from swarm.accounts import (
+from swarm import refusals, reputation
+from swarm import reputation as accounts_module
+from swarm import verification as judge
+from swarm.collector import AUTHORS_FAULT
+from swarm.common.clock import VirtualClock
+from swarm.journal import Journal
+from swarm.refusals import STRIKES
+from swarm.reputation import (
     BAR_AT,
-    HALF_LIFE_S,
+    FULL,
+    MEMORY,
     MOST_STRIKES,
+    PROVEN,
     RELEASE_AT,
+    STRIKE_HALF_LIFE_S,
     Account,
     Accounts,
     is_banned,
     strikes_now,
     struck,
 )
-from swarm.collector import AUTHORS_FAULT
-from swarm.common.clock import VirtualClock
-from swarm.journal import Journal
-from swarm.refusals import STRIKES
-from swarm.standing import FULL, MEMORY, PROVEN
 from tests.swarm.experience_parts import ANNA, BEN, START, wait
 
 
@@ -77,9 +80,9 @@ def test_when_a_group_was_admitted_last_is_remembered_beside_when_anything_chang
 def test_a_forger_is_banned_at_once_and_released_when_his_strikes_have_faded(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
     assert accounts.banned(ANNA)
-    wait(clock, 2.3 * HALF_LIFE_S)
+    wait(clock, 2.3 * STRIKE_HALF_LIFE_S)
     assert accounts.banned(ANNA)
-    wait(clock, 0.1 * HALF_LIFE_S)
+    wait(clock, 0.1 * STRIKE_HALF_LIFE_S)
     assert not accounts.banned(ANNA)
     accounts.refuse(ANNA, "reward_mismatch")
     assert not accounts.banned(ANNA)
@@ -95,7 +98,7 @@ def test_a_few_lies_are_borne_and_five_at_once_are_not(accounts):
 def test_lies_far_apart_never_ban(accounts, clock):
     for _ in range(50):
         accounts.refuse(ANNA, "reward_mismatch")
-        wait(clock, HALF_LIFE_S)
+        wait(clock, STRIKE_HALF_LIFE_S)
     assert not accounts.banned(ANNA)
 
 
@@ -125,7 +128,7 @@ def test_a_ban_ends_within_six_half_lives_whatever_came_before(strikes):
         assert strikes_now(account, now) <= MOST_STRIKES
         if strikes_now(account, now) >= BAR_AT:
             assert is_banned(account, now)
-    assert not is_banned(account, now + 6 * HALF_LIFE_S)
+    assert not is_banned(account, now + 6 * STRIKE_HALF_LIFE_S)
 
 
 def test_a_clock_that_goes_back_does_not_multiply_strikes():
@@ -139,13 +142,13 @@ def test_no_past_weighs_more_than_the_most_that_strikes_may():
 
 def test_a_ban_ends_at_the_very_weight_that_releases():
     account = Account(ANNA, strikes=4 * RELEASE_AT, struck_at=START, barred=True)
-    assert is_banned(account, START + 2 * HALF_LIFE_S - 1.0)
-    assert not is_banned(account, START + 2 * HALF_LIFE_S)
+    assert is_banned(account, START + 2 * STRIKE_HALF_LIFE_S - 1.0)
+    assert not is_banned(account, START + 2 * STRIKE_HALF_LIFE_S)
 
 
 def test_a_strike_during_a_ban_does_not_end_it(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
-    wait(clock, HALF_LIFE_S)
+    wait(clock, STRIKE_HALF_LIFE_S)
     accounts.refuse(ANNA, "reward_mismatch")
     assert RELEASE_AT < strikes_now(accounts.get(ANNA), clock.time()) < BAR_AT
     assert accounts.banned(ANNA)
@@ -208,10 +211,10 @@ def test_standing_goes_with_lies_and_a_ban_takes_it_for_good(accounts, clock):
     accounts.prove([(ANNA, 1.0)] * 12)
     accounts.refuse(ANNA, "reward_mismatch", 3)
     assert accounts.proven() == frozenset()
-    wait(clock, 2 * HALF_LIFE_S)
+    wait(clock, 2 * STRIKE_HALF_LIFE_S)
     assert accounts.proven() == {ANNA}
     accounts.refuse(ANNA, "bad_signature")
-    wait(clock, 6 * HALF_LIFE_S)
+    wait(clock, 6 * STRIKE_HALF_LIFE_S)
     assert not accounts.banned(ANNA)
     assert accounts.standing(ANNA) == 0.0
 
@@ -246,13 +249,13 @@ def test_whose_groups_were_used_is_known_with_what_is_left_of_what_they_earned(a
     accounts.admit(b"\xcc" * 32, 1)
     accounts.prove([(ANNA, 1.0), (BEN, 0.0)])
     assert accounts.tried() == {ANNA: 1.0, BEN: 0.0}
-    wait(clock, standing.HALF_LIFE_S)
+    wait(clock, reputation.PROOF_HALF_LIFE_S)
     assert accounts.tried() == {ANNA: 0.5, BEN: 0.0}
 
 
 def test_a_banned_author_has_no_standing_whatever_it_earns_meanwhile(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
-    wait(clock, HALF_LIFE_S)
+    wait(clock, STRIKE_HALF_LIFE_S)
     accounts.prove([(ANNA, 1.0), (BEN, 1.0)])
     assert accounts.banned(ANNA)
     assert accounts.standing(ANNA) == 0.0

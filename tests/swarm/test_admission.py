@@ -13,9 +13,8 @@ import pytest
 from protocol.identity import Identity
 from protocol.manifest import AllowList
 from protocol.rollout import decode_group
-from swarm.journal import Journal, backup_path
-from swarm.journal_restore import open_or_restore
-from swarm.judge import Asked, Judged, JudgeRefused
+from swarm.journal import Journal, backup_path, open_or_restore
+from swarm.verification import Asked, Judged, JudgeRefused
 from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer, SumJudge
 from tests.swarm.experience_parts import START, wait
 

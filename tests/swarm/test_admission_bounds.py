@@ -10,9 +10,9 @@ import pytest
 from protocol.announcement import offer_of
 from protocol.frame import open_frame
 from swarm.admission import Admission
-from swarm.judge import Asked, Judged, Verdict
-from swarm.standing import PROVEN
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.reputation import PROVEN
+from swarm.verification import Asked, Judged, Verdict
 from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer, SumJudge
 from tests.swarm.experience_parts import wait
 

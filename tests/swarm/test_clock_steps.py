@@ -6,10 +6,8 @@ import asyncio
 
 import pytest
 
-from swarm.common.backoff import Backoff
-from swarm.common.budget import ByteBudget
 from swarm.common.clock import Clock, VirtualClock
-from swarm.common.known_peers import Standings
+from swarm.common.fair_limits import Backoff, ByteBudget, Standings
 from swarm.transport.redial import FIRST_SECONDS, Redial
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm
 

@@ -8,10 +8,9 @@ import pytest
 
 from protocol.announcement import Offer
 from protocol.messages import PullStatus
-from swarm.collector import STRANGERS_RATE, CollectorLimits
-from swarm.pooled_group import PooledGroup
+from swarm.collector import ATTEMPTS, STRANGERS_RATE, CollectorLimits
+from swarm.groups import PooledGroup
 from swarm.transport.transport import MINIMUM_RATE, RATE_GRACE_SECONDS
-from swarm.wanted_offers import ATTEMPTS
 from tests.swarm.collector_parts import Parts, run
 from tests.swarm.experience_parts import pooled
 from tests.swarm.network_parts import EPOCH_SECONDS
@@ -21,7 +20,7 @@ PAUSE = EPOCH_SECONDS / 4
 
 
 def test_what_was_pulled_is_remembered_up_to_a_bound_and_the_latest_longest(monkeypatch) -> None:
-    monkeypatch.setattr("swarm.wanted_offers.REMEMBERED_FRAMES", 3)
+    monkeypatch.setattr("swarm.collector.REMEMBERED_FRAMES", 3)
 
     async def scenario(parts: Parts) -> None:
         cleo = await parts.author("cleo")

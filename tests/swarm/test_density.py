@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.codec import MAX_DEPTH
 from protocol.keys import depth_for
-from swarm.density import ALL_DEPTHS, LARGEST_STEP, Density, Path, authors_along
+from swarm.directory import ALL_DEPTHS, LARGEST_STEP, Density, Path, authors_along
 
 
 def author(number: int) -> bytes:

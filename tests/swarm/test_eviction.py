@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.eviction import Held, PoolLimits, over_limits
-from swarm.pooled_group import GroupKey
+from swarm.groups import GroupKey
+from swarm.pool import Held, PoolLimits, over_limits
 from tests.swarm.experience_parts import ANNA, BEN
 
 held_groups = st.lists(

@@ -24,8 +24,8 @@ from swarm.journal import (
     JournalCorrupt,
     JournalError,
     backup_path,
+    open_or_restore,
 )
-from swarm.journal_restore import open_or_restore
 from swarm.pool import Pool
 from tests.swarm.experience_parts import START, pooled, wait
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from swarm.accounts import Accounts
-from swarm.common import durable_file
+from swarm.common import util as durable_file
 from swarm.common.clock import VirtualClock
-from swarm.journal import LARGEST_LOG, Journal, JournalError, backup_path
-from swarm.journal_restore import open_or_restore
+from swarm.journal import LARGEST_LOG, Journal, JournalError, backup_path, open_or_restore
+from swarm.reputation import Accounts
 from swarm.schema import VERSION
 from tests.swarm.experience_parts import START
 

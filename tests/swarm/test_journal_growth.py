@@ -7,11 +7,11 @@ from itertools import count
 from pathlib import Path
 
 from protocol.keys import epoch_of
-from swarm.accounts import Accounts
 from swarm.admission import AHEAD_EPOCHS, oldest_epoch
 from swarm.common.counters import Counters
 from swarm.journal import LARGEST_LOG, backup_path
 from swarm.pool import LEAST_USES, Pool
+from swarm.reputation import Accounts
 from tests.swarm.admission_parts import EPOCH_SECONDS, Gate
 from tests.swarm.experience_parts import pooled, wait
 

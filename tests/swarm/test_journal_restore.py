@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from swarm import journal_restore
+from swarm import journal as journal_restore
 from swarm.common.clock import VirtualClock
-from swarm.journal import Journal, backup_path
-from swarm.journal_restore import open_or_restore
+from swarm.journal import Journal, backup_path, open_or_restore
 from tests.swarm.experience_parts import START
 
 EPOCH = 28_333_333

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.mixing import MixtureSection
-from swarm.mixture.lead import OWN, Earned
+from swarm.groups import Candidate, informative
 from swarm.mixture.mixture import Mixture
+from swarm.mixture.peer_advantage import OWN, Earned
 from swarm.mixture.selections.auto import Auto
 from swarm.mixture.selections.uniform import Uniform
-from swarm.pooled_group import Candidate, informative
 from tests.swarm.experience_parts import START, pooled
 
 AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]

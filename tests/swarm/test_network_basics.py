@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.common.budget import BURST_SECONDS, PEER_SHARE, ByteBudget
 from swarm.common.clock import VirtualClock, within
 from swarm.common.counters import Counters
-from swarm.common.known_peers import KEPT, Standings
+from swarm.common.fair_limits import BURST_SECONDS, KEPT, PEER_SHARE, ByteBudget, Standings
 from swarm.transport.machine import PortTaken, check_ports, sweep_sockets
 from swarm.transport.peer_cache import MAX_ADDRESSES, PeerCache
 from swarm.transport.redial import AT_A_TIME, LONGEST_FOR_BOOTSTRAP, LOST_SECONDS, Redial

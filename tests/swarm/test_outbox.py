@@ -11,10 +11,9 @@ from protocol.announcement import Offer
 from protocol.frame import without_tokens
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.groups import Origin, pack_waiting
 from swarm.journal import Journal
-from swarm.origin import Origin
-from swarm.outbox import Outbox
-from swarm.packing import pack_waiting
+from swarm.publisher import Outbox
 from tests.long_answers import long_group
 from tests.swarm.experience_parts import START, group
 

@@ -11,12 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from swarm.accounts import Accounts
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.groups import GroupKey
 from swarm.journal import Journal
 from swarm.pool import Pool
-from swarm.pooled_group import GroupKey
+from swarm.reputation import Accounts
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled, wait
 from tests.swarm.test_journal import killed_after
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swarm.pooled_group import GroupKey
+from swarm.groups import GroupKey
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled
 from tests.swarm.test_pool import Parts, keys, proved
 

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from swarm.admission import AHEAD_EPOCHS, oldest_epoch
 from swarm.common.counters import Counters
-from swarm.journal_restore import open_or_restore
+from swarm.groups import GroupKey
+from swarm.journal import open_or_restore
 from swarm.pool import FORGOTTEN_AT_ONCE, LEAST_USES, Pool
-from swarm.pooled_group import GroupKey
 from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer
 from tests.swarm.experience_parts import pooled, wait
 from tests.swarm.test_pool import Parts, keys

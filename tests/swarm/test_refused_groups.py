@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.refused_groups import KEPT, RefusedGroups
+from swarm.admission import KEPT, RefusedGroups
 from tests.swarm.admission_parts import NOW, Gate, Peer
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from protocol.codec import MAX_DEPTH
 from protocol.keys import depth_for, reader_paths, record_key, shard_on
-from swarm.shard_reader import SOUNDING_EPOCHS, ShardReader
+from swarm.directory import SOUNDING_EPOCHS, ShardReader
 from tests.swarm.network_parts import identity
 
 SWARM = bytes(range(32))

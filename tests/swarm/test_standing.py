@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.accounts import BAR_AT
-from swarm.standing import FULL, HALF_LIFE_S, MEMORY, PROVEN, Proof
+from swarm.reputation import BAR_AT, FULL, MEMORY, PROOF_HALF_LIFE_S, PROVEN, Proof
 from tests.swarm.experience_parts import START
 
 usefulness = st.floats(0, 1)
@@ -34,7 +33,7 @@ def test_standing_lies_between_none_and_all_and_grows_with_usefulness(history, l
     assert 0.0 <= standing(proof, now, strikes) <= standing(proof, now) <= 1.0
     less, more = sorted((less, more))
     assert standing(proof.after(less, now), now) <= standing(proof.after(more, now), now)
-    assert standing(proof, now + HALF_LIFE_S) <= PROVEN
+    assert standing(proof, now + PROOF_HALF_LIFE_S) <= PROVEN
 
 
 def test_it_takes_four_useful_groups_to_be_proven_and_eight_useless_ones_not_to_be():
@@ -58,9 +57,9 @@ def test_nothing_is_earned_beyond_the_full_proof_and_a_clock_that_goes_back_adds
 
 
 def test_a_further_group_adds_to_what_time_has_left():
-    late = after(*[1.0] * 4).after(1.0, START + HALF_LIFE_S)
+    late = after(*[1.0] * 4).after(1.0, START + PROOF_HALF_LIFE_S)
     assert late.earned == pytest.approx(after(*[1.0] * 4).earned / 2 * (1 - 1 / MEMORY) + 1.0)
-    assert late.at == START + HALF_LIFE_S
+    assert late.at == START + PROOF_HALF_LIFE_S
 
 
 def test_half_of_the_strikes_that_ban_take_half_of_the_standing():

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.verification import LEAST_SECONDS, Turns, VerificationBudget
+from swarm.verification import LEAST_SECONDS, ScoringQueue, VerificationBudget
 from tests.swarm.experience_parts import ANNA, BEN
 
 CARL = b"\xcc" * 32
@@ -55,7 +55,7 @@ def order_of(*waiting: tuple[bytes, bool], spent: dict[bytes, float]) -> list[by
     budget = VerificationBudget(EPOCH)
     for author, seconds in spent.items():
         budget.charge(author, seconds, proven=True)
-    turns, served = Turns(budget), []
+    turns, served = ScoringQueue(budget), []
 
     async def ask(author: bytes, proven: bool) -> None:
         async with turns.turn(author, proven=proven):
@@ -83,7 +83,7 @@ class Served:
     """Turns, and who had one."""
 
     def __init__(self) -> None:
-        self.turns = Turns(VerificationBudget(EPOCH))
+        self.turns = ScoringQueue(VerificationBudget(EPOCH))
         self.names: list[bytes] = []
 
     async def ask(self, name: bytes) -> None:
@@ -152,7 +152,7 @@ def test_who_gives_up_when_the_turn_is_already_hers_hands_it_on():
 
 
 def test_who_comes_while_a_turn_is_handed_over_waits_for_it():
-    turns, holding, most = Turns(VerificationBudget(EPOCH)), 0, 0
+    turns, holding, most = ScoringQueue(VerificationBudget(EPOCH)), 0, 0
 
     async def ask(name: bytes) -> None:
         nonlocal holding, most

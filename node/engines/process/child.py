@@ -19,7 +19,7 @@ from node.concurrency.channel import ChannelError
 from node.concurrency.child_process import spawn
 from node.engines.backend import BackendSettings
 from node.engines.process.watchdog import PULSE_SECONDS, Silence
-from swarm.common.processes import import_path, in_words
+from swarm.common.util import import_path, in_words
 
 log = logging.getLogger(__name__)
 

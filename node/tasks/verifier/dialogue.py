@@ -13,7 +13,8 @@ from typing import Any
 from node.tasks.catalogue import evaluates
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 from protocol.manifest import EnvSpec
-from swarm.judge import (
+from swarm.groups import TaskRef
+from swarm.verification import (
     CRASHED,
     EVALUATES_TEXT,
     NOT_REPLAYABLE,
@@ -27,7 +28,6 @@ from swarm.judge import (
     Turns,
     Verdict,
 )
-from swarm.task_ref import TaskRef
 
 MOMENT_SECONDS = 0.05
 """After so long a worker begins no further group of a request: others may be waiting."""

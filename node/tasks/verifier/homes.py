@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from node.tasks.moves import Answered, Move, Moved
 from node.tasks.verifier.turn_worker import TurnWorker
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
 
 
 class Homes:

@@ -20,7 +20,8 @@ from node.tasks.scores import score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource
 from node.tasks.verifier.live import LiveEpisodes
 from protocol.manifest import EnvSpec
-from swarm.judge import (
+from swarm.groups import TaskRef
+from swarm.verification import (
     CRASHED,
     NOT_REPLAYABLE,
     NOT_REPLAYED,
@@ -32,7 +33,6 @@ from swarm.judge import (
     Verdict,
     one_outcome,
 )
-from swarm.task_ref import TaskRef
 
 REMEMBERED = 4096
 """Tasks and verdicts, each: some rounds of a small swarm."""

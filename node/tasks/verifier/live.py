@@ -10,7 +10,7 @@ from node.environments.episode import Episode
 from node.environments.replay import NotReplayed
 from node.tasks.moves import Answered
 from node.tasks.task import TaskSource
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
 
 MOST_LIVE = 4096
 """Episodes; of more the one that was stepped longest ago is let go."""

@@ -10,8 +10,8 @@ from queue import LifoQueue
 from node.lifecycle import Opened
 from node.tasks.moves import Move, Moved
 from node.tasks.verifier.verifier import Verifier
-from swarm.judge import Answer, Asked, Judged, Verdict
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Answer, Asked, Judged, Verdict
 
 
 class VerifierPool(Opened):

@@ -7,7 +7,7 @@ from typing import Any
 from node.environments.replay import NotReplayed
 from node.tasks.task import TaskError
 from node.tasks.verifier.apart import OutOfTime
-from swarm.judge import CRASHED, NOT_REPLAYED, TIMEOUT, UNKNOWN_ENV
+from swarm.verification import CRASHED, NOT_REPLAYED, TIMEOUT, UNKNOWN_ENV
 
 
 def refused(error: Exception) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from node.tasks.errors import CatalogueError
 from node.tasks.moves import Move
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import ENVIRONMENT, EnvSpec
-from swarm.judge import JudgeRefused, Turns
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused, Turns
 
 EPISODES = 4
 """Of each level."""

@@ -21,7 +21,7 @@ from node.tasks.verifier.apart import OutOfTime
 from node.tasks.verifier.cpu_time import allow_cpu
 from node.tasks.verifier.live import LiveEpisodes
 from node.tasks.verifier.refused import refused
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
 
 _IDLE_SECONDS = 0.01
 """After so long the node is told that the worker is at nothing: mostly it is at the next turn."""

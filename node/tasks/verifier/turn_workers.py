@@ -15,7 +15,7 @@ from node.tasks.verifier.playing import Turn
 from node.tasks.verifier.worker_pair import WorkerPair
 from node.tasks.verifier.workers import Workers
 from protocol.manifest import ENVIRONMENT
-from swarm.judge import UNAVAILABLE, UNKNOWN_ENV, JudgeRefused
+from swarm.verification import UNAVAILABLE, UNKNOWN_ENV, JudgeRefused
 
 
 class TurnWorkers:

@@ -19,15 +19,8 @@ from node.tasks.verifier.worker_process import HASH_SEED, WorkerDied, WorkerLimi
 from node.tasks.verifier.workers import Workers
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
-from swarm.judge import (
-    CRASHED,
-    Answer,
-    Asked,
-    Judged,
-    JudgeRefused,
-    Verdict,
-)
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import CRASHED, Answer, Asked, Judged, JudgeRefused, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +91,7 @@ class Verifier:
             seconds: most that the request may take, where that is less than its limits say.
 
         Raises:
-            JudgeRefused: no verdict; see :class:`swarm.judge.JudgeRefused` for the reasons.
+            JudgeRefused: no verdict; see :class:`swarm.verification.JudgeRefused` for the reasons.
         """
         (outcome,) = self.judge_some([Asked(task, texts)], seconds=seconds)
         if isinstance(outcome, JudgeRefused):
@@ -111,7 +104,7 @@ class Verifier:
         *,
         seconds: float | None = None,
     ) -> Sequence[Judged]:
-        """Judge the first of some groups in one request: see :meth:`swarm.judge.Judge.judge_some`.
+        """Judge the first of some groups in one request: see :meth:`Judge.judge_some`.
 
         Each has the limits of a request, and what it took is told of it. A group that loses the
         worker is the last; those before it keep their verdicts.

@@ -30,8 +30,8 @@ from node.tasks.verifier.cpu_time import allow_cpu
 from node.tasks.verifier.refused import refused
 from node.tasks.verifier.turn_server import TurnServer
 from protocol.manifest import EnvSpec
-from swarm.judge import Answer, Turns
-from swarm.task_ref import Split
+from swarm.groups import Split
+from swarm.verification import Answer, Turns
 
 OUT_OF_MEMORY = 70
 _OPENING_CPU_SECONDS = 60

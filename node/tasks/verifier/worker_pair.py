@@ -22,7 +22,7 @@ from node.tasks.verifier.playing import MOST_LOSSES, Turn
 from node.tasks.verifier.turn_worker import TurnWorker
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 from node.tasks.verifier.workers import Workers
-from swarm.judge import CRASHED, NOT_REPLAYED, UNAVAILABLE, JudgeRefused
+from swarm.verification import CRASHED, NOT_REPLAYED, UNAVAILABLE, JudgeRefused
 
 logger = logging.getLogger(__name__)
 

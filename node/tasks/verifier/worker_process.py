@@ -19,8 +19,8 @@ from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.confine import Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.walls import before, find_walls
-from swarm.common.processes import import_path, in_words
-from swarm.judge import UNAVAILABLE, JudgeRefused
+from swarm.common.util import import_path, in_words
+from swarm.verification import UNAVAILABLE, JudgeRefused
 
 logger = logging.getLogger(__name__)
 

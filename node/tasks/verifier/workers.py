@@ -14,7 +14,7 @@ from node.tasks.sandbox.walls import find_walls
 from node.tasks.verifier.worker_process import WorkerDied, WorkerLimits, WorkerProcess
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
-from swarm.judge import CRASHED, TIMEOUT, UNAVAILABLE, JudgeRefused
+from swarm.verification import CRASHED, TIMEOUT, UNAVAILABLE, JudgeRefused
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from swarm.common.clock import SystemClock
-from swarm.common.counters import Counters
-from swarm.common.processes import socket_at_stdin
-from swarm.common.repeats import Repeats
+from swarm.common.counters import Counters, Repeats
+from swarm.common.util import socket_at_stdin
 from swarm.transport.apart.link import Link
 from swarm.transport.apart.thrift import be_thrifty
 from swarm.transport.node_transport import NodeTransport

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 
-from swarm.common.processes import import_path, in_words
+from swarm.common.util import import_path, in_words
 from swarm.transport.apart.link import Link, LinkLost, Methods
 from swarm.transport.transport import TransportError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm.common.counters import Counters
-from swarm.common.known_peers import REMEMBERED_SECONDS, OwnFirst, Standing
+from swarm.common.fair_limits import REMEMBERED_SECONDS, OwnFirst, Standing
 from swarm.transport.apart.link import LinkLost
 from swarm.transport.apart.process import Process
 from swarm.transport.apart.state import State

@@ -10,8 +10,8 @@ from __future__ import annotations
 from secrets import token_bytes
 from typing import Any
 
-from swarm.common.bounded import Bounded, lot
 from swarm.common.counters import Counters
+from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.guests import Guests
 
 SAME_ID_SECONDS = 10.0

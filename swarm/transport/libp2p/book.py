@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from secrets import token_bytes
 
-from swarm.common.bounded import Bounded, lot
+from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.libp2p.addresses import Place, place_of
 from swarm.transport.reach import is_relayed
 

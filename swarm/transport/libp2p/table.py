@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from secrets import token_bytes
 
-from swarm.common.bounded import Bounded, lot
 from swarm.common.counters import Counters
+from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.guests import Guests
 from swarm.transport.libp2p.calls import NODE_BYTES, Neighbour
 from swarm.transport.search import BUCKET

@@ -5,8 +5,8 @@ from __future__ import annotations
 from experiments.scale.accounts import AccountsInMemory
 from experiments.scale.clock import SteppedClock
 from experiments.scale.journal import JournalInMemory
-from swarm.accounts import Accounts
 from swarm.journal import MEMORY, Journal
+from swarm.reputation import Accounts
 
 ALICE, LARRY, NOBODY = b"a" * 32, b"l" * 32, b"n" * 32
 

@@ -18,7 +18,7 @@ import pytest
 from node.dashboard import asking
 from node.dashboard.entry import COOKIE
 from node.storage.run_folder import RunFolder
-from swarm.common.processes import import_path
+from swarm.common.util import import_path
 from tests.node.dashboard.asked import LONG, OWN_PAGE, Asked, answered, answering, trained
 from tests.node.dashboard.browser import Site, served
 

@@ -15,9 +15,9 @@ from node.dashboard.rounds import Rounds, significant
 from node.dashboard.usefulness import Learned, usefulness
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, peer_id_of
-from swarm.accounts import Accounts
 from swarm.common.clock import SystemClock
 from swarm.journal import Journal
+from swarm.reputation import Accounts
 from tests.node.dashboard.browser import record, served, write_rounds
 
 ALICE, BOB = (Identity.from_seed(bytes([n]) * 32).author for n in (1, 2))

@@ -18,8 +18,8 @@ from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
 from protocol.rollout import Finish
-from swarm.judge import NOT_REPLAYABLE, NOT_REPLAYED, Asked, JudgeRefused, Turns, Verdict
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import NOT_REPLAYABLE, NOT_REPLAYED, Asked, JudgeRefused, Turns, Verdict
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.node.packages import declare
 

@@ -20,7 +20,7 @@ from node.environments.shipped import SHIPPED
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.sources.environments import Environments
 from node.tasks.task import Task, TaskSource
-from swarm.task_ref import Split
+from swarm.groups import Split
 
 SOURCES = open_catalogue(load_catalogue("games"), {})
 LEVELS = [(name, level) for name, source in SOURCES.items() for level in range(source.levels)]

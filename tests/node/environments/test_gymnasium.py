@@ -18,8 +18,8 @@ from node.tasks.moves import Answered, Move
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec, canonical_json
-from swarm.judge import Turns
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Turns
 
 gymnasium = pytest.importorskip("gymnasium")
 spaces = gymnasium.spaces

@@ -11,8 +11,8 @@ from node.tasks.errors import CatalogueError
 from node.tasks.overview import overview
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
-from swarm.judge import Turns
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Turns
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
 WRITTEN = (EXAMPLE / "treasure.py").read_text()

@@ -20,8 +20,8 @@ from node.tasks.overview import overview
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec, canonical_json
-from swarm.judge import Turns
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Turns
 
 textarena = pytest.importorskip("textarena")
 registration = pytest.importorskip("textarena.envs.registration")

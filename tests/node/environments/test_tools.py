@@ -15,8 +15,8 @@ from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.errors import CatalogueError
 from node.tasks.moves import Answered, Move
 from node.tasks.verifier.verifier import Verifier
-from swarm.judge import Turns
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Turns
 
 SHOP = '''
 import random

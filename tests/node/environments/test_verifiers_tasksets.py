@@ -14,8 +14,8 @@ from node.tasks.errors import CatalogueError
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
-from swarm.judge import NOT_REPLAYABLE, JudgeRefused, Turns
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import NOT_REPLAYABLE, JudgeRefused, Turns
 
 vf = pytest.importorskip("verifiers.v1")
 

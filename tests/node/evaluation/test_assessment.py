@@ -6,7 +6,7 @@ import pytest
 
 from node.evaluation.assessment import Assessment
 from node.evaluation.evaluator import Evaluation
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
 
 RIGHT, WRONG, MIXED = (1.0, 1.0), (0.0, 0.0), (1.0, 0.0)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from node.evaluation.forgetting import ForgettingAlarm
 from swarm.common.counters import Counters
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
 
 GOOD = (1.0,) * 24 + (0.0,) * 40
 POOR = (1.0,) * 4 + (0.0,) * 60

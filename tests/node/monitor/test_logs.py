@@ -12,8 +12,8 @@ from node.errors import DiskFullError
 from node.monitor import logs
 from node.monitor.logs import start_logging
 from swarm.common.clock import VirtualClock
-from swarm.common.repeats import PERIOD_SECONDS
-from swarm.journal_errors import JournalError
+from swarm.common.counters import PERIOD_SECONDS
+from swarm.journal import JournalError
 from tests.swarm.experience_parts import wait
 
 log = logging.getLogger("swarm.test")

@@ -12,7 +12,7 @@ from node.monitor.live import LivePanel, PlainLines
 from node.monitor.record import RoundRecord
 from node.monitor.remaining import ROUNDS, Remaining
 from node.monitor.rollouts import LastRollouts
-from swarm.common.words import duration
+from swarm.common.util import duration
 from tests.node.monitor.test_monitor import RECORD
 
 

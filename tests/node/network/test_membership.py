@@ -23,16 +23,14 @@ from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import Manifest
 from swarm.admission import Admission
-from swarm.assembly import assemble
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
+from swarm.groups import Origin
 from swarm.journal import MEMORY, Journal
-from swarm.judge import Judge
-from swarm.member import Member
-from swarm.origin import Origin
+from swarm.member import Experience, Member, assemble
 from swarm.pool import Pool
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
+from swarm.verification import Judge
 from tests.swarm.experience_parts import group
 
 FRIEND = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"

@@ -22,8 +22,8 @@ from node.tasks.scorer import Scorer
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Completion, Finish, Writer
 from swarm.common.counters import Counters
-from swarm.judge import CRASHED, JudgeRefused, Verdict
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import CRASHED, JudgeRefused, Verdict
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.support import random_policy
 

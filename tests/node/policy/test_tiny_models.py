@@ -15,7 +15,7 @@ from node.policy.model_source import SHIPPED
 from node.policy.policy import Policy
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.task import Task, TaskSource, split_of
-from swarm.task_ref import Split
+from swarm.groups import Split
 
 MODELS = Path(str(resources.files("node") / "models"))
 SEEDS = 300

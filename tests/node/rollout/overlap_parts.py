@@ -30,12 +30,12 @@ from node.tasks.scorer import Scorer
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
+from swarm.groups import TaskRef
 from swarm.journal import Journal
-from swarm.judge import Verdict
+from swarm.member import Experience
 from swarm.mixture.mixture import Mixture
 from swarm.pool import Pool
-from swarm.task_ref import TaskRef
+from swarm.verification import Verdict
 from tests.support import random_policy
 
 GROUP = 2

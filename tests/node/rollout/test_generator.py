@@ -19,9 +19,9 @@ from node.tasks.scorer import Scorer
 from protocol.keys import epoch_of, task_seed
 from swarm.common.clock import SystemClock, VirtualClock
 from swarm.common.counters import Counters
+from swarm.groups import Split, TaskRef
 from swarm.journal import MEMORY, Journal
-from swarm.judge import CRASHED, JudgeRefused, Verdict
-from swarm.task_ref import Split, TaskRef
+from swarm.verification import CRASHED, JudgeRefused, Verdict
 from tests.support import random_policy
 
 LONG = 600

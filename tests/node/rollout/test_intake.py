@@ -10,9 +10,8 @@ from node.rollout.intake import REMEMBERED_LENGTHS, Intake, Limits
 from node.rollout.own_task import OwnTask
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.counters import Counters
-from swarm.judge import Verdict
-from swarm.pooled_group import PooledGroup
-from swarm.task_ref import TaskRef
+from swarm.groups import PooledGroup, TaskRef
+from swarm.verification import Verdict
 from tests.support import random_policy
 
 POLICY = random_policy(hidden=32, layers=1)

@@ -11,7 +11,7 @@ from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
-from swarm.judge import CRASHED, JudgeRefused, Verdict
+from swarm.verification import CRASHED, JudgeRefused, Verdict
 from tests.node.rollout.overlap_parts import AtOnce, Teacher, parts
 
 

@@ -22,9 +22,9 @@ from node.run.outcome import Outcome
 from node.run.rounds import Rounds
 from protocol.rollout import Tokens
 from swarm.common.clock import VirtualClock
+from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
-from swarm.judge import CRASHED, JudgeRefused, Verdict
-from swarm.task_ref import TaskRef
+from swarm.verification import CRASHED, JudgeRefused, Verdict
 from tests.node.rollout.overlap_parts import GROUP, Crash, Parts, Teacher, VirtualEngine, parts
 
 

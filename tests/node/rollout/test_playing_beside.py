@@ -20,7 +20,7 @@ from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Completion, Writer
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
-from swarm.judge import CRASHED, JudgeRefused
+from swarm.verification import CRASHED, JudgeRefused
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.node.rollout.overlap_parts import LIMITS, Parts, parts
 

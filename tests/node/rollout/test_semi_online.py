@@ -17,8 +17,7 @@ from node.rollout.semi_online import MOST_SCRIPTS, SemiOnline, SemiOnlineLimits
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.common.counters import Counters
-from swarm.pooled_group import PooledGroup
-from swarm.task_ref import TaskRef
+from swarm.groups import PooledGroup, TaskRef
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.support import random_policy
 

@@ -10,7 +10,7 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.rollout import success_pool
 from node.rollout.success_pool import SuccessPool
 from swarm.common.counters import Counters
-from swarm.pooled_group import GroupKey
+from swarm.groups import GroupKey
 
 ANYBODY = range(1000)
 AUTHOR = b"a" * 32

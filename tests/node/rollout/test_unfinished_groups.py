@@ -8,8 +8,8 @@ from node.rollout.own_task import OwnTask
 from node.rollout.unfinished_groups import Place, UnfinishedGroups, UnfinishedTurn
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
+from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
-from swarm.task_ref import TaskRef
 
 TASKS = [OwnTask(TaskRef("sums", n, (1 << 63) - 1 - n), epoch=7, index=n) for n in range(3)]
 

@@ -20,15 +20,15 @@ from node.run.rules import Rules
 from node.run.trained_policy import TrainedPolicy
 from protocol.rollout import Group
 from swarm.common.clock import VirtualClock
-from swarm.experience import Experience
+from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
-from swarm.judge import Verdict
-from swarm.mixture.lead import PeersLead
+from swarm.member import Experience
 from swarm.mixture.mixture import Mixture
+from swarm.mixture.peer_advantage import PeersLead
 from swarm.mixture.selection import Selection
 from swarm.mixture.selections.uniform import Uniform
 from swarm.pool import Pool
-from swarm.task_ref import TaskRef
+from swarm.verification import Verdict
 from tests.node.rollout.overlap_parts import CAP, Teacher, VirtualEngine, parts
 from tests.swarm.experience_parts import START
 

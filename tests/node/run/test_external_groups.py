@@ -10,9 +10,9 @@ from node.rollout.intake import Intake
 from node.run.external_groups import open_intake
 from node.run.rules import Rules
 from swarm.common.counters import Counters
-from swarm.mixture.lead import KEPT
+from swarm.groups import GroupKey
+from swarm.mixture.peer_advantage import KEPT
 from swarm.mixture.selections.auto import Auto
-from swarm.pooled_group import GroupKey
 from tests.node.rollout.test_intake import sent
 from tests.node.run.rounds_parts import Half, Loop
 from tests.node.run.trainer_parts import Parts, configured, manifest

@@ -22,9 +22,9 @@ from node.run.trainer import Trainer, open_experience
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.groups import TaskRef
 from swarm.journal import Journal
-from swarm.judge import Verdict
-from swarm.task_ref import TaskRef
+from swarm.verification import Verdict
 from tests.library_privates import flattened
 from tests.node.rollout.overlap_parts import Teacher
 from tests.node.run.trainer_parts import configured, manifest

@@ -9,8 +9,8 @@ import pytest
 
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
-from swarm.judge import CRASHED, JudgeRefused
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
+from swarm.verification import CRASHED, JudgeRefused
 from tests.node.rollout.overlap_parts import Teacher
 from tests.node.run import trainer_parts
 from tests.node.run.trainer_parts import Parts

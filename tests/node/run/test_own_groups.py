@@ -7,7 +7,7 @@ import pytest
 from node.rollout.unfinished_groups import UnfinishedGroups
 from node.run import own_groups
 from node.run.own_groups import MODEL_CHARACTERS, public_name
-from swarm.origin import Origin
+from swarm.groups import Origin
 from tests.node.rollout.overlap_parts import AtOnce
 from tests.node.run.trainer_parts import Parts
 

@@ -24,11 +24,11 @@ from node.run.recorder import Recorder, record_of
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
-from swarm.judge import Verdict
 from swarm.member import MemberStatus, PeerInfo
 from swarm.pool import Pool
-from swarm.task_ref import TaskRef
+from swarm.verification import Verdict
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled
 
 UPDATE = UpdateStats(

@@ -9,8 +9,8 @@ import pytest
 from node.learner.batches import TrainingGroup
 from node.learner.update_stats import UpdateStats
 from node.run.rules import Rules
+from swarm.groups import TaskRef
 from swarm.mixture.selections.auto import Auto
-from swarm.task_ref import TaskRef
 from tests.node.run.rounds_parts import Half, Loop, Nothing
 from tests.node.run.trainer_parts import Parts
 from tests.swarm.experience_parts import ANNA, pooled

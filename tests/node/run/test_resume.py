@@ -27,10 +27,10 @@ from node.storage.run_folder import RunFolder
 from node.tasks.sampler import TaskSampler
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.groups import Split, TaskRef
 from swarm.journal import Journal, backup_path
-from swarm.mixture.lead import OWN, Earned, PeersLead
+from swarm.mixture.peer_advantage import OWN, Earned, PeersLead
 from swarm.pool import Pool
-from swarm.task_ref import Split, TaskRef
 from tests.node.learner.test_learner import CONFIG, MIXED
 from tests.support import random_policy
 from tests.swarm.experience_parts import ANNA

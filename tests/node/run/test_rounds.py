@@ -12,9 +12,9 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.rollout.semi_online import SemiOnline
 from node.run.outcome import Outcome
 from node.run.rules import Rules
-from swarm.journal_errors import JournalError
+from swarm.groups import GroupKey, PooledGroup
+from swarm.journal import JournalError
 from swarm.mixture.selections.auto import Auto
-from swarm.pooled_group import GroupKey, PooledGroup
 from tests.node.run.rounds_parts import REWARD, Half, Loop
 from tests.swarm.experience_parts import ANNA, BEN, pooled
 

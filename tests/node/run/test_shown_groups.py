@@ -13,9 +13,9 @@ from node.rollout.groups import OwnGroup, own_group
 from node.rollout.own_task import OwnTask
 from node.run.shown_groups import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, ShownGroups
 from protocol.rollout import Finish, Tokens
-from swarm.judge import Verdict
-from swarm.refused_groups import RefusedGroup
-from swarm.task_ref import TaskRef
+from swarm.admission import RefusedGroup
+from swarm.groups import TaskRef
+from swarm.verification import Verdict
 from tests.node.run.test_recorder import UPDATE, outcome
 from tests.support import random_policy
 from tests.swarm.experience_parts import ANNA, BEN, pooled

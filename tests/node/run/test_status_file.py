@@ -13,8 +13,8 @@ from node.monitor.present_status import present_status
 from node.run.status_file import StatusFile
 from node.storage.run_folder import RunFolder
 from protocol.profile import Profile
-from swarm.accounts import Account
 from swarm.member import PeerInfo
+from swarm.reputation import Account
 from swarm.transport.reach import Reach
 from tests.node.monitor.test_monitor import RECORD
 

@@ -11,9 +11,9 @@ from node.run.rules import Rules
 from node.run.trainer import open_experience
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
-from swarm.experience import Experience
+from swarm.groups import Split, TaskRef
 from swarm.journal import MEMORY, Journal
-from swarm.task_ref import Split, TaskRef
+from swarm.member import Experience
 from tests.node.run.trainer_parts import Parts
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled
 

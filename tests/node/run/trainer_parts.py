@@ -19,8 +19,8 @@ from protocol.manifest import EnvSpec, Manifest
 from protocol.rollout import Group
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.groups import Origin
 from swarm.journal import MEMORY, Journal
-from swarm.origin import Origin
 from tests.node.rollout.overlap_parts import Teacher, VirtualEngine
 from tests.support import random_policy
 from tests.swarm.experience_parts import START

@@ -18,8 +18,7 @@ from node.storage.atomic_files import private_umask
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import SystemClock
-from swarm.journal import Journal, backup_path
-from swarm.journal_restore import open_or_restore
+from swarm.journal import Journal, backup_path, open_or_restore
 from swarm.transport.peer_cache import PeerCache
 
 HOLD = """

@@ -12,7 +12,7 @@ import numpy
 from node.tasks.sources.reasoning_gym import ReasoningGym, import_library
 from node.tasks.task import TaskSource
 from protocol.manifest import EnvSpec
-from swarm.task_ref import Split
+from swarm.groups import Split
 
 TASKS = 8
 MORE = {"codeio": 240, "list_functions": 60}

@@ -12,8 +12,8 @@ import pytest
 from node.concurrency.channel import Channel
 from node.tasks.verifier.dialogue import answers
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
-from swarm.judge import Asked, Judged, Verdict
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import Asked, Judged, Verdict
 
 GROUPS = [Asked(TaskRef("sums", 0, seed), ["1", "2"]) for seed in range(2)]
 FIRST = {"prompt": "?", "rewards": [1.0, 0.0], "unreadable": 0, "last": False}

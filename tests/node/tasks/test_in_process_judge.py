@@ -8,8 +8,8 @@ from node.tasks.catalogue import load_catalogue
 from node.tasks.moves import Answered, Move
 from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
-from swarm.judge import UNKNOWN_ENV, JudgeRefused
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
+from swarm.verification import UNKNOWN_ENV, JudgeRefused
 
 SPECS = load_catalogue("tiny")
 

@@ -14,8 +14,8 @@ from node.tasks.errors import CatalogueError
 from node.tasks.sources.jsonl import file_digest
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
-from swarm.judge import JudgeRefused
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
+from swarm.verification import JudgeRefused
 
 PAIRS = [(f"{a} over {b}?", rf"\frac{{{a}}}{{{b}}}") for a in range(1, 33) for b in (4, 8)]
 

@@ -11,7 +11,7 @@ import pytest
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.errors import CatalogueError
 from node.tasks.verifier.verifier import Verifier
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
 from tests.node.packages import declare
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_task"

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.task import ScoringError, TaskError, TaskSource, draw_number, split_of
-from swarm.task_ref import Split
+from swarm.groups import Split
 
 SHIPPED = ("tiny", "reasoning-gym")
 
 REBUILD = """
 import json, sys
 from node.tasks.catalogue import load_catalogue, open_catalogue
-from swarm.task_ref import Split
+from swarm.groups import Split
 sources = {
     (catalogue, name): source
     for catalogue in ("tiny", "reasoning-gym")

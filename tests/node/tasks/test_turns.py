@@ -19,8 +19,8 @@ from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.common.counters import Counters
-from swarm.judge import JudgeRefused, Turns
-from swarm.task_ref import TaskRef
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused, Turns
 
 FILE = Path(__file__).with_name("turn_environments.py")
 NAMES = (

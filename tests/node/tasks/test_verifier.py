@@ -21,8 +21,8 @@ from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerProcess
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
-from swarm.judge import Asked, JudgeRefused
-from swarm.task_ref import Split, TaskRef
+from swarm.groups import Split, TaskRef
+from swarm.verification import Asked, JudgeRefused
 
 TINY = load_catalogue("tiny")
 

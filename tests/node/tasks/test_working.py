@@ -25,7 +25,7 @@ from node.tasks.working.waiting import Waiting
 from node.tasks.working.walking import Walk, Walking
 from node.tasks.working.working import MOST_STEPS, Working
 from protocol.manifest import EnvSpec, canonical_json
-from swarm.task_ref import Split
+from swarm.groups import Split
 
 SPECS = load_catalogue("working")
 SOURCES = open_catalogue(SPECS, {})

@@ -11,8 +11,8 @@ from protocol.announcement import Offer
 from protocol.identity import Identity, peer_id_of
 from swarm.census.census import Census, CensusState
 from swarm.common.clock import VirtualClock
+from swarm.groups import Candidate, GroupKey
 from swarm.member import MemberStatus, PeerInfo
-from swarm.pooled_group import Candidate, GroupKey
 
 SWARM = b"\x05" * 32
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.census import buckets as module
+from swarm.census.authors import Mean
 from swarm.census.buckets import (
     DAY,
     FINE_SECONDS,
@@ -20,7 +21,6 @@ from swarm.census.buckets import (
     record,
     rewards,
 )
-from swarm.census.mean import Mean
 
 START = 1_700_000_000
 

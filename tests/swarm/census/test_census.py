@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.census import authors as authors_module
-from swarm.census import lately as lately_module
-from swarm.census import tally as tally_module
-from swarm.census.authors import DAYS
-from swarm.census.lately import Lately
-from swarm.census.tally import NOBODY, Tally
+from swarm.census import authors as tally_module
+from swarm.census import buckets as lately_module
+from swarm.census.authors import DAYS, NOBODY, Tally
+from swarm.census.buckets import Lately
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
 
 DAY = 86_400
@@ -149,7 +148,7 @@ def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPat
 def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authors_module, "MOST", 4)
+    monkeypatch.setattr(authors_module, "MAX_AUTHORS", 4)
     watched.look(peer("anna"), peer("ben"), arrived=[group("anna", 1)])
     watched.wait(60)
     watched.look(peer("ben"), *[peer(f"flo{n}") for n in range(9)])
@@ -172,7 +171,7 @@ def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(
 @settings(max_examples=100, deadline=None)
 def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(authors_module, "MOST", 5)
+        patch.setattr(authors_module, "MAX_AUTHORS", 5)
         watched = Watched()
         verified = 0
         for told in looks:
@@ -190,7 +189,7 @@ def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -
 
 
 def test_refusals_wait_in_a_bounded_tally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally_module, "MOST", 3)
+    monkeypatch.setattr(tally_module, "MAX_TALLIED", 3)
     tally = Tally()
     for number in range(10):
         tally.refused(bytes([number]) * 32, "replay", 2)

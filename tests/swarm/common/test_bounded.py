@@ -7,11 +7,10 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.common.backoff import MAX_REMEMBERED, Backoff
-from swarm.common.bounded import Bounded, lot, rank_of
+from swarm.collector import TRIES, PullAllowance
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
-from swarm.pull_allowance import TRIES, PullAllowance
+from swarm.common.fair_limits import MAX_REMEMBERED, Backoff, Bounded, lot, rank_of
 from swarm.transport.flood import FADE_SECONDS, MOST_REFUSALS, Flood
 from swarm.transport.guests import FLOOD_PAUSE, Guests
 from swarm.transport.peer_cache import MAX_ADDRESSES, PeerCache

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.common.clock import VirtualClock
-from swarm.common.repeats import LINES, PERIOD_SECONDS, Repeats
+from swarm.common.counters import LINES, PERIOD_SECONDS, Repeats
 from tests.swarm.experience_parts import wait
 
 

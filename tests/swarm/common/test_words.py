@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.common.words import counted
+from swarm.common.util import counted
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 rounds"), (1, "1 round"), (2, "2 rounds")])

@@ -7,7 +7,7 @@ import random
 
 from protocol.identity import Identity
 from swarm.common.clock import VirtualClock
-from swarm.lan.neighbours import AT_A_TIME, EACH, ENOUGH, FIRST_PAUSE, Neighbours
+from swarm.lan.discovery import AT_A_TIME, EACH, ENOUGH, FIRST_REDIAL_PAUSE, Neighbours
 from swarm.lan.sighting import Sighting
 
 OURS, OTHER = "aa" * 32, "bb" * 32
@@ -49,7 +49,7 @@ def test_a_network_of_a_thousand_hosts_is_dialled_a_few_at_a_time():
 def test_who_does_not_answer_is_left_alone_for_a_while_and_longer_each_time():
     clock = VirtualClock()
     here, gone = neighbours(clock), seen("gone")
-    for pause in (FIRST_PAUSE, 2 * FIRST_PAUSE):
+    for pause in (FIRST_REDIAL_PAUSE, 2 * FIRST_REDIAL_PAUSE):
         assert here.due([gone], (), OURS) == [gone]
         here.failed(gone)
         asyncio.run(clock.advance(pause - 1))

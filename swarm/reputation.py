@@ -6,22 +6,66 @@ import logging
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from swarm.common.clock import Clock
-from swarm.journal import Journal
+from swarm.journal import Journal, JournalError, named_errors
 from swarm.refusals import strike_weight
-from swarm.standing import FULL, PROMISING, PROVEN, Proof
+from swarm.schema import VERSION
+
+MEMORY = 12
+"""Groups: as many useless ones leave a proof ``1/e`` of what it was."""
+FULL = 6.0
+"""Proof from which standing is 1."""
+PROVEN = 0.5
+"""Standing from which an author is no newcomer."""
+PROMISING = 0.5
+"""Proof from which a newcomer comes before those who were never tried."""
+PROOF_HALF_LIFE_S = 3 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What an author has earned.
+
+    Attributes:
+        earned: between 0 and ``FULL``, as of ``at``.
+        at: unix time of the last group, seconds.
+    """
+
+    earned: float = 0.0
+    at: float = 0.0
+
+    def now(self, now: float) -> float:
+        """What is left of it at unix time ``now``."""
+        return self.earned * math.exp2(-max(0.0, now - self.at) / PROOF_HALF_LIFE_S)
+
+    def after(self, usefulness: float, now: float) -> Proof:
+        """The proof once an update used one more group, of a usefulness in [0, 1]."""
+        useful = min(1.0, max(0.0, usefulness)) if math.isfinite(usefulness) else 0.0
+        return Proof(min(FULL, self.now(now) * (1.0 - 1.0 / MEMORY) + useful), now)
+
+    def standing(self, strikes: float, most: float, now: float) -> float:
+        """From 0 to 1.
+
+        Args:
+            strikes: weight of the author's strikes at ``now``.
+            most: weight at which nothing of the standing is left.
+        """
+        return min(1.0, self.now(now) / FULL) * max(0.0, 1.0 - strikes / most)
+
 
 log = logging.getLogger(__name__)
 
-HALF_LIFE_S = 3600.0
+STRIKE_HALF_LIFE_S = 3600.0
 BAR_AT = 5.0
 RELEASE_AT = 1.0
 # No past is so bad that it takes longer than five and a half half-lives to outlive it.
 MOST_STRIKES = 45.0
-LONGEST_BAN_S = math.log2(MOST_STRIKES / RELEASE_AT) * HALF_LIFE_S
+LONGEST_BAN_S = math.log2(MOST_STRIKES / RELEASE_AT) * STRIKE_HALF_LIFE_S
 MAX_ACCOUNTS = 10_000
 
 RefusalHeard = Callable[[bytes, str, int], None]
@@ -60,7 +104,7 @@ class Account:
     struck_at: float = 0.0
     barred: bool = False
     touched: float = 0.0
-    proof: Proof = Proof()  # noqa: RUF009 - frozen
+    proof: Proof = Proof()
     seconds: float = 0.0
     admitted_at: float = 0.0
     refused: Mapping[str, int] = field(default_factory=dict)
@@ -69,7 +113,7 @@ class Account:
 def strikes_now(account: Account, now: float) -> float:
     """Weight of an account's strikes at unix time ``now``."""
     age = max(0.0, now - account.struck_at)
-    return account.strikes * math.exp2(-age / HALF_LIFE_S)
+    return account.strikes * math.exp2(-age / STRIKE_HALF_LIFE_S)
 
 
 def is_banned(account: Account, now: float) -> bool:
@@ -146,7 +190,7 @@ class Accounts:
         return {author: value for author, value in found.items() if value > 0}
 
     def tried(self) -> dict[bytes, float]:
-        """What authors have earned (:class:`swarm.standing.Proof`) of whom updates used a group."""
+        """What authors have earned (:class:`Proof`) of whom updates used a group."""
         now = self._clock.time()
         query = "SELECT author, earned, earned_at FROM accounts WHERE earned_at>0"
         rows = self._journal.read(query)
@@ -296,3 +340,35 @@ def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:
         admitted_at=admitted_at,
         refused=refused,
     )
+
+
+BUSY_SECONDS = 2.0
+
+
+def read_accounts(path: Path) -> list[Account]:
+    """All accounts of the journal at ``path``, the most recently changed first; none without one.
+
+    Raises:
+        JournalError: the file is of another layout, or unusable.
+    """
+    if not path.exists():
+        return []
+    with _opened(path) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            remedy = "update swarm-node or use another run folder"
+            problem = f"has layout {version}, this program reads {VERSION}"
+            raise JournalError(path, problem, remedy)
+        return all_accounts(lambda query: connection.execute(query).fetchall())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    # Where nobody writes there is no log beside the file, and none is to be made for a look.
+    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    with named_errors(path):
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro{still}", uri=True, timeout=BUSY_SECONDS
+        )
+        with closing(connection):
+            yield connection

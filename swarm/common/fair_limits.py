@@ -1,0 +1,331 @@
+"""A bounded map that no flood of new keys can take over: places are drawn by lot, not by arrival.
+
+Each key has a rank that outsiders can neither choose nor foresee, and the lowest ranks stay. So of
+all strangers that ever came, each had the same chance, whoever came first and however often; the
+known come before them (bottom-k sampling, Cohen and Kaplan, PODC 2007).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Generic, Protocol, TypeVar
+
+from protocol.errors import BadKey
+from protocol.identity import author_of
+from swarm.common.clock import Clock
+
+Standing = Callable[[bytes], float]
+"""Author's public key -> standing in [0, 1]; see :meth:`swarm.reputation.Accounts.standing`."""
+
+KNOWN = 0.25
+"""Standing from which a peer counts as known to be useful."""
+
+KEPT = 0.25
+"""Part of every bounded thing that strangers cannot take from known peers."""
+
+REMEMBERED_SECONDS = 5.0
+MAX_REMEMBERED = 4096
+
+
+class Remembers(Protocol):
+    """Remembers what authors proved to be worth, as :class:`swarm.reputation.Accounts` does."""
+
+    def standing(self, author: bytes) -> float:
+        """Standing of an author, in [0, 1]."""
+
+    def standings(self) -> Mapping[bytes, float]:
+        """The standing of everyone who has any."""
+
+
+class OwnFirst:
+    """What is known of authors, with this node's own at the top: it keeps its records like any."""
+
+    def __init__(self, own: bytes, accounts: Remembers) -> None:
+        self._own = own
+        self._accounts = accounts
+
+    def __call__(self, author: bytes) -> float:
+        """Standing of an author, in [0, 1]."""
+        return 1.0 if author == self._own else self._accounts.standing(author)
+
+    def all(self) -> dict[bytes, float]:
+        """The standing of everyone who has any."""
+        return {**self._accounts.standings(), self._own: 1.0}
+
+
+class Standings:
+    """Asks for standings at most every few seconds, for strangers may make it ask very often.
+
+    Nobody is known before :meth:`use` has told whom to ask.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ask: Standing | None = None
+        self._remembered: dict[bytes, tuple[float, float]] = {}
+
+    def use(self, standing: Standing) -> None:
+        """Ask ``standing`` from now on."""
+        self._ask = standing
+        self._remembered.clear()
+
+    def of(self, author: bytes) -> float:
+        """Standing of an author, in [0, 1]."""
+        if self._ask is None:
+            return 0.0
+        now = self._clock.monotonic()
+        value, until = self._remembered.get(author, (0.0, now))
+        if until > now:
+            return value
+        if len(self._remembered) >= MAX_REMEMBERED:
+            self._remembered.clear()
+        value = self._ask(author)
+        self._remembered[author] = value, now + REMEMBERED_SECONDS
+        return value
+
+    def of_peer(self, peer: str) -> float:
+        """Standing of a peer by its id; 0 for an id that is no author's."""
+        if self._ask is None:
+            return 0.0
+        try:
+            return self.of(author_of(peer))
+        except BadKey:
+            return 0.0
+
+    def knows(self, peer: str) -> bool:
+        """Whether a peer is known to be useful."""
+        return self.of_peer(peer) >= KNOWN
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+WEIGHT = 16.0
+"""How much a little standing, below ``KNOWN``, helps in the draw."""
+
+
+def lot(secret: bytes, *parts: bytes) -> float:
+    """A number in [0, 1) that is a function of all arguments and looks drawn without the secret."""
+    digest = blake2b(key=secret[:64], digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "big") + part)
+    return int.from_bytes(digest.digest(), "big") / 2**64
+
+
+def rank_of(drawn: float, standing: float) -> float:
+    """Rank of who drew ``drawn`` in [0, 1): negative for the known, the more so the better."""
+    return -standing if standing >= KNOWN else drawn / (1.0 + WEIGHT * standing)
+
+
+class Bounded(Generic[K, V]):
+    """At most ``limit`` keys with their values, those of the lowest ranks among all that came.
+
+    Args:
+        rank: of a key, asked whenever it is put; equal ranks: whoever came first stays.
+    """
+
+    def __init__(self, limit: int, rank: Callable[[K], float]) -> None:
+        self._limit = limit
+        self._rank = rank
+        self._values: dict[K, V] = {}
+        self._ranks: dict[K, float] = {}
+        self._worst: list[tuple[float, int, K]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._values)
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, None where it is not held."""
+        return self._values.get(key)
+
+    def rank(self, key: K) -> float:
+        """The rank of a held key, as of when it was last put."""
+        return self._ranks[key]
+
+    def values(self) -> list[V]:
+        """All values."""
+        return list(self._values.values())
+
+    def put(self, key: K, value: V) -> K | None:
+        """Hold a key with its value; the key that has no place any more, which may be this one."""
+        rank = self._rank(key)
+        if self._ranks.get(key) != rank:
+            if key not in self._values and len(self._values) >= self._limit:
+                worst = self._top()
+                if rank >= self._ranks[worst]:
+                    return key
+                self.pop(worst)
+            else:
+                worst = None
+            self._note(key, rank)
+        else:
+            worst = None
+        self._values[key] = value
+        return worst
+
+    def pop(self, key: K) -> V | None:
+        """Forget a key; its value."""
+        self._ranks.pop(key, None)
+        return self._values.pop(key, None)
+
+    def worst(self) -> K | None:
+        """The key that would have to go next; None where nothing is held."""
+        return self._top() if self._values else None
+
+    def _note(self, key: K, rank: float) -> None:
+        self._ranks[key] = rank
+        self._number += 1
+        heapq.heappush(self._worst, (-rank, self._number, key))
+        if len(self._worst) > 2 * len(self._ranks) + 16:
+            alive = [entry for entry in self._worst if self._ranks.get(entry[2]) == -entry[0]]
+            self._worst = list({entry[2]: entry for entry in sorted(alive, reverse=True)}.values())
+            heapq.heapify(self._worst)
+
+    def _top(self) -> K:
+        while self._ranks.get(self._worst[0][2]) != -self._worst[0][0]:
+            heapq.heappop(self._worst)
+        return self._worst[0][2]
+
+
+BURST_SECONDS = 4.0
+PEER_SHARE = 0.25
+GREED = 0.5
+"""A peer may have used this much of what is left unused by all."""
+
+LEAST_COST = 1024
+"""Least bytes that a message is charged, so that small ones are bounded in number too."""
+
+MAX_PEERS = 4096
+
+
+@dataclass(slots=True)
+class _Use:
+    """Bytes charged, fading by a factor e in ``BURST_SECONDS``."""
+
+    bytes: float
+    at: float
+
+    def fade(self, now: float) -> float:
+        self.bytes *= math.exp((self.at - now) / BURST_SECONDS)
+        self.at = now
+        return self.bytes
+
+
+class ByteBudget:
+    """Decides whether a message from or to a peer may be handled now.
+
+    What was charged lately, to one and to all, may not exceed the burst. A peer may go on only
+    while it has used at most half of what is still free: n greedy ones so end at equal shares of
+    2 : n with the free rest, and a newcomer always finds room (dynamic thresholds, Choudhury and
+    Hahne, 1998). Strangers together leave a quarter to known peers.
+
+    Args:
+        rate: bytes a second over all peers; one peer gets up to a quarter of it.
+        largest: bytes of the largest message; each can be handled once its peer has waited long
+            enough.
+        standings: who is known.
+    """
+
+    def __init__(self, rate: float, largest: int, clock: Clock, standings: Standings) -> None:
+        # So that the largest message fits again once a burst's time has passed since the last.
+        least = largest / (PEER_SHARE * -math.expm1(-1.0))
+        self._burst = max(BURST_SECONDS * rate, least)
+        self._clock = clock
+        self._standings = standings
+        self._all = _Use(0.0, clock.monotonic())
+        self._strangers = _Use(0.0, clock.monotonic())
+        self._peers: OrderedDict[str, _Use] = OrderedDict()
+
+    def has_room(self, peer: str, size: int = LEAST_COST) -> bool:
+        """Whether a message of ``size`` bytes would be handled."""
+        return self._allows(peer, size, self._clock.monotonic())
+
+    def take(self, peer: str, size: int) -> bool:
+        """Charge a message of ``size`` bytes to ``peer`` if that leaves enough to others."""
+        now = self._clock.monotonic()
+        cost = max(size, LEAST_COST)
+        if not self._allows(peer, cost, now):
+            return False
+        self._charge(peer, cost, now)
+        return True
+
+    def owe(self, peer: str, size: int) -> None:
+        """Charge what was not known before it was sent, whatever is left."""
+        self._charge(peer, size, self._clock.monotonic())
+
+    def _allows(self, peer: str, cost: int, now: float) -> bool:
+        free = self._burst - self._all.fade(now)
+        if not self._standings.knows(peer):
+            free = min(free, self._burst * (1.0 - KEPT) - self._strangers.fade(now))
+        used = self._peers[peer].fade(now) if peer in self._peers else 0.0
+        if used + cost > self._burst * PEER_SHARE:
+            return False
+        first = used < LEAST_COST and cost <= free
+        return first or used + cost <= GREED * free
+
+    def _charge(self, peer: str, cost: int, now: float) -> None:
+        use = self._peers.pop(peer, None) or _Use(0.0, now)
+        stranger = not self._standings.knows(peer)
+        for each in (use, self._all, self._strangers) if stranger else (use, self._all):
+            each.fade(now)
+            each.bytes += cost
+        self._peers[peer] = use
+        if len(self._peers) > MAX_PEERS:
+            self._peers.popitem(last=False)
+
+
+class Backoff(Generic[K]):
+    """Pauses that double with every failure in a row and are forgotten at the first success.
+
+    Args:
+        first: seconds of the first pause.
+        longest: seconds of a pause at most; a failure this long ago is forgotten too.
+        free: failures in a row that cost nothing, for everybody has a bad moment.
+    """
+
+    def __init__(self, clock: Clock, *, first: float, longest: float, free: int = 0) -> None:
+        self._clock = clock
+        self._first = first
+        self._longest = longest
+        self._free = free
+        self._failures: dict[K, tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def failed(self, key: K) -> float:
+        """Note a failure; seconds of the pause that begins now."""
+        count = self._count(key) + 1
+        pause = 0.0
+        if count > self._free:
+            pause = min(self._longest, self._first * 2.0 ** min(count - self._free - 1, 60))
+        # The oldest go first: who makes others be forgotten by new keys forgets its own at that.
+        self._failures.pop(key, None)
+        if len(self._failures) >= MAX_REMEMBERED:
+            del self._failures[next(iter(self._failures))]
+        self._failures[key] = count, self._clock.monotonic() + pause
+        return pause
+
+    def succeeded(self, key: K) -> None:
+        """Forget a key's failures."""
+        self._failures.pop(key, None)
+
+    def waits(self, key: K) -> bool:
+        """Whether the key's pause is not over."""
+        return key in self._failures and self._failures[key][1] > self._clock.monotonic()
+
+    def _count(self, key: K) -> int:
+        count, until = self._failures.get(key, (0, 0.0))
+        return count if until + self._longest > self._clock.monotonic() else 0
