@@ -8,43 +8,81 @@ from node.config.base import key
 from node.config.registry import Registry
 
 LOSSES = Registry(
-    "learner.loss", "node.learner.loss:Loss", "node.learner.losses", "swarm_node.losses"
+    "learner.loss",
+    "node.learner.loss:Loss",
+    {
+        "cispo": "node.learner.losses.cispo:Cispo",
+        "dr_grpo": "node.learner.losses.dr_grpo:DrGrpo",
+        "grpo": "node.learner.losses.grpo:Grpo",
+        "gspo": "node.learner.losses.gspo:Gspo",
+    },
+    "swarm_node.losses",
 )
 ADVANTAGES = Registry(
     "learner.advantage",
     "node.learner.advantage:Advantage",
-    "node.learner.advantages",
+    {
+        "dr_grpo": "node.learner.advantages.dr_grpo:Centred",
+        "grpo": "node.learner.advantages.grpo:Standardised",
+    },
     "swarm_node.advantages",
 )
 CORRECTIONS = Registry(
     "mixture.correction",
     "node.learner.correction:Correction",
-    "node.learner.corrections",
+    {
+        "better": "node.learner.corrections.better:Better",
+        "none": "node.learner.corrections.none:Uncorrected",
+        "tapered": "node.learner.corrections.tapered:Tapered",
+        "tis": "node.learner.corrections.tis:Truncated",
+    },
     "swarm_node.corrections",
 )
 SELECTIONS = Registry(
     "mixture.select",
     "swarm.mixture.selection:Selection",
-    "swarm.mixture.selections",
+    {
+        "auto": "swarm.mixture.selections.auto:Auto",
+        "uniform": "swarm.mixture.selections.uniform:Uniform",
+    },
     "swarm_node.selections",
 )
 CURRICULA = Registry(
     "tasks.curriculum",
     "node.tasks.curriculum:Curriculum",
-    "node.tasks.curricula",
+    {
+        "thompson": "node.tasks.curricula.thompson:Thompson",
+        "uniform": "node.tasks.curricula.uniform:Uniform",
+    },
     "swarm_node.curricula",
 )
 ENGINES = Registry(
-    "engine.kind", "node.engines.kind:EngineKind", "node.engines.kinds", "swarm_node.engines"
+    "engine.kind",
+    "node.engines.kind:EngineKind",
+    {
+        "transformers": "node.engines.kinds.transformers:Transformers",
+        "vllm": "node.engines.kinds.vllm:Vllm",
+    },
+    "swarm_node.engines",
 )
 TRANSPORTS = Registry(
     "network.transport",
     "node.network.transport_kind:TransportKind",
-    "node.network.transports",
+    {
+        "hivemind": "node.network.transports.hivemind:Hivemind",
+        "libp2p": "node.network.transports.libp2p:Libp2p",
+    },
     "swarm_node.transports",
 )
 LOGGERS = Registry(
-    "monitor.loggers", "node.monitor.logger:Logger", "node.monitor.loggers", "swarm_node.loggers"
+    "monitor.loggers",
+    "node.monitor.logger:Logger",
+    {
+        "tensorboard": "node.monitor.loggers.tensorboard:TensorBoard",
+        "trackio": "node.monitor.loggers.trackio:Trackio",
+        "wandb": "node.monitor.loggers.wandb:Wandb",
+    },
+    "swarm_node.loggers",
 )
 REGISTRIES = (
     LOSSES,
@@ -60,7 +98,7 @@ REGISTRIES = (
 
 def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> Any:
     """A key that names a kind; its values are those of the project and of installed packages."""
-    return key(default, about, choices=registry.own)
+    return key(default, about, choices=tuple(registry.own))
 
 
 def options_key(chooser: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,26 +21,21 @@ from node.errors import ConfigError
 class Registry:
     """Where the kinds of a part come from, and how one is opened.
 
-    A kind is a class with a module of its own: every module in the folder ``package`` is one, under
-    its file's name, and so is what an installed package names in the entry points ``group``.
-    Nothing is imported before a kind is opened, so that commands may list names without torch.
+    Kinds are classes: those of the table ``own``, and what installed packages name in the entry
+    points ``group``. Nothing is imported before a kind is opened, so that commands may list names
+    without torch.
 
     Attributes:
         key: of the configuration, that chooses a kind; its settings are in ``key + "_options"``.
         base: the class that every kind extends, as ``"module:name"``.
-        package: folder of the project's own kinds.
+        own: the project's own kinds by name, each as ``"module:name"``.
         group: entry points by which a package adds its own.
     """
 
     key: str
     base: str
-    package: str
+    own: Mapping[str, str]
     group: str
-
-    @cached_property
-    def own(self) -> tuple[str, ...]:
-        """Names of the kinds that the project brings along."""
-        return tuple(m.name for m in pkgutil.iter_modules(import_module(self.package).__path__))
 
     def check(self, name: str) -> str:
         """``name`` itself.
@@ -73,7 +67,7 @@ class Registry:
             ConfigError: there is none, it cannot be imported, or it is no kind of this part.
         """
         if self.check(name) in self.own:
-            return self._only_kind(f"{self.package}.{name}")
+            return _named(self.own[name])
         entry = self._installed()[name]
         try:
             found = entry.load()
@@ -122,21 +116,12 @@ class Registry:
 
     @cached_property
     def _base(self) -> type:
-        module, name = self.base.split(":")
-        return getattr(import_module(module), name)  # type: ignore[no-any-return]
+        return _named(self.base)
 
-    def _only_kind(self, module: str) -> Any:
-        kinds = [
-            value
-            for value in vars(import_module(module)).values()
-            if isinstance(value, type)
-            and value.__module__ == module
-            and issubclass(value, self._base)
-        ]
-        if len(kinds) != 1:
-            base = self.base.replace(":", ".")
-            raise TypeError(f"{module} must define one class that extends {base}, not {len(kinds)}")
-        return kinds[0]
+
+def _named(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(import_module(module), name)
 
 
 @lru_cache(maxsize=1)
