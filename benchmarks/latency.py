@@ -33,10 +33,10 @@ from swarm.journal import Journal
 from swarm.member import Experience, Member, assemble
 from swarm.pool import Pool
 from swarm.publisher import Outbox
-from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node_transport import NodeTransport
-from swarm.transport.record_rule import RecordRule
+from swarm.transport.records import RecordRule
+from swarm.transport.subprocess.transport import ApartTransport
 from swarm.verification import Judge, Verdict
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)

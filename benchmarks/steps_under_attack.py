@@ -56,7 +56,7 @@ def pin(pid: int, numbers: Sequence[int]) -> None:
 
 def is_network(process: psutil.Process) -> bool:
     """Whether it is a daemon or the process that serves it."""
-    return process.name() == "p2pd" or "swarm.transport.apart.child" in process.cmdline()
+    return process.name() == "p2pd" or "swarm.transport.subprocess.child" in process.cmdline()
 
 
 @contextmanager

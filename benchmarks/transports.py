@@ -24,10 +24,10 @@ import psutil
 from latency import measure
 
 from protocol.identity import Identity
-from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.node_transport import NodeTransport
+from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import Limits
 
 KINDS: dict[str, type[NodeTransport]] = {"hivemind": HivemindTransport, "libp2p": Libp2pTransport}
@@ -39,7 +39,9 @@ MIB = 1 << 20
 def networks() -> list[psutil.Process]:
     """The networks of all nodes, and their daemons."""
     below = psutil.Process().children(recursive=True)
-    return [p for p in below if p.name() == "p2pd" or "swarm.transport.apart.child" in p.cmdline()]
+    return [
+        p for p in below if p.name() == "p2pd" or "swarm.transport.subprocess.child" in p.cmdline()
+    ]
 
 
 def used() -> float:

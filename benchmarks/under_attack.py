@@ -21,8 +21,8 @@ from output import show
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from protocol.messages import PULL_STREAM
-from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.test_floods_over_daemons import memory, two, under
 from tests.swarm.network_parts import Node

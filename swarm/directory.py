@@ -37,7 +37,7 @@ from protocol.messages import MAX_DIGESTS, record_digest
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import KEPT, Bounded, Standing, lot, rank_of
-from swarm.transport.record_rule import RecordRule
+from swarm.transport.records import RecordRule
 from swarm.transport.transport import Transport
 
 COUNTS_KEPT = 3
@@ -244,7 +244,7 @@ class Directory:
         secret: local bytes that make the shards read here, and whom this node remembers of too
             many, unpredictable to others.
         standing: who is known to be useful.
-        opener: see :class:`swarm.transport.record_rule.RecordRule`.
+        opener: see :class:`swarm.transport.records.RecordRule`.
 
     Attributes:
         check: which records the hash table may hold.

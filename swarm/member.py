@@ -32,9 +32,7 @@ from swarm.pool import Pool
 from swarm.profiles import Profiles
 from swarm.publisher import Outbox, Publisher
 from swarm.reputation import Accounts, RefusalHeard
-from swarm.transport.reach import Reach, Way
-from swarm.transport.timing import Timing
-from swarm.transport.transport import Transport, TransportError
+from swarm.transport.transport import Reach, Timing, Transport, TransportError, Way
 
 logger = logging.getLogger(__name__)
 

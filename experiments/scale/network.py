@@ -14,12 +14,12 @@ from experiments.scale.tally import Kind, Tally
 from protocol.keys import dht_key_of
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.common.fair_limits import Standing
-from swarm.transport.reach import Reach
 from swarm.transport.transport import (
     MINIMUM_RATE,
     Handler,
     Limits,
     PeerUnreachable,
+    Reach,
     RecordCheck,
     RecordView,
     Refusal,

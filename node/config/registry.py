@@ -116,7 +116,8 @@ class Registry:
 
     @cached_property
     def _base(self) -> type:
-        return _named(self.base)
+        base: type = _named(self.base)
+        return base
 
 
 def _named(path: str) -> Any:

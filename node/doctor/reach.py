@@ -16,8 +16,15 @@ from protocol.messages import (
     decode_dial_back_response,
     encode_dial_back_request,
 )
-from swarm.transport.reach import Reach, dialled, is_relayed, port_of, told
-from swarm.transport.transport import Transport, TransportError
+from swarm.transport.transport import (
+    Reach,
+    Transport,
+    TransportError,
+    dialled,
+    is_relayed,
+    port_of,
+    told,
+)
 
 ANSWER_SECONDS = 10.0
 

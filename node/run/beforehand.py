@@ -26,7 +26,7 @@ from node.policy.model_source import check_model
 from node.storage.checkpoints import STATE, Checkpoints
 from node.storage.run_folder import RunFolder
 from swarm.common.util import counted
-from swarm.transport.machine import check_ports
+from swarm.transport.node import check_ports
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import Backoff
 from swarm.lan.multicast import Multicast, MulticastUnavailable, networks
 from swarm.lan.sighting import Sighting
-from swarm.transport.reach import is_relayed, port_of
-from swarm.transport.transport import Transport, TransportError
+from swarm.transport.transport import Transport, TransportError, is_relayed, port_of
 
 AT_A_TIME = 8
 EACH = 2

@@ -17,7 +17,7 @@ import psutil
 
 from swarm.common.counters import Counters
 from swarm.lan.sighting import SERVICE, BadSighting, Interface, Sighting, sightings_of, text_of
-from swarm.transport.reach import host_of
+from swarm.transport.transport import host_of
 
 if TYPE_CHECKING:
     from zeroconf import ServiceInfo

@@ -17,9 +17,8 @@ from protocol.keys import dht_key_of
 from swarm.common.clock import Clock, within
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Standing
-from swarm.transport.guests import Guests
-from swarm.transport.reach import Reach
-from swarm.transport.service import Service
+from swarm.transport.records import Watch
+from swarm.transport.request_limits import Guests, Service
 from swarm.transport.transport import (
     HEADER_SECONDS,
     MINIMUM_RATE,
@@ -29,6 +28,7 @@ from swarm.transport.transport import (
     Handler,
     Limits,
     PeerUnreachable,
+    Reach,
     RecordCheck,
     RecordView,
     Refusal,
@@ -37,7 +37,6 @@ from swarm.transport.transport import (
     TooSlow,
     check_size,
 )
-from swarm.transport.watch import Watch
 
 REPLICAS = 3
 

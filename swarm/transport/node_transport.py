@@ -13,14 +13,11 @@ from protocol.messages import DIAL_BACK_STREAM, MAX_DIAL_BACK_RESPONSE_BYTES
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Standing
-from swarm.transport.dial_back import LIMITS, DialBack
-from swarm.transport.guests import Guests
-from swarm.transport.node import Launch, Node, StreamHandler
-from swarm.transport.peer_cache import PeerCache
-from swarm.transport.reach import Reach, links_of
-from swarm.transport.reachability import ANSWER_SECONDS, Reachability
-from swarm.transport.service import Service
-from swarm.transport.settings import NodeSettings, Role
+from swarm.transport.node import Launch, Node, NodeSettings, Role, StreamHandler
+from swarm.transport.peer_connections import PeerCache
+from swarm.transport.reachability import ANSWER_SECONDS, LIMITS, DialBack, Reachability
+from swarm.transport.records import Watch
+from swarm.transport.request_limits import Guests, Service
 from swarm.transport.streams import ask, serve
 from swarm.transport.supervisor import Supervisor
 from swarm.transport.transport import (
@@ -30,12 +27,13 @@ from swarm.transport.transport import (
     Handler,
     Limits,
     PeerUnreachable,
+    Reach,
     RecordCheck,
     Refusal,
     TransportError,
     check_size,
+    links_of,
 )
-from swarm.transport.watch import Watch
 
 logger = logging.getLogger(__name__)
 

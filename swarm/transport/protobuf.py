@@ -10,7 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from swarm.transport.framing import varint
+from swarm.transport.streams import varint
 
 Field = bool | int | float | bytes
 Fields = dict[int, list[Field]]

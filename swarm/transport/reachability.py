@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from random import sample
 
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
 from protocol.errors import ProtocolError
+from protocol.identity import peer_id_of
 from protocol.messages import (
+    MAX_DIAL_BACK_REQUEST_BYTES,
     MAX_PORTS,
     DialledBack,
+    decode_dial_back_request,
     decode_dial_back_response,
     encode_dial_back_request,
+    encode_dial_back_response,
 )
+from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.transport.reach import (
+from swarm.common.fair_limits import Backoff
+from swarm.transport.supervisor import Supervisor
+from swarm.transport.transport import (
+    Limits,
     Reach,
+    Refusal,
+    TransportError,
     Way,
     dialled,
+    host_of,
     is_relayed,
     links_of,
     port_of,
     told,
 )
-from swarm.transport.supervisor import Supervisor
-from swarm.transport.transport import TransportError
 
 logger = logging.getLogger(__name__)
 
@@ -193,3 +210,179 @@ class Reachability:
             for peer in peers
         }
         return tuple(addresses[0] for addresses in near.values() if addresses)[:RELAYS]
+
+
+PROTOCOL = b"Noise_XX_25519_ChaChaPoly_SHA256"
+SIGNED = b"noise-libp2p-static-key:"
+ED25519 = b"\x08\x01\x12\x20"
+KEY_BYTES, TAG_BYTES = 32, 16
+LARGEST_LINE = 64
+LARGEST_MESSAGE = 4096
+NONCE = bytes(12)
+
+
+class NoPeer(Exception):  # noqa: N818
+    """Nobody answers there, or none that proves an Ed25519 PeerID."""
+
+
+async def who_answers(host: str, port: int, seconds: float) -> str:
+    """The PeerID of the libp2p peer that listens there, proved by its signature.
+
+    Raises:
+        NoPeer
+    """
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection(host, port)
+            for line in (b"/multistream/1.0.0\n", b"/noise\n"):
+                writer.write(bytes((len(line),)) + line)
+                if await _line(reader) != line:
+                    raise NoPeer(f"{host} port {port} speaks another protocol")
+            handshake = Handshake()
+            writer.write(_framed(handshake.first()))
+            size = int.from_bytes(await reader.readexactly(2), "big")
+            if size > LARGEST_MESSAGE:
+                raise NoPeer(f"{host} port {port} sends a handshake of {size} bytes")
+            return handshake.peer_of(await reader.readexactly(size))
+    except (OSError, EOFError, TimeoutError) as error:
+        raise NoPeer(f"nobody answers at {host} port {port}: {error!r}") from error
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+class Handshake:
+    """The initiator's side, up to the other's proof; one for each attempt."""
+
+    def __init__(self) -> None:
+        self._ours = X25519PrivateKey.generate()
+        self._hash = self._chain = PROTOCOL
+        self._key = b""
+        self._mix(b"")
+
+    def first(self) -> bytes:
+        """The first message: an ephemeral public key and nothing else."""
+        public = self._ours.public_key().public_bytes(
+            serialization.Encoding.Raw, serialization.PublicFormat.Raw
+        )
+        self._mix(public)
+        self._mix(b"")
+        return public
+
+    def peer_of(self, second: bytes) -> str:
+        """The PeerID that the second message proves.
+
+        Raises:
+            NoPeer
+        """
+        ends = KEY_BYTES, 2 * KEY_BYTES + TAG_BYTES
+        theirs, sealed, payload = second[: ends[0]], second[ends[0] : ends[1]], second[ends[1] :]
+        try:
+            self._mix(theirs)
+            self._agree(theirs)
+            static = self._open(sealed)
+            self._agree(static)
+            key, signature = identity_in(self._open(payload))
+            Ed25519PublicKey.from_public_bytes(key).verify(signature, SIGNED + static)
+        except (InvalidTag, InvalidSignature, ValueError) as error:
+            raise NoPeer(f"what answers proves no PeerID: {error!r}") from error
+        return peer_id_of(key)
+
+    def _mix(self, data: bytes) -> None:
+        self._hash = sha256(self._hash + data).digest()
+
+    def _agree(self, public: bytes) -> None:
+        """Mix the secret that our ephemeral key shares with ``public`` into chain and key."""
+        secret = self._ours.exchange(X25519PublicKey.from_public_bytes(public))
+        drawn = hmac.digest(self._chain, secret, sha256)
+        self._chain = hmac.digest(drawn, b"\x01", sha256)
+        self._key = hmac.digest(drawn, self._chain + b"\x02", sha256)
+
+    def _open(self, sealed: bytes) -> bytes:
+        plain = ChaCha20Poly1305(self._key).decrypt(NONCE, sealed, self._hash)
+        self._mix(sealed)
+        return plain
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """One line of multistream-select, whose length fits one byte."""
+    size = (await reader.readexactly(1))[0]
+    if size > LARGEST_LINE:
+        raise NoPeer("what answers does not speak multistream-select")
+    return await reader.readexactly(size)
+
+
+def _framed(message: bytes) -> bytes:
+    return len(message).to_bytes(2, "big") + message
+
+
+def identity_in(payload: bytes) -> tuple[bytes, bytes]:
+    """Public key and signature of a handshake's payload: fields 1 and 2, below 128 bytes each.
+
+    Raises:
+        ValueError
+    """
+    found: dict[int, bytes] = {}
+    at = 0
+    while at + 2 <= len(payload) and len(found) < 2:
+        tag, size = payload[at], payload[at + 1]
+        found[tag] = payload[at + 2 : at + 2 + size]
+        at += 2 + size
+    key, signature = found.get(0x0A, b""), found.get(0x12, b"")
+    if not key.startswith(ED25519):
+        raise ValueError("no Ed25519 key")
+    return key[len(ED25519) :], signature
+
+
+DIAL_SECONDS = 2.0
+"""Less than an asker waits for an answer to begin."""
+
+PAUSE_SECONDS = 5.0
+LIMITS = Limits(MAX_DIAL_BACK_REQUEST_BYTES, concurrent=4, concurrent_per_peer=1)
+
+Connections = Callable[[str], Awaitable[tuple[str, ...]]]
+"""Addresses of a peer's present connections, by peer id."""
+
+
+class DialBack:
+    """The handler of ``/swarm-node/1/dial-back``.
+
+    A peer has its own address dialled only: the one that its connection comes from, which it
+    cannot feign, as a connection takes packets both ways. It has that done once in
+    ``PAUSE_SECONDS`` and at four ports at most; each attempt sends 150 bytes and ends.
+
+    Args:
+        connections: of a peer.
+        relays: whether this node is one that others can dial.
+    """
+
+    def __init__(self, connections: Connections, relays: Callable[[], bool], clock: Clock) -> None:
+        self._connections = connections
+        self._relays = relays
+        self._lately: Backoff[str] = Backoff(clock, first=PAUSE_SECONDS, longest=PAUSE_SECONDS)
+
+    async def __call__(self, peer: str, request: bytes) -> bytes:
+        """The answer; as :data:`swarm.transport.transport.Handler`."""
+        try:
+            ports = decode_dial_back_request(request)
+        except ProtocolError as error:
+            raise Refusal(error.code) from error
+        if self._lately.waits(peer):
+            raise Refusal("asked_too_often")
+        self._lately.failed(peer)
+        addresses = await self._connections(peer)
+        hosts = [host_of(address) for address in addresses if not is_relayed(address)]
+        if not hosts:
+            raise Refusal("relayed")
+        answered = await asyncio.gather(*(_answers(peer, hosts[0], port) for port in ports))
+        opened = tuple(port for port, is_open in zip(ports, answered, strict=True) if is_open)
+        return encode_dial_back_response(DialledBack(hosts[0], opened, self._relays()))
+
+
+async def _answers(peer: str, host: str, port: int) -> bool:
+    try:
+        return await who_answers(host, port, DIAL_SECONDS) == peer
+    except NoPeer as error:
+        logger.debug("peer %s cannot be dialled: %s", peer, error)
+        return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_bytes
@@ -16,10 +16,52 @@ from typing import Any
 
 import msgpack
 
+from protocol.announcement import CLOCK_SKEW, Announcement, Opener, check_record, open_announcement
+from protocol.errors import Expired, ProtocolError
+from protocol.keys import dht_key_of, epoch_of
+from protocol.manifest import open_manifest, swarm_id
+from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.transport import RECORD_LIMIT, RecordCheck, RecordView
-from swarm.transport.watch import Watch
+
+MAX_TOLD = 128
+"""Records told of for one set of keys. A node is given some twenty to hold in an epoch, however
+large its swarm: four versions of every author's go to five nodes each."""
+
+Heard = Callable[[bytes], None]
+"""Takes a record's value."""
+
+
+class Watch:
+    """Tells of records under some keys, so many at most, whoever floods them."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._keys: frozenset[bytes] = frozenset()
+        self._heard: Heard | None = None
+        self._left = 0
+
+    def begin(self, keys: Collection[str], heard: Heard) -> None:
+        """Tell ``heard`` from now on, of records under ``keys`` and of no others."""
+        self._keys = frozenset(map(dht_key_of, keys))
+        self._heard = heard
+        self._left = MAX_TOLD
+
+    def stored(self, key: bytes, value: bytes) -> None:
+        """Tell of a record that was checked and is held now.
+
+        Args:
+            key: hashed, as the hash table knows it.
+        """
+        if self._heard is None or key not in self._keys:
+            return
+        if not self._left:
+            self._counters.add("records_not_told")
+            return
+        self._left -= 1
+        self._heard(value)
+
 
 logger = logging.getLogger(__name__)
 
@@ -197,3 +239,79 @@ class RecordGate:
         if not isinstance(subkey, bytes) or not isinstance(value, bytes):
             return False
         return self.check(RecordView(record.key, subkey, value, record.expiration_time))
+
+
+class RecordRule:
+    """Checks records; for :meth:`swarm.transport.transport.Transport.use_validator`.
+
+    Args:
+        signed: the swarm's manifest as its founder signed it.
+        opener: :func:`protocol.announcement.open_announcement`, or what remembers its results for
+            many nodes.
+
+    Attributes:
+        manifest: what is in it.
+        swarm_id: its hash, 32 bytes.
+
+    Raises:
+        ProtocolError: ``signed`` is no manifest.
+    """
+
+    def __init__(
+        self,
+        signed: bytes,
+        clock: Clock,
+        counters: Counters,
+        opener: Opener = open_announcement,
+    ) -> None:
+        self.signed = signed
+        self.manifest = open_manifest(signed)
+        self.swarm_id = swarm_id(signed)
+        self._clock = clock
+        self._counters = counters
+        self._opener = opener
+
+    def __call__(self, record: RecordView) -> bool:
+        """Whether the hash table may hold a record."""
+        now = self._clock.time()
+        try:
+            _, announcement = check_record(
+                record.key,
+                record.subkey,
+                record.value,
+                record.expiry,
+                now,
+                self.swarm_id,
+                self.manifest,
+                self._opener,
+            )
+        except Expired:
+            # A replica whose clock is behind still holds it; nothing is wrong with the record.
+            return record.expiry > now - CLOCK_SKEW
+        except ProtocolError as error:
+            self.refused(error.code)
+            return False
+        return self.begun(announcement.epoch)
+
+    def opened(self, record: bytes) -> tuple[bytes, Announcement]:
+        """Author and announcement of a record, everything checked but clock and place.
+
+        Raises:
+            ProtocolError
+        """
+        return self._opener(record, self.swarm_id, self.manifest)
+
+    def begun(self, epoch: int) -> bool:
+        """Whether an epoch has begun by this node's clock.
+
+        A record that came early would be there before all others; its author, whose clock may be
+        ahead in good faith, announces again.
+        """
+        if epoch <= epoch_of(self._clock.time(), self.manifest.epoch_seconds):
+            return True
+        self.refused("not_begun")
+        return False
+
+    def refused(self, reason: str) -> None:
+        """Count an announcement that is not taken."""
+        self._counters.add("announcements_refused", reason=reason)

@@ -12,8 +12,8 @@ from typing import Any
 
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot, rank_of
-from swarm.transport.guests import Guests
 from swarm.transport.records import MAX_SUBKEYS
+from swarm.transport.request_limits import Guests
 
 MAX_KEYS = 256
 MAX_RECORDS = 16_384

@@ -11,15 +11,9 @@ from typing import Any
 
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.transport.dial_log import DialLog
-from swarm.transport.guests import Guests
-from swarm.transport.machine import check_ports
-from swarm.transport.node import Launch, Node
-from swarm.transport.peer_cache import PeerCache
-from swarm.transport.redial import Redial
-from swarm.transport.settings import NodeSettings, Role
-from swarm.transport.shortcuts import Shortcuts
-from swarm.transport.timings import Timings
+from swarm.transport.node import Launch, Node, NodeSettings, Role, check_ports
+from swarm.transport.peer_connections import DialLog, PeerCache, Redial, Shortcuts, Timings
+from swarm.transport.request_limits import Guests
 from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
 
 logger = logging.getLogger(__name__)

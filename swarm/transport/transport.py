@@ -1,22 +1,130 @@
 """The network as the swarm sees it: small signed records to all, request and answer to one.
 
 Three implementations keep this contract: :mod:`swarm.transport.hivemind.transport` over real p2p
-daemons, :mod:`swarm.transport.libp2p.transport` without one, and :mod:`swarm.transport.memory`
+daemons, :mod:`swarm.transport.libp2p.node` without one, and :mod:`swarm.transport.memory`
 inside a process on a virtual clock.
 """
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, Literal, NamedTuple, Protocol
+
+from protocol.codec import MAX_RECORD_BYTES
+from protocol.messages import DialledBack
+from swarm.common.fair_limits import Standing
+
+
+class Timing(NamedTuple):
+    """What one call of a peer told.
+
+    Attributes:
+        round_trip: seconds from the call to its answer.
+        ahead: seconds by which the peer's clock is ahead of this machine's, give or take half of
+            ``round_trip`` (RFC 5905, section 8).
+    """
+
+    round_trip: float
+    ahead: float
+
+
+Way = Literal["direct", "relayed", "unreachable", "unknown"]
+"""Dialled at its own address; through another peer; not at all; nobody has tried yet."""
+
+CIRCUIT = "/p2p-circuit"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How others reach this node, and it them.
+
+    Attributes:
+        way: how others reach it.
+        cause: why it is so, in one line; empty while unknown.
+        remedy: what would make it direct; empty where it is.
+        links: how each connected peer is reached, by peer id.
+        timings: how far away each is and how its clock goes, where that was measured.
+    """
+
+    way: Way = "unknown"
+    cause: str = ""
+    remedy: str = ""
+    links: Mapping[str, Way] = field(default_factory=dict)
+    timings: Mapping[str, Timing] = field(default_factory=dict)
+
+
+def reach_of(state: Mapping[str, Any]) -> Reach:
+    """What :func:`dataclasses.asdict` made of one, by way of another process."""
+    timings = {peer: Timing(*timing) for peer, timing in state.get("timings", {}).items()}
+    return Reach(**{**state, "timings": timings})
+
+
+def is_relayed(address: str) -> bool:
+    """Whether a multiaddress leads through a relay."""
+    return CIRCUIT in address
+
+
+def host_of(address: str) -> str:
+    """The IP address that a multiaddress begins with; empty when it begins with none."""
+    _, family, host, *_ = [*address.split("/"), "", "", ""]
+    return host if family in ("ip4", "ip6") else ""
+
+
+def port_of(address: str) -> int:
+    """The TCP port that a multiaddress names first; 0 when it names none."""
+    _, _, _, kind, port, *_ = [*address.split("/"), "", "", "", "", ""]
+    return int(port) if kind == "tcp" and port.isdecimal() else 0
+
+
+def links_of(connected: Mapping[str, Sequence[str]]) -> dict[str, Way]:
+    """How each peer is connected, by its addresses; direct where any connection is."""
+    return {
+        peer: "relayed" if all(map(is_relayed, addresses)) else "direct"
+        for peer, addresses in connected.items()
+    }
+
+
+def dialled(answers: Sequence[DialledBack]) -> bool:
+    """Whether a node can be dialled, by what its peers say who tried.
+
+    Peers that saw it at a public address count alone where there are any: others are on this side
+    of its router. Half of them have to have reached it, so that one liar among three decides
+    nothing.
+    """
+    outside = [answer for answer in answers if ip_address(answer.host).is_global]
+    counted = outside or answers
+    return 2 * sum(bool(answer.open) for answer in counted) >= len(counted)
+
+
+def told(way: Way, ports: Sequence[int], hosts: Sequence[str], relays: int) -> Reach:
+    """The state in words that a person can act on.
+
+    Args:
+        ports: that the node listens on or announces.
+        hosts: the addresses that it was seen at.
+        relays: peers that relay for it.
+    """
+    port, seen = ports[0] if ports else 0, " and ".join(dict.fromkeys(hosts))
+    if way == "direct":
+        return Reach(way, f"peers dialled it at {seen}")
+    if way == "unknown":
+        return Reach(way, "no peer has tried to dial it yet")
+    through = f"{relays} of its peers relay{'s' if relays == 1 else ''} for it"
+    cause = f"no peer could dial {seen} at TCP port {port}"
+    remedy = (
+        f"Have the router forward TCP port {port} to this machine and the firewall let it in; "
+        "fix the port in network.listen."
+    )
+    if way == "relayed":
+        return Reach(way, f"{cause}; {through}", remedy)
+    return Reach(way, f"{cause}; no peer relays for it yet, so that it only asks", remedy)
+
 
 # The names say what happened and need no suffix.
 # ruff: noqa: N818
 
-from __future__ import annotations
-
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
-from typing import Protocol
-
-from protocol.codec import MAX_RECORD_BYTES
-from swarm.common.fair_limits import Standing
-from swarm.transport.reach import Reach
 
 RECORD_LIMIT = MAX_RECORD_BYTES
 """Bytes of a record's value. Larger ones poison the hash table of whoever stores them."""
@@ -204,7 +312,7 @@ class Transport(Protocol):
         """Hear of records that others store with this peer under ``keys``, and no other keys.
 
         A hint that may fail to come: a peer holds few of all records, and tells of
-        :data:`swarm.transport.watch.MAX_TOLD` at most.
+        :data:`swarm.transport.records.MAX_TOLD` at most.
 
         Args:
             heard: called on the loop with the value of each that the validator let in; it must

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 OFFSET = struct.Struct("<d")
-NETWORK = "swarm.transport.apart.child"
+NETWORK = "swarm.transport.subprocess.child"
 
 
 def shift_clock(path: Path) -> None:
@@ -44,13 +44,13 @@ def main() -> None:
     """Become the network's process, or ``swarm-node``."""
     clock, pause, *sys.argv[1:] = sys.argv[1:]
     shift_clock(Path(clock))
-    from swarm.transport.apart import child, process
+    from swarm.transport.subprocess import child, link
 
     if sys.argv[1] == NETWORK:
         asyncio.run(child.main())
         return
     here = sys.executable, "-P", "-m", "tests.chaos.launcher"
-    process.COMMAND = (*here, clock, pause, NETWORK)
+    link.COMMAND = (*here, clock, pause, NETWORK)
     if sys.argv[1] == "join":
         pause_rounds(float(pause))
     from node.cli.main import run

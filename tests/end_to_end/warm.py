@@ -31,7 +31,7 @@ LOADED = (
     "node.run.seed_node",
     "rich._emoji_codes",
     "rich.status",
-    "swarm.transport.apart.transport",
+    "swarm.transport.subprocess.transport",
     "swarm.transport.hivemind.transport",
     "torch.utils.serialization.config",
     "transformers.models.llama.modeling_llama",

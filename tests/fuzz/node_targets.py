@@ -21,7 +21,7 @@ from node.tasks.errors import CatalogueError
 from node.tasks.sources.jsonl import JsonLines, file_digest
 from protocol.errors import ProtocolError
 from protocol.manifest import EnvSpec
-from swarm.transport.peer_cache import PeerCache
+from swarm.transport.peer_connections import PeerCache
 from tests.fuzz.target import Target
 
 _DEEP = b"[" * 100_000

@@ -25,9 +25,7 @@ from swarm.exchange import Exchange
 from swarm.groups import pack_pooled, unpack_pooled
 from swarm.journal import Journal
 from swarm.reputation import Accounts
-from swarm.transport.dial_reasons import DialReasons
-from swarm.transport.guests import Guests
-from swarm.transport.libp2p import circuit
+from swarm.transport.libp2p import relays
 from swarm.transport.libp2p.calls import (
     FIND,
     PING,
@@ -42,20 +40,20 @@ from swarm.transport.libp2p.calls import (
     pack_store,
     pack_stored,
 )
-from swarm.transport.libp2p.hash_table import HashTable
-from swarm.transport.libp2p.identify import identification, listening_at
-from swarm.transport.libp2p.peer_routing import asked_for, reply, told
-from swarm.transport.noise import Handshake, NoPeer, identity_in
-from swarm.transport.protobuf import decode, encode
-from swarm.transport.service import Service
-from swarm.transport.streams import ask, serve
-from swarm.transport.transport import (
-    Handler,
-    Limits,
-    PeerUnreachable,
-    Refusal,
-    TransportError,
+from swarm.transport.libp2p.dht import HashTable
+from swarm.transport.libp2p.introductions import (
+    asked_for,
+    identification,
+    listening_at,
+    reply,
+    told,
 )
+from swarm.transport.peer_connections import DialReasons
+from swarm.transport.protobuf import decode, encode
+from swarm.transport.reachability import Handshake, NoPeer, identity_in
+from swarm.transport.request_limits import Guests, Service
+from swarm.transport.streams import ask, serve
+from swarm.transport.transport import Handler, Limits, PeerUnreachable, Refusal, TransportError
 from tests.fuzz.target import Target, vectors
 from tests.protocol import cases_profile, samples
 from tests.protocol.samples import ALICE, MALLORY
@@ -106,7 +104,11 @@ def calls() -> Target:
         _tried(lambda: listening_at(data, bytes.hex, 8))
         _tried(lambda: told(data, bytes.hex, 8))
         _tried(lambda: asked_for(data))
-        for read in (circuit.taken, circuit.relayed, lambda message: circuit.reserved(message, 0)):
+        for read in (
+            relays.taken,
+            relays.relayed,
+            lambda message: relays.reservation_seconds(message, 0),
+        ):
             _tried(lambda read=read: read(data))
         table.share.read(node_id, data)
 
@@ -119,8 +121,8 @@ def calls() -> Target:
         pack_answer(b"id", pack_stored([True], node_id)),
         reply([(b"peer", [b"address"])]),
         identification(b"key", [b"address"], ["/protocol"], b"seen"),
-        circuit.connect(ALICE.peer_id),
-        encode({1: 2, 3: encode({1: 1 << 31}), 5: circuit.OK}),
+        relays.connect(ALICE.peer_id),
+        encode({1: 2, 3: encode({1: 1 << 31}), 5: relays.OK}),
     )
     return Target("calls", run, (ValueError, OverflowError), seeds)
 

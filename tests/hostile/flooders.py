@@ -29,7 +29,7 @@ from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import import_network
-from swarm.transport.settings import NodeSettings
+from swarm.transport.node import NodeSettings
 from swarm.transport.transport import TransportError
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)

@@ -20,10 +20,10 @@ from protocol.messages import PULL_STREAM, PullStatus
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import REMEMBERED_SECONDS
-from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.settings import NodeSettings
+from swarm.transport.node import NodeSettings
+from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
@@ -89,7 +89,7 @@ def is_network(process: psutil.Process) -> bool:
     if process.name() == "p2pd":
         process = process.parent()
         return process.pid == os.getpid() or is_network(process)
-    return "swarm.transport.apart.child" in process.cmdline()
+    return "swarm.transport.subprocess.child" in process.cmdline()
 
 
 async def answered(anna: Node, ben: Node) -> int:
@@ -142,8 +142,8 @@ def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, monkeyp
     from hivemind.p2p import PeerID
 
     # So that they use it up on a busy machine too.
-    monkeypatch.setattr("swarm.transport.call_budget.RPC_BYTES_PER_SECOND", 1 << 17)
-    monkeypatch.setattr("swarm.transport.call_budget.RPC_LARGEST", 1 << 17)
+    monkeypatch.setattr("swarm.transport.request_limits.RPC_BYTES_PER_SECOND", 1 << 17)
+    monkeypatch.setattr("swarm.transport.request_limits.RPC_LARGEST", 1 << 17)
 
     async def scenario() -> None:
         async with (

@@ -17,7 +17,7 @@ from protocol.messages import (
     encode_gossip_request,
 )
 from swarm.common.counters import Counters
-from swarm.transport.guests import Guests
+from swarm.transport.request_limits import Guests
 from swarm.transport.storage import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
 from tests.hostile.test_hostile_peers import LIMITS, offer, offer_as
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity

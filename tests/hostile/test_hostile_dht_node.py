@@ -15,7 +15,7 @@ from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.settings import NodeSettings
+from swarm.transport.node import NodeSettings
 from swarm.transport.transport import PeerUnreachable, RecordView
 from tests.library_privates import WebDaemon
 from tests.swarm.transport.mallory import until
@@ -305,8 +305,8 @@ def test_flo_floods_the_hash_table_and_others_still_read_it(tmp_path: Path, monk
     from hivemind.p2p import PeerID
 
     # So that she uses it up on a busy machine too.
-    monkeypatch.setattr("swarm.transport.call_budget.RPC_BYTES_PER_SECOND", 1 << 14)
-    monkeypatch.setattr("swarm.transport.call_budget.RPC_LARGEST", 1 << 17)
+    monkeypatch.setattr("swarm.transport.request_limits.RPC_BYTES_PER_SECOND", 1 << 14)
+    monkeypatch.setattr("swarm.transport.request_limits.RPC_LARGEST", 1 << 17)
 
     async def scenario() -> None:
         counters = Counters()

@@ -8,7 +8,7 @@ import pytest
 
 from swarm.common.clock import Clock, VirtualClock
 from swarm.common.fair_limits import Backoff, ByteBudget, Standings
-from swarm.transport.redial import FIRST_SECONDS, Redial
+from swarm.transport.peer_connections import FIRST_SECONDS, Redial
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm
 
 AHEAD = 3600.0

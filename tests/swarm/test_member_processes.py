@@ -17,8 +17,8 @@ import pytest
 from protocol.profile import Profile
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import Transport
 from tests.swarm.network_parts import Node, identity, manifest
 from tests.swarm.transport.over import APART_LIBP2P
@@ -182,4 +182,4 @@ def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: P
 
 def network_processes() -> set[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return {p for p in children if "swarm.transport.apart.child" in p.cmdline()}
+    return {p for p in children if "swarm.transport.subprocess.child" in p.cmdline()}

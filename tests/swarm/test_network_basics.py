@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 from swarm.common.clock import VirtualClock, within
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import BURST_SECONDS, KEPT, PEER_SHARE, ByteBudget, Standings
-from swarm.transport.machine import PortTaken, check_ports, sweep_sockets
-from swarm.transport.peer_cache import MAX_ADDRESSES, PeerCache
-from swarm.transport.redial import AT_A_TIME, LONGEST_FOR_BOOTSTRAP, LOST_SECONDS, Redial
+from swarm.transport.node import PortTaken, check_ports, sweep_sockets
+from swarm.transport.peer_connections import (
+    AT_A_TIME,
+    LONGEST_FOR_BOOTSTRAP,
+    LOST_SECONDS,
+    MAX_ADDRESSES,
+    PeerCache,
+    Redial,
+)
 from tests.swarm.experience_parts import wait
 from tests.swarm.network_parts import identity
 

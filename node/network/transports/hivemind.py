@@ -33,8 +33,8 @@ class Hivemind(TransportKind):
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
     ) -> Transport:
         """One that listens and announces as the configuration says."""
-        from swarm.transport.apart.transport import ApartTransport
         from swarm.transport.hivemind.transport import HivemindTransport
+        from swarm.transport.subprocess.transport import ApartTransport
 
         kind = ApartTransport if beside else HivemindTransport
         return kind(

@@ -29,8 +29,8 @@ class Libp2p(TransportKind):
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
     ) -> Transport:
         """One that listens and announces as the configuration says."""
-        from swarm.transport.apart.transport import ApartTransport
-        from swarm.transport.libp2p.transport import Libp2pTransport
+        from swarm.transport.libp2p.node import Libp2pTransport
+        from swarm.transport.subprocess.transport import ApartTransport
 
         self.check(network)
         settings: dict[str, Any] = {

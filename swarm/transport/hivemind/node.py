@@ -15,21 +15,119 @@ from typing import Any
 
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.transport.dial_reasons import DialReasons
-from swarm.transport.guests import Guests
-from swarm.transport.hivemind.addresses import by_peer, own, packed
-from swarm.transport.hivemind.client import expect_hang_ups, limit_calls, take_streams
-from swarm.transport.hivemind.daemon_options import RELAY_FLAGS, options
-from swarm.transport.hivemind.hash_table import HashTable, Kinds
-from swarm.transport.hivemind.routing import be_client, guard_routing
-from swarm.transport.machine import DETACHED, DaemonFailed, sweep_sockets, with_port_of
-from swarm.transport.node import StreamHandler
+from swarm.transport.hivemind.dht import (
+    HashTable,
+    Kinds,
+    be_client,
+    by_peer,
+    guard_routing,
+    own,
+    packed,
+)
+from swarm.transport.node import (
+    DETACHED,
+    DaemonFailed,
+    NodeSettings,
+    StreamHandler,
+    sweep_sockets,
+    with_port_of,
+)
+from swarm.transport.peer_connections import DialReasons
 from swarm.transport.records import RecordGate, StrictSerializer
-from swarm.transport.settings import NodeSettings
+from swarm.transport.request_limits import CallBudget, Guests
 from swarm.transport.storage import BoundedStorage
 from swarm.transport.transport import PeerUnreachable, Refused
 
 logger = logging.getLogger(__name__)
+
+UNACCEPTED = 512
+"""Streams that may wait for this process while it does something else. Beyond asyncio's hundred the
+daemon resets every further one, so that a flood of streams would shut everybody out."""
+
+
+def expect_hang_ups(p2p: Any) -> None:
+    """Take a stream that the daemon closes before it says whose it is for what it is: no stream.
+
+    The daemon leaves such when a peer is gone before its request, and when it ends itself.
+    """
+    control = p2p._client.control
+    receive = control._handler
+
+    async def on_stream(reader: Any, writer: Any) -> None:
+        try:
+            await receive(reader, writer)
+        except (EOFError, ConnectionError) as error:
+            logger.debug("a stream broke off: %s", error)
+            writer.close()
+
+    control._handler = on_stream
+
+
+def limit_calls(p2p: Any, counters: Counters, guests: Guests) -> None:
+    """Charge every DHT call that comes in, and its answer, to whoever calls."""
+    budget = CallBudget(counters, guests)
+    handlers = p2p._client.control.unary_handlers
+
+    def charged(handler: Any) -> Any:
+        async def serve(request: bytes, peer: Any) -> bytes:
+            async def handle() -> bytes:
+                return bytes(await handler(request, peer))
+
+            return await budget.serve(str(peer), len(request), handle)
+
+        return serve
+
+    for name, handler in handlers.items():
+        handlers[name] = charged(handler)
+
+
+async def take_streams(p2p: Any) -> None:
+    """Serve the streams that a daemon hands over, until cancelled."""
+    control = p2p._client.control
+    path = control.listen_maddr["unix"]
+    async with await asyncio.start_unix_server(control._handler, path, backlog=UNACCEPTED):
+        await asyncio.Future()
+
+
+RELAYED_BYTES = 64 << 20
+RELAYED_SECONDS = 30 * 60
+RELAYED_CONNECTIONS = 16
+RELAYED_PEERS = 128
+RELAY_BUFFER = 1 << 16
+"""What a node does for others as a relay: bytes each way and seconds of a connection, connections
+of a peer, peers, and bytes of a connection's buffer, of which the daemon's own is 16 MiB.
+
+A daemon whose role is not told guesses it, relays 128 KiB a connection in two minutes, and forgets
+whom it relays for once it has guessed. Told that it is public it starts its relay twice, with the
+numbers above and with those; with one thread, as it has here, those above all but always come last
+and are in force."""
+
+RELAY_FLAGS = (
+    f"-relayDataLimit={RELAYED_BYTES}",
+    f"-relayTimeLimit={RELAYED_SECONDS}s",
+    f"-relayMaxCircuits={RELAYED_CONNECTIONS}",
+    f"-relayMaxReservations={RELAYED_PEERS}",
+    f"-relayBufferSize={RELAY_BUFFER}",
+    # With discovery the daemon waits three minutes for relays that nobody named.
+    "-relayDiscovery=0",
+)
+
+
+def options(settings: NodeSettings) -> dict[str, Any]:
+    """Arguments of hivemind's ``P2P.create``."""
+    return {
+        "identity_path": str(settings.identity),
+        "check_if_identity_free": False,
+        "host_maddrs": settings.listen,
+        "announce_maddrs": None if settings.client else settings.announce or None,
+        "force_reachability": settings.role or None,
+        "dht_mode": "client" if settings.client else "server",
+        "trusted_relays": settings.relays or None,
+        "use_auto_relay": bool(settings.relays),
+        "nat_port_map": not all("/127.0.0.1/" in address for address in settings.listen),
+        "startup_timeout": settings.start_timeout,
+    }
+
 
 RPC_SECONDS = 1.5
 STOP_SECONDS = 5.0

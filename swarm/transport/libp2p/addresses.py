@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import psutil
 
-from swarm.transport.libp2p import peer_ids
-from swarm.transport.reach import CIRCUIT
+from protocol.identity import decode_base58, encode_base58
+from swarm.transport.transport import CIRCUIT
 
 HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 EVERYWHERE = {"0.0.0.0": socket.AF_INET, "::": socket.AF_INET6}
@@ -60,7 +62,7 @@ def place_of(address: str) -> Place:
         return Place(kind, host, int(port))
     if CIRCUIT in last or not (last == "" or last.startswith("/p2p/")):
         raise ValueError("an address through more than a relay")
-    peer_ids.raw(peer)
+    peer_id_bytes(peer)
     return Place(kind, host, int(port), peer)
 
 
@@ -82,3 +84,67 @@ def _own(family: int) -> list[str]:
         if address.family == family and "%" not in address.address
     ]
     return sorted(own, key=lambda host: not host.startswith(("127.", "::1")))
+
+
+LONGEST_RAW = 64
+LONGEST_TEXT = 96
+
+
+def peer_id_bytes(peer: str) -> bytes:
+    """The bytes of a PeerID; raises ``ValueError``."""
+    found = decode_base58(peer) if len(peer) <= LONGEST_TEXT else None
+    if not found:
+        raise ValueError(f"{peer[:LONGEST_TEXT]!r} is no PeerID")
+    return found
+
+
+def peer_id_text(peer: bytes) -> str:
+    """A PeerID in base58; raises ``ValueError`` for more bytes than any has."""
+    if not 0 < len(peer) <= LONGEST_RAW:
+        raise ValueError(f"a PeerID of {len(peer)} bytes")
+    return encode_base58(peer)
+
+
+logger = logging.getLogger(__name__)
+
+NAMED = "/dnsaddr/"
+RECORD = "dnsaddr="
+SECONDS = 4.0
+MOST_NESTED = 3
+MOST_NAMES = 8
+MOST_ADDRESSES = 16
+
+
+async def resolved(address: str) -> tuple[str, ...]:
+    """The addresses that an address stands for, which all end in its peer.
+
+    Raises:
+        OSError: it is a name, and none of its records is an address of the peer.
+    """
+    found: dict[str, None] = {}
+    names, peer = [address], address.rpartition("/p2p/")[2]
+    for _ in range(MOST_NESTED + 1):
+        found |= dict.fromkeys(name for name in names if not name.startswith(NAMED))
+        names = [name for name in names if name.startswith(NAMED)][:MOST_NAMES]
+        if not names:
+            break
+        listed = await asyncio.gather(*map(_listed, names))
+        names = [each for some in listed for each in some if each.endswith(f"/p2p/{peer}")]
+    if not found:
+        raise OSError("the name is unknown, or lists no address of this peer")
+    return tuple(found)[:MOST_ADDRESSES]
+
+
+async def _listed(name: str) -> list[str]:
+    """What the TXT records of a name list; nothing where there are none."""
+    from dns.asyncresolver import resolve
+    from dns.exception import DNSException
+
+    host = name.removeprefix(NAMED).partition("/")[0]
+    try:
+        answer = await resolve(f"_dnsaddr.{host}", "TXT", lifetime=SECONDS)
+    except (DNSException, OSError) as error:
+        logger.info("the addresses of %s are not known: %s", host, error)
+        return []
+    texts = (b"".join(record.strings).decode(errors="replace") for record in answer)
+    return [text.removeprefix(RECORD) for text in texts if text.startswith(RECORD)]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from swarm.transport.libp2p import peer_ids
+import msgpack
+
+from swarm.common.clock import Clock
+from swarm.transport.libp2p.addresses import peer_id_bytes, peer_id_text
 from swarm.transport.protobuf import Field, Fields, decode, doubles, encode, varints
 from swarm.transport.transport import Refused
 
@@ -51,7 +57,7 @@ class Stored:
 def pack_call(peer: str, name: str, request: bytes) -> tuple[bytes, bytes]:
     """A call's id, and the call."""
     call_id = secrets.token_bytes(CALL_ID_BYTES)
-    body = encode({1: peer_ids.raw(peer), 2: name.encode(), 3: request})
+    body = encode({1: peer_id_bytes(peer), 2: name.encode(), 3: request})
     return call_id, encode({1: call_id, 3: body})
 
 
@@ -166,7 +172,7 @@ def _pack_result(result: Result) -> bytes:
     nodes, peers = ([pair[n] for pair in result.nearest] for n in (0, 1))
     listed: dict[int, Field | Sequence[Field]] = {
         4: [node for node in nodes if isinstance(node, bytes)],
-        5: [peer_ids.raw(peer) for peer in peers if isinstance(peer, str)],
+        5: [peer_id_bytes(peer) for peer in peers if isinstance(peer, str)],
     }
     if result.value is None:
         return encode(listed)
@@ -178,9 +184,120 @@ def _open_result(fields: Fields, most: int) -> Result:
     if len(nodes) != len(peers) or any(len(node) != NODE_BYTES for node in nodes):
         raise ValueError("neighbours without an id or a peer")
     nearest = tuple(
-        (node, peer_ids.text(peer)) for node, peer in zip(nodes[:most], peers, strict=False)
+        (node, peer_id_text(peer)) for node, peer in zip(nodes[:most], peers, strict=False)
     )
     if varints(fields.get(1, [_NOT_FOUND]))[-1:] != [_DICTIONARY]:
         return Result(None, 0.0, nearest)
     expirations = doubles(fields.get(3, []))
     return Result(one(fields, 2), expirations[-1] if expirations else 0.0, nearest)
+
+
+class Entry(NamedTuple):
+    """A value and the unix time at which it expires, seconds."""
+
+    value: Any
+    expiration_time: float
+
+
+class Dictionary:
+    """Values by subkey, a later expiration in place of an earlier one.
+
+    It has the methods that :mod:`swarm.transport.records` and :mod:`swarm.transport.storage` call
+    on hivemind's ``DictionaryDHTValue``.
+    """
+
+    def __init__(self, limit: object = None) -> None:
+        self._entries: dict[bytes, Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, subkey: object) -> bool:
+        return subkey in self._entries
+
+    def __delitem__(self, subkey: bytes) -> None:
+        del self._entries[subkey]
+
+    @property
+    def latest(self) -> float:
+        """The latest expiration; minus infinity where nothing is held."""
+        return max((entry.expiration_time for entry in self._entries.values()), default=-math.inf)
+
+    def get(self, subkey: bytes) -> Entry | None:
+        """The entry under a subkey."""
+        return self._entries.get(subkey)
+
+    def items(self) -> ItemsView[bytes, Entry]:
+        """All subkeys with their entries."""
+        return self._entries.items()
+
+    @contextmanager
+    def freeze(self) -> Iterator[None]:
+        """Nothing goes by itself here in any case."""
+        yield
+
+    def store(self, subkey: bytes, value: bytes, expiration_time: float) -> bool:
+        """Keep an entry; False where one that ends no earlier is there."""
+        present = self._entries.get(subkey)
+        if present is not None and present.expiration_time >= expiration_time:
+            return False
+        self._entries[subkey] = Entry(value, expiration_time)
+        return True
+
+    def forget(self, now: float) -> None:
+        """Drop what has expired."""
+        for subkey in [s for s, e in self._entries.items() if e.expiration_time <= now]:
+            del self._entries[subkey]
+
+    def packb(self) -> bytes:
+        """``[inf, latest expiration, [[subkey, value, expiration], …]]`` in msgpack."""
+        entries = [[s, e.value, e.expiration_time] for s, e in self._entries.items()]
+        return bytes(msgpack.packb([math.inf, self.latest, entries]))
+
+
+class Shelf:
+    """Dictionaries by key, without what has expired; beneath a ``BoundedStorage``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._dictionaries: dict[bytes, Dictionary] = {}
+
+    def __len__(self) -> int:
+        self._sweep()
+        return len(self._dictionaries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._dictionaries
+
+    def __delitem__(self, key: bytes) -> None:
+        self._dictionaries.pop(key, None)
+
+    def get(self, key: bytes) -> Entry | None:
+        """The dictionary under a key and when the last of it expires."""
+        found = self._dictionaries.get(key)
+        if found is None:
+            return None
+        found.forget(self._clock.time())
+        if not len(found):
+            return None
+        return Entry(found, found.latest)
+
+    def items(self) -> list[tuple[bytes, Entry]]:
+        """All keys with their dictionaries."""
+        self._sweep()
+        return [(key, Entry(held, held.latest)) for key, held in self._dictionaries.items()]
+
+    def store_subkey(self, key: bytes, subkey: bytes, value: bytes, expiration_time: float) -> bool:
+        """Keep a record; False where it has expired, or a later one is there."""
+        if expiration_time <= self._clock.time():
+            return False
+        return self._dictionaries.setdefault(key, Dictionary()).store(
+            subkey, value, expiration_time
+        )
+
+    def _sweep(self) -> None:
+        now = self._clock.time()
+        for key, held in list(self._dictionaries.items()):
+            held.forget(now)
+            if not len(held):
+                del self._dictionaries[key]

@@ -8,6 +8,7 @@ bounded.
 from __future__ import annotations
 
 import logging
+import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,20 +17,142 @@ from typing import TYPE_CHECKING, Any
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import Place
-from swarm.transport.libp2p.bridge import Carried, Pipe
-from swarm.transport.libp2p.circuit import STOP
-from swarm.transport.libp2p.connections import Connection, Connections
-from swarm.transport.libp2p.endings import end
-from swarm.transport.libp2p.multistream import accept, proposal
-from swarm.transport.libp2p.proposed import NEGOTIATION_SECONDS, Proposed, Source
-from swarm.transport.libp2p.relays import Circuit, brought, connected, reserved
-from swarm.transport.libp2p.sockets import comes_from, keep_alive, reach
-from swarm.transport.libp2p.stack import Muxed, Stack, Stream
+from swarm.transport.libp2p.bridge import NEGOTIATION_SECONDS, Carried, Pipe, Proposed, Source
+from swarm.transport.libp2p.relays import STOP, Circuit, brought, connected, reserve_on
+from swarm.transport.libp2p.stack import Muxed, Stack, Stream, accept, end, proposal
 from swarm.transport.libp2p.trio_thread import TrioThread
-from swarm.transport.libp2p.wire import Wire
 
 if TYPE_CHECKING:
     import trio
+
+
+class Connection:
+    """One connection, where it came from or goes to, and whether it was taken or dialled."""
+
+    def __init__(self, muxed: Muxed, place: Place, *, dialled: bool) -> None:
+        self.muxed = muxed
+        self.place = place
+        self.dialled = dialled
+
+
+class Connections:
+    """Those that carry streams, by peer, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[Connection]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held.values()))
+
+    def of(self, peer: str) -> tuple[Connection, ...]:
+        """Those with one peer, the oldest first."""
+        return tuple(self._held.get(peer, ()))
+
+    def places(self) -> dict[str, tuple[Place, ...]]:
+        """Where each comes from or goes to, by peer id."""
+        return {peer: tuple(each.place for each in held) for peer, held in self._held.items()}
+
+    def best(self, peer: str) -> Connection | None:
+        """The latest with a peer, a direct one where there is any."""
+        held = self.of(peer)
+        direct = [connection for connection in held if not connection.place.relay]
+        return next(reversed(direct or held), None)
+
+    def add(self, connection: Connection) -> None:
+        """Note one that can carry streams."""
+        self._held.setdefault(connection.muxed.peer, []).append(connection)
+
+    def remove(self, connection: Connection) -> None:
+        """Forget one that cannot any more, if it is known."""
+        peer = connection.muxed.peer
+        held = [each for each in self._held.pop(peer, ()) if each is not connection]
+        if held:
+            self._held[peer] = held
+
+    def most_common(self) -> Connection:
+        """The oldest that was taken from whoever has most; raises ``ValueError`` where none was."""
+        taken = [each for held in self._held.values() for each in held if not each.dialled]
+        sources = Counter(each.place.source for each in taken)
+        return max(taken, key=lambda each: sources[each.place.source])
+
+
+KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+
+async def reach(place: Place) -> trio.SocketStream:
+    """A connection to a port.
+
+    Raises:
+        ConnectionError: with the system's word for the cause.
+    """
+    import trio
+
+    try:
+        return await trio.open_tcp_stream(place.host, place.port)
+    except OSError as error:
+        raise ConnectionError(_first_cause(error)) from error
+
+
+def comes_from(tcp: trio.SocketStream) -> Place:
+    """Where a connection comes from; raises ``OSError`` where it is gone already."""
+    host, port = tcp.socket.getpeername()[:2]
+    return Place("ip6" if ":" in host else "ip4", host, port)
+
+
+def keep_alive(tcp: trio.SocketStream) -> None:
+    """Have the system notice within a minute that the other side is gone without a word."""
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _first_cause(error: BaseException) -> str:
+    """The system's word in what trio makes of it."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        return _first_cause(cause.exceptions[0])
+    return _first_cause(cause) if cause else getattr(error, "strerror", None) or str(error)
+
+
+WIRE_BYTES = 1 << 16
+
+
+class Wire:
+    """Reads in large pieces what the package asks for two bytes at a time."""
+
+    def __init__(self, tcp: trio.SocketStream) -> None:
+        self._tcp = tcp
+        self._unread = b""
+
+    async def read(self, n: int | None = None) -> bytes:
+        """At most ``n`` bytes; empty at the end."""
+        import trio
+
+        if not self._unread:
+            try:
+                self._unread = bytes(await self._tcp.receive_some(WIRE_BYTES))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return b""
+        data, self._unread = self._unread[:n], self._unread[n:] if n is not None else b""
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send all of it."""
+        import trio
+
+        try:
+            await self._tcp.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ConnectionResetError("the connection is gone") from error
+
+    async def close(self) -> None:
+        await self._tcp.aclose()
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """None: whoever made the connection knows where it leads."""
+        return None
+
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +261,7 @@ class Host:
         await self.dial(relay, place)
         # It may bring somebody before its answer is read.
         self._relays[relay] = muxed = self._best(relay).muxed
-        return await reserved(muxed)
+        return await reserve_on(muxed)
 
     async def relayed_by(self) -> tuple[str, ...]:
         """The peers asked to relay whose connection has been there ever since."""

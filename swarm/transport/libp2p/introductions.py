@@ -9,28 +9,160 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from secrets import token_bytes
 from typing import Any
 
 from swarm.common.counters import Counters
-from swarm.transport.framing import Varint
-from swarm.transport.libp2p import peer_ids
-from swarm.transport.libp2p.addresses import Place, place_of
-from swarm.transport.libp2p.book import MOST_EACH, Book
+from swarm.common.fair_limits import Bounded, lot
+from swarm.transport.libp2p.addresses import Place, peer_id_bytes, peer_id_text, place_of
+from swarm.transport.libp2p.calls import one, several
 from swarm.transport.libp2p.host import Host
-from swarm.transport.libp2p.identify import IDENTIFY, PUSH, identification, listening_at
-from swarm.transport.libp2p.peer_routing import (
-    MOST_PEERS,
-    ROUTING,
-    asked_for,
-    question,
-    reply,
-    told,
-)
 from swarm.transport.libp2p.stack import address_bytes, address_text
 from swarm.transport.libp2p.trio_thread import TrioThread
 from swarm.transport.node import StreamHandler
-from swarm.transport.transport import PeerUnreachable, TransportError
+from swarm.transport.protobuf import decode, encode, varints
+from swarm.transport.streams import Varint
+from swarm.transport.transport import PeerUnreachable, TransportError, is_relayed
+
+MAX_PEERS = 4096
+MOST_EACH = 8
+
+
+class Book:
+    """A few addresses of each of a bounded number of peers, those that answered first."""
+
+    def __init__(self) -> None:
+        secret = token_bytes(32)
+        self._known: Bounded[str, dict[str, None]] = Bounded(
+            MAX_PEERS, lambda peer: lot(secret, peer.encode())
+        )
+
+    def of(self, peer: str) -> tuple[str, ...]:
+        """Addresses of a peer, without its id."""
+        return tuple(self._known.get(peer) or ())
+
+    def met(self, peer: str, places: Sequence[Place]) -> tuple[str, ...]:
+        """Addresses of a peer that is connected, direct ones first where a connection is direct.
+
+        Args:
+            places: where its connections come from or go to; at what port it listens is its word.
+        """
+        known = sorted(self.of(peer), key=is_relayed)
+        if all(place.relay for place in places):
+            relayed = [address for address in known if is_relayed(address)]
+            return tuple(relayed or map(str, places))
+        if known and is_relayed(known[0]):
+            return (*(str(place) for place in places if not place.relay), *known)
+        return tuple(known)
+
+    def answered(self, peer: str, address: str) -> None:
+        """Note an address at which a peer was met."""
+        self._note(peer, [address, *self.of(peer)])
+
+    def said(self, peer: str, addresses: Iterable[str]) -> None:
+        """Note what a peer says of itself, before what others said."""
+        self._note(peer, [*addresses, *self.of(peer)])
+
+    def told(self, peer: str, addresses: Iterable[str]) -> None:
+        """Note what somebody says of another."""
+        self._note(peer, [*self.of(peer), *addresses])
+
+    def _note(self, peer: str, addresses: Iterable[str]) -> None:
+        usable = [address for address in dict.fromkeys(addresses) if _usable(address)]
+        if usable:
+            self._known.put(peer, dict.fromkeys(usable[:MOST_EACH]))
+
+
+def _usable(address: str) -> bool:
+    try:
+        return place_of(address).port > 0
+    except ValueError:
+        return False
+
+
+IDENTIFY = "/ipfs/id/1.0.0"
+PUSH = "/ipfs/id/push/1.0.0"
+"""Tells it anew."""
+
+MAX_IDENTIFY_BYTES = 1 << 16
+VERSION = b"swarm-node/1"
+
+
+def identification(
+    public_key: bytes, listening: Iterable[bytes], spoken: Iterable[str], observed: bytes
+) -> bytes:
+    """What this peer says of itself; addresses are binary multiaddresses."""
+    return encode(
+        {
+            5: VERSION,
+            6: VERSION,
+            1: public_key,
+            2: list(listening),
+            4: observed,
+            3: [protocol.encode() for protocol in spoken],
+        }
+    )
+
+
+def listening_at(message: bytes, text: Callable[[bytes], str | None], most: int) -> tuple[str, ...]:
+    """Where a peer says that it listens.
+
+    Args:
+        text: a binary multiaddress in words, None where it is none.
+        most: addresses that are looked at.
+
+    Raises:
+        ValueError: the message is none.
+    """
+    found = (text(address) for address in several(decode(message), 2)[:most])
+    one(decode(message), 1)
+    return tuple(address for address in found if address)
+
+
+ROUTING = "/ipfs/kad/1.0.0"
+MAX_ROUTING_BYTES = 1 << 18
+MOST_PEERS = 20
+_FIND_NODE, _CONNECTED = 4, 1
+_TYPE, _KEY, _CLOSER = 1, 2, 8
+
+
+def question(peer: bytes) -> bytes:
+    """Asks where a peer is."""
+    return encode({_TYPE: _FIND_NODE, _KEY: peer})
+
+
+def asked_for(message: bytes) -> bytes:
+    """The peer that a message asks for; raises ``ValueError`` where it asks for something else."""
+    fields = decode(message)
+    if varints(fields.get(_TYPE, [0])) != [_FIND_NODE]:
+        raise ValueError("only FIND_NODE is answered")
+    return one(fields, _KEY)
+
+
+def reply(known: Iterable[tuple[bytes, Sequence[bytes]]]) -> bytes:
+    """Peers and where they are, in binary multiaddresses."""
+    closer = [encode({1: peer, 2: list(at), 3: _CONNECTED}) for peer, at in known]
+    return encode({_TYPE: _FIND_NODE, _CLOSER: closer})
+
+
+def told(message: bytes, text: Callable[[bytes], str | None], most: int) -> Mapping[str, list[str]]:
+    """Addresses by peer id of a reply.
+
+    Args:
+        text: a binary multiaddress in words, None where it is none.
+        most: addresses of one peer that are looked at.
+
+    Raises:
+        ValueError: the message is none.
+    """
+    found: dict[str, list[str]] = {}
+    for each in several(decode(message), _CLOSER)[:MOST_PEERS]:
+        fields = decode(each)
+        addresses = [text(address) for address in several(fields, 2)[:most]]
+        found[peer_id_text(one(fields, 1))] = [address for address in addresses if address]
+    return found
+
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +270,7 @@ class Introductions:
 
     async def _ask(self, whom: str, peer: str) -> None:
         try:
-            message = await self._exchange(whom, ROUTING, question(peer_ids.raw(peer)))
+            message = await self._exchange(whom, ROUTING, question(peer_id_bytes(peer)))
             for each, addresses in told(message, address_text, MOST_EACH).items():
                 self.book.told(each, addresses)
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
@@ -209,7 +341,7 @@ class Introductions:
     ) -> None:
         for _ in range(MOST_QUESTIONS):
             wanted = asked_for(await _message(reader, MESSAGE_BYTES))
-            message = await self._reply(peer_ids.text(wanted), peer)
+            message = await self._reply(peer_id_text(wanted), peer)
             writer.write(LENGTH_VARINT.head(len(message)) + message)
             await writer.drain()
 
@@ -218,7 +350,7 @@ class Introductions:
         connected = [p for p in await self._thread.call(self._host.connected) if p != asker]
         named = [wanted, *random.sample(connected, min(MOST_PEERS, len(connected)))]
         return reply(
-            (peer_ids.raw(peer), [address_bytes(address) for address in addresses])
+            (peer_id_bytes(peer), [address_bytes(address) for address in addresses])
             for peer in dict.fromkeys(named)
             if (addresses := self.book.of(peer))
         )

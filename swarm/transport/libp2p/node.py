@@ -8,32 +8,90 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
-from swarm.transport.framing import Varint
-from swarm.transport.guests import Guests
-from swarm.transport.libp2p.addresses import Place, place_of, seen_at
+from swarm.transport.libp2p.addresses import Place, place_of, resolved, seen_at
 from swarm.transport.libp2p.bridge import Bridge, Pipe
 from swarm.transport.libp2p.calls import open_answer, pack_call
-from swarm.transport.libp2p.hash_table import HashTable
+from swarm.transport.libp2p.dht import HashTable, served_calls
 from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.introductions import Introductions
-from swarm.transport.libp2p.names import resolved
-from swarm.transport.libp2p.reservations import Reservations
-from swarm.transport.libp2p.served_calls import served_calls
+from swarm.transport.libp2p.relays import STOP
 from swarm.transport.libp2p.stack import check_library
 from swarm.transport.libp2p.trio_thread import TrioThread
-from swarm.transport.machine import DaemonFailed, with_port_of
-from swarm.transport.node import StreamHandler
+from swarm.transport.node import DaemonFailed, NodeSettings, StreamHandler, with_port_of
+from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import MESSAGE_LIMIT, RecordGate
-from swarm.transport.settings import NodeSettings
-from swarm.transport.streams import ask
+from swarm.transport.request_limits import Guests
+from swarm.transport.streams import Varint, ask
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 
 logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+
+
+class Reservations:
+    """Asks each relay for its place, and again in time, or once their connection was lost."""
+
+    def __init__(self, host: Host, thread: TrioThread, counters: Counters) -> None:
+        self._host = host
+        self._thread = thread
+        self._counters = counters
+        self._held: dict[str, str] = {}
+        self._working: list[asyncio.Task[None]] = []
+
+    def keep(self, relays: Sequence[str]) -> None:
+        """Begin.
+
+        Args:
+            relays: full multiaddresses.
+        """
+        if relays:
+            self._thread.post(self._host.speak, STOP)
+        self._working = [asyncio.ensure_future(self._keep(address)) for address in relays]
+
+    def close(self) -> None:
+        """End; the relays notice by themselves."""
+        for task in self._working:
+            task.cancel()
+
+    def addresses(self) -> tuple[str, ...]:
+        """Where this node is reached through its relays, without its id."""
+        return tuple(self._held.values())
+
+    async def _keep(self, address: str) -> None:
+        relay, pause = address.rpartition("/p2p/")[2], FIRST_PAUSE
+        while True:
+            try:
+                place = place_of(address)
+                seconds = await self._thread.call(self._host.reserve, relay, place)
+                self._held[relay] = str(replace(place, relay=relay))
+                pause = FIRST_PAUSE
+                await self._lasts(relay, seconds / 2)
+            except (TransportError, OSError, EOFError, ValueError, LookupError) as error:
+                self._held.pop(relay, None)
+                self._counters.add("reservations_failed")
+                logger.info("peer %s does not relay for this node: %s", relay, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _lasts(self, relay: str, seconds: float) -> None:
+        """Return after so many seconds; raises ``ConnectionError`` once the place is lost."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until:
+            await asyncio.sleep(LOOK_SECONDS)
+            if relay not in await self._thread.call(self._host.relayed_by):
+                raise ConnectionError("its connection is gone")
+
 
 RPC_SECONDS = 1.5
 STOP_SECONDS = 5.0
@@ -270,3 +328,16 @@ class Libp2pNode:
         self._streams.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a stream's handler failed", exc_info=error)
+
+
+class Libp2pTransport(NodeTransport):
+    """:class:`swarm.transport.transport.Transport` over a host of this process.
+
+    Not in one process with hivemind: their versions of protobuf's messages collide.
+
+    Args:
+        identity, settings: as of :class:`NodeTransport`.
+    """
+
+    def __init__(self, identity: Path, **settings: Any) -> None:
+        super().__init__(Libp2pNode.start, identity, **settings)

@@ -8,12 +8,96 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Awaitable, Callable, Container
 from importlib.util import find_spec
 from typing import Any
 
 from protocol.identity import Identity
-from swarm.transport.libp2p.multistream import accept, propose
-from swarm.transport.machine import DaemonFailed
+from swarm.transport.node import DaemonFailed
+from swarm.transport.streams import varint
+
+HEADER = "/multistream/1.0.0"
+NOT_SPOKEN = "na"
+MAX_LINE = 1024
+MAX_PROPOSALS = 16
+
+Read = Callable[[int], Awaitable[bytes]]
+"""Exactly so many bytes; raises ``EOFError`` or ``OSError`` where they do not come."""
+
+Write = Callable[[bytes], Awaitable[object]]
+
+
+class NotSpoken(ValueError):  # noqa: N818
+    """The other side does not speak the protocol, or no multistream at all."""
+
+
+async def propose(read: Read, write: Write, protocol: str) -> None:
+    """Ask for one protocol and wait until it is agreed on.
+
+    Raises:
+        NotSpoken
+    """
+    await write(proposal(protocol))
+    await agreed(read, protocol)
+
+
+def proposal(protocol: str) -> bytes:
+    """What asks for one protocol, in one piece with the header."""
+    return _line(HEADER) + _line(protocol)
+
+
+async def agreed(read: Read, protocol: str) -> None:
+    """Read what answers a proposal.
+
+    Raises:
+        NotSpoken
+    """
+    if (header := await _read_line(read)) != HEADER:
+        raise NotSpoken(f"it begins with {header!r}")
+    if await _read_line(read) != protocol:
+        raise NotSpoken(f"it does not speak {protocol}")
+
+
+async def accept(read: Read, write: Write, spoken: Container[str]) -> str:
+    """The first protocol proposed that is among ``spoken``.
+
+    Raises:
+        NotSpoken
+    """
+    if (header := await _read_line(read)) != HEADER:
+        raise NotSpoken(f"it begins with {header!r}")
+    await write(_line(HEADER))
+    for _ in range(MAX_PROPOSALS):
+        protocol = await _read_line(read)
+        if protocol in spoken:
+            await write(_line(protocol))
+            return protocol
+        await write(_line(NOT_SPOKEN))
+    raise NotSpoken(f"none of {MAX_PROPOSALS} protocols proposed is spoken here")
+
+
+def _line(text: str) -> bytes:
+    data = text.encode() + b"\n"
+    return varint(len(data)) + data
+
+
+async def _read_line(read: Read) -> str:
+    size = shift = 0
+    while True:
+        (byte,) = await read(1)
+        size |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+        if shift > 14:
+            raise NotSpoken("a line without end")
+    if not 1 <= size <= MAX_LINE:
+        raise NotSpoken(f"a line of {size} bytes")
+    line = await read(size)
+    if not line.endswith(b"\n"):
+        raise NotSpoken("a line without its end")
+    return line[:-1].decode(errors="replace")
+
 
 SECURITY = "/noise"
 MUXER = "/yamux/1.0.0"
@@ -71,7 +155,7 @@ class Stack:
         """Secure a fresh connection to ``peer``, or from somebody (None), and multiplex it.
 
         Args:
-            wire: a :class:`swarm.transport.libp2p.wire.Wire` or what reads and writes like one.
+            wire: a :class:`swarm.transport.libp2p.host.Wire` or what reads and writes like one.
 
         Raises:
             OSError, EOFError, NotSpoken: it broke, or is none of libp2p.
@@ -285,3 +369,19 @@ def address_text(data: bytes) -> str | None:
         return str(Multiaddr(data))
     except (Error, ValueError, TypeError, KeyError, IndexError, EOFError):
         return None
+
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 1.0
+
+
+async def end(how: Callable[[], Awaitable[object]]) -> None:
+    """End something by ``how``, which may fail: it is gone in any case. On trio's thread."""
+    import trio
+
+    with trio.CancelScope(shield=True), trio.move_on_after(PATIENCE_SECONDS):
+        try:
+            await how()
+        except Exception as error:  # noqa: BLE001 - of a library about a connection that is gone
+            logger.debug("ending a connection or stream: %r", error)

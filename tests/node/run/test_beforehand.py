@@ -18,7 +18,7 @@ from node.run import beforehand
 from node.run.beforehand import cautions, check_device, check_places, check_start
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
-from swarm.transport.machine import PortTaken
+from swarm.transport.node import PortTaken
 
 ROOT = Path(__file__).parents[3]
 WATCH = """

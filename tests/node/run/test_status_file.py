@@ -15,7 +15,7 @@ from node.storage.run_folder import RunFolder
 from protocol.profile import Profile
 from swarm.member import PeerInfo
 from swarm.reputation import Account
-from swarm.transport.reach import Reach
+from swarm.transport.transport import Reach
 from tests.node.monitor.test_monitor import RECORD
 
 PEER = PeerInfo(

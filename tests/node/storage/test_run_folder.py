@@ -19,7 +19,7 @@ from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import SystemClock
 from swarm.journal import Journal, backup_path, open_or_restore
-from swarm.transport.peer_cache import PeerCache
+from swarm.transport.peer_connections import PeerCache
 
 HOLD = """
 import sys

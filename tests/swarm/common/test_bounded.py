@@ -11,9 +11,8 @@ from swarm.collector import TRIES, PullAllowance
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import MAX_REMEMBERED, Backoff, Bounded, lot, rank_of
-from swarm.transport.flood import FADE_SECONDS, MOST_REFUSALS, Flood
-from swarm.transport.guests import FLOOD_PAUSE, Guests
-from swarm.transport.peer_cache import MAX_ADDRESSES, PeerCache
+from swarm.transport.peer_connections import MAX_ADDRESSES, PeerCache
+from swarm.transport.request_limits import FADE_SECONDS, FLOOD_PAUSE, MOST_REFUSALS, Flood, Guests
 from tests.swarm.experience_parts import wait
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import place_of
-from swarm.transport.libp2p.multistream import propose
-from swarm.transport.libp2p.stack import MUXER, SECURITY
-from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.libp2p.node import Libp2pTransport
+from swarm.transport.libp2p.stack import MUXER, SECURITY, propose
 from swarm.transport.libp2p.trio_thread import TrioThread
 from swarm.transport.transport import Limits
 

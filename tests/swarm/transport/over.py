@@ -14,11 +14,11 @@ import pytest
 from protocol.identity import Identity
 from swarm.common.clock import SystemClock, VirtualClock
 from swarm.common.counters import Counters
-from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.node_transport import NodeTransport
+from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import Transport
 
 T = TypeVar("T")

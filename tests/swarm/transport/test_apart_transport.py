@@ -16,16 +16,14 @@ import pytest
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
-from swarm.transport.apart import process
-from swarm.transport.apart.link import Link, LinkLost
-from swarm.transport.apart.process import Process
-from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.libp2p.transport import Libp2pTransport
-from swarm.transport.machine import PortTaken
+from swarm.transport.libp2p.node import Libp2pTransport
+from swarm.transport.node import NodeSettings, PortTaken
 from swarm.transport.node_transport import NodeTransport
-from swarm.transport.settings import NodeSettings
+from swarm.transport.subprocess import link as process
+from swarm.transport.subprocess.link import Link, LinkLost, Process
+from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import (
     Limits,
     PeerUnreachable,
@@ -166,7 +164,9 @@ def identity(folder: Path, name: str) -> Path:
 
 def network_processes() -> list[psutil.Process]:
     below = psutil.Process().children(recursive=True)
-    return [p for p in below if p.name() == "p2pd" or "swarm.transport.apart.child" in p.cmdline()]
+    return [
+        p for p in below if p.name() == "p2pd" or "swarm.transport.subprocess.child" in p.cmdline()
+    ]
 
 
 def libraries_of_the_network() -> set[str]:
@@ -312,9 +312,9 @@ def begun(over: type[NodeTransport]) -> bool:
 WAITING = """
 import asyncio, sys
 from pathlib import Path
-from swarm.transport.apart.transport import ApartTransport
+from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.libp2p.node import Libp2pTransport
 
 async def main():
     over = {k.__name__: k for k in (HivemindTransport, Libp2pTransport)}[sys.argv[2]]

@@ -21,11 +21,9 @@ from swarm.common.counters import Counters
 from swarm.transport import node_transport, streams
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.libp2p.node import Libp2pNode
-from swarm.transport.libp2p.transport import Libp2pTransport
-from swarm.transport.machine import PortTaken
+from swarm.transport.libp2p.node import Libp2pNode, Libp2pTransport
 from swarm.transport.memory import MemoryTransport
-from swarm.transport.node import Node
+from swarm.transport.node import Node, PortTaken
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.supervisor import WATCH_SECONDS
 from swarm.transport.transport import (

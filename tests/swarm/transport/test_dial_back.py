@@ -21,11 +21,9 @@ from protocol.messages import (
     encode_dial_back_response,
 )
 from swarm.common.clock import SystemClock, VirtualClock
-from swarm.transport.dial_back import PAUSE_SECONDS, DialBack
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.noise import NoPeer, who_answers
-from swarm.transport.reach import port_of
-from swarm.transport.transport import Refusal, Refused
+from swarm.transport.reachability import PAUSE_SECONDS, DialBack, NoPeer, who_answers
+from swarm.transport.transport import Refusal, Refused, port_of
 
 ALICE = Identity.generate().peer_id
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from swarm.transport.dial_log import DialLog
+from swarm.transport.peer_connections import DialLog
 from swarm.transport.transport import ClockSkew, PeerUnreachable
 
 GONE = PeerUnreachable("no peer answers")
@@ -43,7 +43,7 @@ def test_a_wrong_clock_is_a_warning_where_others_agree_with_this_one(
 def test_flo_makes_up_addresses_and_few_are_remembered(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.transport.dial_log.REMEMBERED", 4)
+    monkeypatch.setattr("swarm.transport.peer_connections.REMEMBERED", 4)
     log = DialLog()
     for number in (*range(5), 0):
         log.failed(str(number), GONE, reached=False)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.transport.dial_reasons import DialReasons
+from swarm.transport.peer_connections import DialReasons
 
 HOME = "/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 FAILED = "Connect failed. msg=failed to dial: failed to dial 12D3KooWQYhT: all dials failed\n"

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
-from swarm.transport.guests import Guests
-from swarm.transport.hivemind.routing import SAME_ID_SECONDS, OneIdEach
+from swarm.transport.hivemind.dht import SAME_ID_SECONDS, OneIdEach
+from swarm.transport.request_limits import Guests
 
 
 def routing(clock: VirtualClock):

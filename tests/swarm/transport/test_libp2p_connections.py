@@ -11,8 +11,8 @@ import pytest
 
 from protocol.identity import Identity
 from swarm.transport.libp2p.addresses import place_of
-from swarm.transport.libp2p.connections import Connection, Connections
-from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.libp2p.host import Connection, Connections
+from swarm.transport.libp2p.node import Libp2pTransport
 from tests.swarm.transport.mallory import DEAF, ECHO, Mallory, against_anna, until
 
 

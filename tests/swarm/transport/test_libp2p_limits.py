@@ -19,9 +19,8 @@ from protocol.messages import (
 )
 from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.host import MAX_CONNECTIONS, MAX_HALF_OPEN, MAX_OF_PEER
-from swarm.transport.libp2p.multistream import HEADER
-from swarm.transport.libp2p.stack import MAX_FRAME, MAX_STREAMS, MAX_UNREAD
-from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.libp2p.node import Libp2pTransport
+from swarm.transport.libp2p.stack import HEADER, MAX_FRAME, MAX_STREAMS, MAX_UNREAD
 from tests.swarm.transport.mallory import (
     DATA,
     DEAF,

@@ -10,8 +10,8 @@ from typing import TypeVar
 import pytest
 
 from protocol.identity import Identity
-from swarm.transport.libp2p.names import MOST_ADDRESSES, resolved
-from swarm.transport.libp2p.transport import Libp2pTransport
+from swarm.transport.libp2p.addresses import MOST_ADDRESSES, resolved
+from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.transport import PeerUnreachable
 
 dns = pytest.importorskip("dns", reason="needs libp2p: pip install 'swarm-node[libp2p]'")

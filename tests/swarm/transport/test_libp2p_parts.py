@@ -13,18 +13,24 @@ from hivemind.proto import dht_pb2, p2pd_pb2
 from protocol.identity import Identity
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
-from swarm.transport.guests import Guests
-from swarm.transport.libp2p import calls, peer_ids
-from swarm.transport.libp2p.addresses import Place, place_of, seen_at
-from swarm.transport.libp2p.book import MOST_EACH, Book
-from swarm.transport.libp2p.calls import PING, Result, Stored
-from swarm.transport.libp2p.dictionary import Dictionary, Shelf
-from swarm.transport.libp2p.hash_table import HashTable
-from swarm.transport.libp2p.identify import identification, listening_at
-from swarm.transport.libp2p.multistream import HEADER, NotSpoken, accept, propose
-from swarm.transport.libp2p.peer_routing import asked_for, question, reply, told
-from swarm.transport.libp2p.table import SAME_ID_SECONDS, RoutingTable, distance
+from swarm.transport.libp2p import calls
+from swarm.transport.libp2p.addresses import Place, peer_id_bytes, peer_id_text, place_of, seen_at
+from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf, Stored
+from swarm.transport.libp2p.dht import HashTable
+from swarm.transport.libp2p.introductions import (
+    MOST_EACH,
+    Book,
+    asked_for,
+    identification,
+    listening_at,
+    question,
+    reply,
+    told,
+)
+from swarm.transport.libp2p.routing_table import SAME_ID_SECONDS, RoutingTable, distance
+from swarm.transport.libp2p.stack import HEADER, NotSpoken, accept, propose
 from swarm.transport.protobuf import decode, encode
+from swarm.transport.request_limits import Guests
 from swarm.transport.search import BUCKET, MOST_ASKED
 from swarm.transport.transport import PeerUnreachable, Refused
 
@@ -130,7 +136,7 @@ def test_messages_are_those_of_hiveminds_schema() -> None:
     assert [each.type for each in found.results] == [dht_pb2.FOUND_DICTIONARY, dht_pb2.NOT_FOUND]
     assert (found.results[0].value, found.results[0].expiration_time) == (b"value", 7.5)
     assert list(found.results[0].nearest_node_ids) == [each for each, _ in near]
-    assert list(found.results[0].nearest_peer_ids) == [peer_ids.raw(peer) for _, peer in near]
+    assert list(found.results[0].nearest_peer_ids) == [peer_id_bytes(peer) for _, peer in near]
     assert calls.open_results(decode(found.SerializeToString()), 2, 20) == [
         Result(b"value", 7.5, near),
         Result(None, 0.0, ()),
@@ -148,7 +154,7 @@ def test_messages_are_those_of_hiveminds_schema() -> None:
     assert calls.open_call(call) == (call_id, b"request")
     read = p2pd_pb2.PersistentConnectionRequest.FromString(call)
     assert (read.callId, read.callUnary.proto) == (call_id, calls.PING)
-    assert (read.callUnary.peer, read.callUnary.data) == (peer_ids.raw(PEERS[0]), b"request")
+    assert (read.callUnary.peer, read.callUnary.data) == (peer_id_bytes(PEERS[0]), b"request")
 
 
 def test_an_answer_that_is_an_error_or_anothers_is_refused() -> None:
@@ -193,7 +199,7 @@ def test_larry_lists_this_node_and_a_crowd_and_the_search_ends() -> None:
 
     def crowd(peer: str) -> tuple:
         few = islice(made, 30)
-        return tuple((node(n), peer_ids.text(n.to_bytes(38, "big"))) for n in few)
+        return tuple((node(n), peer_id_text(n.to_bytes(38, "big"))) for n in few)
 
     async def scenario() -> None:
         hash_table, asked, counters = answering(crowd)
@@ -356,7 +362,7 @@ def test_an_address_leads_to_a_port_or_is_refused() -> None:
 
 
 def test_who_is_asked_where_somebody_listens_tells_it() -> None:
-    raw = peer_ids.raw(PEERS[0])
+    raw = peer_id_bytes(PEERS[0])
     assert asked_for(question(raw)) == raw
     answer = reply([(raw, [b"/one", b"/two"])])
     assert told(answer, lambda data: data.decode(), 1) == {PEERS[0]: ["/one"]}

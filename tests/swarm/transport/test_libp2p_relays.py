@@ -15,22 +15,19 @@ from protocol.identity import Identity
 from protocol.manifest import sign_manifest
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.transport.apart.transport import ApartTransport
-from swarm.transport.framing import Varint
-from swarm.transport.guests import Guests
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.libp2p import circuit, peer_ids
-from swarm.transport.libp2p.circuit import LEAST_SECONDS, MOST_SECONDS
-from swarm.transport.libp2p.node import Libp2pNode
-from swarm.transport.libp2p.transport import Libp2pTransport
-from swarm.transport.node import Node
+from swarm.transport.libp2p import relays
+from swarm.transport.libp2p.addresses import peer_id_bytes
+from swarm.transport.libp2p.node import Libp2pNode, Libp2pTransport
+from swarm.transport.libp2p.relays import LEAST_SECONDS, MOST_SECONDS
+from swarm.transport.node import Node, NodeSettings, Role
 from swarm.transport.protobuf import decode, encode
-from swarm.transport.reach import is_relayed
-from swarm.transport.record_rule import RecordRule
-from swarm.transport.settings import NodeSettings, Role
-from swarm.transport.streams import ask
-from swarm.transport.transport import PeerUnreachable, Transport
+from swarm.transport.records import RecordRule
+from swarm.transport.request_limits import Guests
+from swarm.transport.streams import Varint, ask
+from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.transport import PeerUnreachable, Transport, is_relayed
 from tests.swarm.network_parts import FOUNDER, manifest
 
 pytestmark = pytest.mark.processes
@@ -173,11 +170,11 @@ def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path: Path) -> Non
             node(Libp2pNode, tmp_path, "mallory", "public") as mallory,
         ):
             await mallory.connect(anna.addresses[0])
-            message = encode({1: 0, 2: encode({1: peer_ids.raw(rita.peer_id)})})
-            reader, writer = await mallory.open_stream(anna.peer_id, circuit.STOP)
+            message = encode({1: 0, 2: encode({1: peer_id_bytes(rita.peer_id)})})
+            reader, writer = await mallory.open_stream(anna.peer_id, relays.STOP)
             answer = decode(await ask(reader, writer, message, peer="", limit=64, framing=Varint()))
             writer.close()
-            assert answer[4] == [circuit.UNEXPECTED_MESSAGE]
+            assert answer[4] == [relays.UNEXPECTED_MESSAGE]
             assert not is_relayed(anna.addresses[0]), "rita, who does not relay, was believed"
 
     asyncio.run(scene())
@@ -188,31 +185,31 @@ def test_messages_are_those_of_libp2ps_schema() -> None:
     from libp2p.relay.circuit_v2.pb import circuit_pb2
 
     anna = Identity.generate().peer_id
-    asked = circuit_pb2.HopMessage.FromString(circuit.connect(anna))
-    assert (asked.type, asked.peer.id) == (circuit_pb2.HopMessage.CONNECT, peer_ids.raw(anna))
-    assert circuit_pb2.HopMessage.FromString(circuit.reserve()).type == 0
-    told = circuit_pb2.StopMessage.FromString(circuit.answer(circuit.OK))
+    asked = circuit_pb2.HopMessage.FromString(relays.connect(anna))
+    assert (asked.type, asked.peer.id) == (circuit_pb2.HopMessage.CONNECT, peer_id_bytes(anna))
+    assert circuit_pb2.HopMessage.FromString(relays.reserve()).type == 0
+    told = circuit_pb2.StopMessage.FromString(relays.answer(relays.OK))
     assert (told.type, told.status) == (circuit_pb2.StopMessage.STATUS, circuit_pb2.OK)
-    bringing = circuit_pb2.StopMessage(type=0, peer=circuit_pb2.PeerId(id=peer_ids.raw(anna)))
-    assert circuit.taken(bringing.SerializeToString()) == anna
+    bringing = circuit_pb2.StopMessage(type=0, peer=circuit_pb2.PeerId(id=peer_id_bytes(anna)))
+    assert relays.taken(bringing.SerializeToString()) == anna
     place = circuit_pb2.HopMessage(type=2, status=circuit_pb2.OK)
     place.reservation.expire = 1600
-    assert circuit.reserved(place.SerializeToString(), now=1000.0) == 600.0
+    assert relays.reservation_seconds(place.SerializeToString(), now=1000.0) == 600.0
     full = circuit_pb2.HopMessage(type=2, status=circuit_pb2.RESOURCE_LIMIT_EXCEEDED)
     with pytest.raises(ConnectionError, match="full"):
-        circuit.relayed(full.SerializeToString())
+        relays.relayed(full.SerializeToString())
 
 
 @pytest.mark.parametrize("expire", [0, 1, 1 << 60])
 def test_larry_is_believed_to_relay_for_a_bounded_time(expire: int) -> None:
-    said = encode({1: 2, 3: encode({1: expire}), 5: circuit.OK})
-    assert LEAST_SECONDS <= circuit.reserved(said, now=1000.0) <= MOST_SECONDS
+    said = encode({1: 2, 3: encode({1: expire}), 5: relays.OK})
+    assert LEAST_SECONDS <= relays.reservation_seconds(said, now=1000.0) <= MOST_SECONDS
 
 
 @pytest.mark.parametrize(
     "said", [b"", b"\xff" * 8, encode({1: 1}), encode({1: 0, 2: 7}), encode({1: b""})]
 )
 def test_what_makes_no_sense_is_no_relays_message(said: bytes) -> None:
-    for read in (circuit.relayed, circuit.taken):
+    for read in (relays.relayed, relays.taken):
         with pytest.raises(ValueError):
             read(said)

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from swarm.common.clock import VirtualClock
 from swarm.common.fair_limits import KEPT, KNOWN, Standings
-from swarm.transport.places import TAKING_SECONDS, YOUNG_SECONDS, Place, Places
+from swarm.transport.request_limits import TAKING_SECONDS, YOUNG_SECONDS, Place, Places
 from tests.swarm.experience_parts import wait
 from tests.swarm.network_parts import identity
 

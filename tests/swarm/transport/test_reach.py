@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from protocol.identity import Identity
 from protocol.messages import DialledBack
-from swarm.transport.hivemind.addresses import packed
-from swarm.transport.machine import with_port_of
-from swarm.transport.reach import dialled, host_of, links_of, port_of, told
+from swarm.transport.hivemind.dht import packed
+from swarm.transport.node import with_port_of
+from swarm.transport.transport import dialled, host_of, links_of, port_of, told
 
 YES, NO = DialledBack("11.7.0.3", (4001,), True), DialledBack("11.7.0.3", (), True)
 BESIDE = DialledBack("192.168.3.2", (4001,), True)

@@ -16,9 +16,8 @@ import pytest
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
-from swarm.transport.reach import is_relayed
-from swarm.transport.settings import NodeSettings, Role
-from swarm.transport.transport import PeerUnreachable
+from swarm.transport.node import NodeSettings, Role
+from swarm.transport.transport import PeerUnreachable, is_relayed
 
 pytestmark = pytest.mark.processes
 

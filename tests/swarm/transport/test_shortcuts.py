@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.scale.clock import SteppedClock
-from swarm.transport.shortcuts import AGAIN_SECONDS, SETTLED_SECONDS, Shortcuts
+from swarm.transport.peer_connections import AGAIN_SECONDS, SETTLED_SECONDS, Shortcuts
 
 RELAYED = ("/ip4/11.7.0.2/tcp/4001/p2p/rita/p2p-circuit/p2p/ben",)
 DIRECT = ("/ip4/11.7.0.7/tcp/4001/p2p/ben",)

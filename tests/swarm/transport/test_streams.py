@@ -13,8 +13,7 @@ import pytest
 import swarm.transport.streams as streams
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.transport.guests import Guests
-from swarm.transport.service import Service
+from swarm.transport.request_limits import Guests, Service
 from swarm.transport.transport import (
     DeadlineExceeded,
     Limits,

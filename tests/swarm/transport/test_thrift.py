@@ -13,8 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.common.counters import Counters
-from swarm.transport.apart import thrift
-from swarm.transport.apart.thrift import LONGEST_PAUSE, SAVED_SECONDS, Allowance, Meter, be_thrifty
+from swarm.transport.subprocess import child as thrift
+from swarm.transport.subprocess.child import (
+    LONGEST_PAUSE,
+    SAVED_SECONDS,
+    Allowance,
+    Meter,
+    be_thrifty,
+)
 
 RATE = 0.1
 

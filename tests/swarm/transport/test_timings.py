@@ -14,12 +14,11 @@ from experiments.scale.clock import SteppedClock
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport import protobuf
-from swarm.transport.apart.transport import ApartTransport
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.libp2p.transport import Libp2pTransport
-from swarm.transport.timing import Timing
-from swarm.transport.timings import CLOCK_FIELD, EVERY_SECONDS, PING, Timings
-from swarm.transport.transport import Refused
+from swarm.transport.libp2p.node import Libp2pTransport
+from swarm.transport.peer_connections import CLOCK_FIELD, EVERY_SECONDS, PING, Timings
+from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.transport import Refused, Timing
 from tests.swarm.transport.over import INSTALLED
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)

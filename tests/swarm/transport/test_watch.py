@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.keys import dht_key_of
 from swarm.common.counters import Counters
-from swarm.transport.watch import MAX_TOLD, Watch
+from swarm.transport.records import MAX_TOLD, Watch
 
 
 def test_only_what_is_stored_under_the_latest_keys_is_told() -> None:

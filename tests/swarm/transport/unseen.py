@@ -12,7 +12,7 @@ from pathlib import Path
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
-from swarm.transport.settings import NodeSettings
+from swarm.transport.node import NodeSettings
 
 
 async def main(key: Path) -> None:

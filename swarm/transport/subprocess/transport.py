@@ -11,24 +11,60 @@ from typing import Any
 
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import REMEMBERED_SECONDS, OwnFirst, Standing
-from swarm.transport.apart.link import LinkLost
-from swarm.transport.apart.process import Process
-from swarm.transport.apart.state import State
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.machine import DaemonFailed, with_port_of
+from swarm.transport.node import DaemonFailed, with_port_of
 from swarm.transport.node_transport import LOOKUP_SECONDS, NodeTransport
-from swarm.transport.reach import Reach, reach_of
-from swarm.transport.record_rule import RecordRule
+from swarm.transport.records import RecordRule
+from swarm.transport.subprocess.link import LinkLost, Process
 from swarm.transport.transport import (
     MINIMUM_RATE,
     DeadlineExceeded,
     Handler,
     Limits,
     PeerUnreachable,
+    Reach,
     RecordCheck,
     TransportError,
     check_size,
+    reach_of,
 )
+
+
+class State:
+    """Of one process after the other; bytes are counted on over all of them."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Any] = {}
+        self._earlier = {"bytes_in": 0, "bytes_out": 0}
+
+    def note(self, state: dict[str, Any]) -> None:
+        """Take in what has changed."""
+        # One that is starting in place of another knows no addresses yet: they stay the same.
+        self._latest |= state
+
+    def begin_again(self) -> None:
+        """Another process takes the place of this one."""
+        self._earlier = {name: self.bytes(name) for name in self._earlier}
+        self._latest |= {"peers": (), "bytes_in": 0, "bytes_out": 0}
+
+    def bytes(self, name: str) -> int:
+        """``bytes_in`` or ``bytes_out`` since the first process was started."""
+        return int(self._earlier[name] + self._latest.get(name, 0))
+
+    def get(self, name: str, default: Any) -> Any:
+        """One of its parts; ``default`` where that was not told yet."""
+        return self._latest.get(name, default)
+
+    def of(self, name: str) -> Any:
+        """One of its parts.
+
+        Raises:
+            PeerUnreachable: it was not told yet.
+        """
+        if name not in self._latest:
+            raise PeerUnreachable("the transport is not started")
+        return self._latest[name]
+
 
 logger = logging.getLogger(__name__)
 

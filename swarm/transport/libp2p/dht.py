@@ -12,16 +12,26 @@ from typing import Any
 
 from protocol.keys import dht_key_of
 from swarm.common.counters import Counters
-from swarm.transport.guests import Guests
 from swarm.transport.libp2p import calls
-from swarm.transport.libp2p.calls import FIND, PING, STORE, Neighbour, Result, Stored
-from swarm.transport.libp2p.dictionary import Dictionary
-from swarm.transport.libp2p.share import Share
-from swarm.transport.libp2p.table import RoutingTable, distance
+from swarm.transport.libp2p.calls import (
+    FIND,
+    PING,
+    STORE,
+    Dictionary,
+    Neighbour,
+    Result,
+    Stored,
+    open_call,
+    pack_answer,
+    pack_error,
+)
+from swarm.transport.libp2p.routing_table import RoutingTable, Share, distance
 from swarm.transport.protobuf import Fields, decode, encode, varints
 from swarm.transport.records import MESSAGE_LIMIT
+from swarm.transport.request_limits import CallBudget, Guests, Service
 from swarm.transport.search import BUCKET, REPLICAS, Search, placed
-from swarm.transport.transport import TransportError
+from swarm.transport.streams import Varint, serve
+from swarm.transport.transport import Limits, Refusal, TransportError
 
 logger = logging.getLogger(__name__)
 
@@ -252,3 +262,63 @@ class HashTable:
         task = asyncio.ensure_future(work)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
+
+
+CONCURRENT = Limits(MESSAGE_LIMIT, concurrent=128, concurrent_per_peer=32)
+LENGTH_VARINT = Varint()
+
+
+class ServedCalls:
+    """Answers the calls of one name with what the hash table says.
+
+    Attributes:
+        protocol: the streams that carry them.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        table: HashTable,
+        budget: CallBudget,
+        counters: Counters,
+        guests: Guests,
+    ) -> None:
+        self.protocol = protocol
+        self._table = table
+        self._budget = budget
+        self._counters = counters
+        self._service = Service(protocol, self._answer, CONCURRENT, counters, guests)
+
+    async def serve(
+        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer the call that a stream carries."""
+        try:
+            await serve(reader, writer, self._service, peer, LENGTH_VARINT)
+        except Refusal as refusal:
+            logger.debug("%s from %s refused: %s", self.protocol, peer, refusal.reason)
+        except (TransportError, ValueError) as error:
+            self._counters.add("dht_calls_lost")
+            logger.debug("%s of %s: %s", self.protocol, peer, error)
+        finally:
+            writer.close()
+
+    async def _answer(self, peer: str, data: bytes) -> bytes:
+        try:
+            call_id, request = open_call(data)
+        except (ValueError, OverflowError) as error:
+            raise Refusal("malformed") from error
+
+        async def handle() -> bytes:
+            return await self._table.answer(self.protocol, peer, request)
+
+        try:
+            return pack_answer(call_id, await self._budget.serve(peer, len(data), handle))
+        except (ValueError, OverflowError, PermissionError) as error:
+            return pack_error(call_id, str(error))
+
+
+def served_calls(table: HashTable, counters: Counters, guests: Guests) -> list[ServedCalls]:
+    """One for each name; all of them share an allowance."""
+    budget = CallBudget(counters, guests)
+    return [ServedCalls(name, table, budget, counters, guests) for name in (PING, FIND, STORE)]

@@ -10,12 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from secrets import token_bytes
 from typing import Any
 
+from protocol.identity import decode_base58
 from protocol.keys import dht_key_of
 from swarm.common.counters import Counters
+from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.records import DictionaryRecord, RecordGate
+from swarm.transport.request_limits import Guests
 from swarm.transport.search import BUCKET, Search, placed
+from swarm.transport.transport import is_relayed
 
 logger = logging.getLogger(__name__)
 
@@ -157,3 +162,124 @@ class HashTable:
             raise ValueError("a value without subkeys")
         self._gate.prune(key_id.to_bytes(), found)
         return found
+
+
+SAME_ID_SECONDS = 10.0
+"""A peer that restarts comes back under another id; one is taken in this time."""
+
+MAX_PEERS = 4096
+
+
+def guard_routing(protocol: Any, counters: Counters, guests: Guests) -> None:
+    """Put the rule before the method of a ``DHTProtocol``."""
+    protocol.update_routing_table = OneIdEach(protocol, counters, guests).update
+
+
+def be_client(protocol: Any) -> None:
+    """Have a ``DHTProtocol`` serve whoever asks, its clock above all, and name no node of its own.
+
+    Whom nobody can dial holds no record for others, and is in nobody's routing table.
+    """
+    protocol.client_mode = True
+    protocol.node_info = type(protocol.node_info)()
+
+
+class OneIdEach:
+    """Stands before ``DHTProtocol.update_routing_table``."""
+
+    def __init__(self, protocol: Any, counters: Counters, guests: Guests) -> None:
+        secret = token_bytes(32)
+        self._table = protocol.routing_table
+        self._update = protocol.update_routing_table
+        self._counters = counters
+        self._guests = guests
+        self._taken: Bounded[str, float] = Bounded(MAX_PEERS, lambda p: lot(secret, p.encode()))
+
+    async def update(self, node_id: Any, peer_id: Any, responded: bool = True) -> None:
+        """As hivemind's method of the same purpose, for ids that may come in."""
+        if responded and node_id is not None and not self._may(node_id, peer_id):
+            self._counters.add("routing_refused")
+            return
+        await self._update(node_id, peer_id, responded=responded)
+        if node_id is not None:
+            self._trim(node_id)
+
+    def _may(self, node_id: Any, peer_id: Any) -> bool:
+        if self._table.uid_to_peer_id.get(node_id, peer_id) != peer_id:
+            return False
+        present = self._table.peer_id_to_uid.get(peer_id)
+        if present == node_id:
+            return True
+        now, peer = self._guests.clock.monotonic(), str(peer_id)
+        taken = self._taken.get(peer)
+        if taken is not None and now < taken + SAME_ID_SECONDS:
+            return False
+        self._taken.put(peer, now)
+        if present is not None and present in self._table.uid_to_peer_id:
+            del self._table[present]
+        return True
+
+    def _trim(self, node_id: Any) -> None:
+        bucket = self._table.buckets[self._table.get_bucket_index(node_id)]
+        while len(bucket.replacement_nodes) > bucket.size:
+            del self._table[next(iter(bucket.replacement_nodes))]
+
+
+P2P = b"\xa5\x03"
+"""The code of ``/p2p/`` as a varint."""
+
+
+def packed(address: str, multiaddr: Any) -> Any:
+    """A multiaddress, perhaps through a relay.
+
+    Inside of an address hivemind writes a PeerID as a version 1 CID, which the daemon, like all of
+    go-libp2p, takes for a broken address: each ``/p2p/`` is therefore written here.
+
+    Args:
+        multiaddr: hivemind's class.
+
+    Raises:
+        ValueError: it is no multiaddress.
+    """
+    first, *named = address.split("/p2p/")
+    raw = multiaddr(first).to_bytes()
+    for part in named:
+        peer, slash, rest = part.partition("/")
+        multihash = decode_base58(peer)
+        if not multihash or len(multihash) > 127:
+            raise ValueError(f"{peer!r} is no peer id")
+        raw += P2P + bytes((len(multihash),)) + multihash
+        raw += multiaddr(slash + rest).to_bytes() if rest else b""
+    return multiaddr(raw)
+
+
+def own(addresses: Iterable[Any], peer: str) -> tuple[str, ...]:
+    """Full addresses of a node, those through relays first.
+
+    None where its daemon tells none: one that peers cannot dial keeps its public addresses to
+    itself, and may have no others until somebody relays for it.
+    """
+    found = (f"{address}/p2p/{peer}" for address in addresses)
+    return tuple(sorted(found, key=is_relayed, reverse=True))
+
+
+def by_peer(peers: Iterable[Any]) -> dict[str, tuple[str, ...]]:
+    """Full addresses of connections by peer id, direct ones first.
+
+    A daemon speaks more transports than hivemind has names for, and a peer chooses which of them
+    it listens by: one that comes or is reached by such a transport has no address.
+    """
+    found: dict[str, list[str]] = {}
+    for peer in peers:
+        name = str(peer.peer_id)
+        readable = filter(None, map(_text, peer.addrs))
+        found.setdefault(name, []).extend(f"{address}/p2p/{name}" for address in readable)
+    return {name: tuple(sorted(each, key=is_relayed)) for name, each in found.items()}
+
+
+def _text(address: Any) -> str:
+    """A multiaddress in words; empty where it has a part that hivemind does not know."""
+    try:
+        return str(address)
+    except ValueError:
+        return ""

@@ -1,0 +1,335 @@
+"""Who may hold one of a service's places, and who gives way: pure, on an injected clock.
+
+A place is held from the first byte of a request to the last of its answer. While a peer lets this
+node wait, for its request or for taking its answer, its place can go to somebody who holds fewer.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from swarm.common.clock import Clock
+from swarm.common.counters import Counters
+from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, Standings
+from swarm.transport.transport import Handler, Limits, Refusal, TransportError
+
+YOUNG_SECONDS = 0.25
+"""A request waited for less than this gives way only to peers with two places fewer."""
+
+TAKING_SECONDS = 2.0
+CONTESTED_RATE = 65_536.0
+"""Bytes a second at which an answer must be taken to be safe while others wait for the place."""
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """One request under way.
+
+    Attributes:
+        waiting: the peer is due, with its request or with taking the answer.
+        since: unix time at which the waiting began, seconds.
+        safe_until: unix time up to which it gives way to nobody of almost as many places.
+        lost: it was given to somebody else.
+        give_way: called when it is; set by whoever awaits the peer.
+    """
+
+    peer: str
+    known: bool
+    since: float
+    safe_until: float
+    waiting: bool = True
+    firm: bool = False
+    lost: bool = False
+    give_way: Callable[[], None] = field(default=lambda: None)
+
+
+class Places:
+    """A service's places, some for each peer and a quarter of all for known peers only.
+
+    When no place is left for a newcomer, the one waited for longest of the peer that holds most
+    gives way, strangers before known peers; a place that nobody waits for never does.
+    """
+
+    def __init__(self, total: int, each: int, clock: Clock, standings: Standings) -> None:
+        self._total = total
+        self._each = each
+        self._clock = clock
+        self._standings = standings
+        self._places: dict[Place, None] = {}
+        self._held: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def held_by(self, peer: str) -> int:
+        """Places of one peer."""
+        return self._held[peer]
+
+    def take(self, peer: str) -> Place | None:
+        """A place for a request of ``peer`` that is to come; None: there is none."""
+        if self._held[peer] >= self._each:
+            return None
+        known, now = self._standings.knows(peer), self._clock.time()
+        if not self._room(known):
+            victim = self._victim(peer, known, now)
+            if victim is None:
+                return None
+            victim.lost = True
+            self.release(victim)
+            victim.give_way()
+        place = Place(peer, known, now, now + YOUNG_SECONDS)
+        self._places[place] = None
+        self._held[peer] += 1
+        return place
+
+    def work(self, place: Place) -> None:
+        """The request is complete: its answer is up to this node."""
+        place.waiting = False
+
+    def hand_over(self, place: Place, size: int) -> None:
+        """An answer of ``size`` bytes is ready: it is up to the peer again."""
+        place.waiting = place.firm = True
+        place.since = self._clock.time()
+        place.safe_until = place.since + TAKING_SECONDS + size / CONTESTED_RATE
+
+    def release(self, place: Place) -> None:
+        """The place is free again; nothing happens when it was lost."""
+        if place in self._places:
+            del self._places[place]
+            self._held[place.peer] -= 1
+            if not self._held[place.peer]:
+                del self._held[place.peer]
+
+    def _room(self, known: bool) -> bool:
+        if len(self._places) >= self._total:
+            return False
+        strangers = sum(not place.known for place in self._places)
+        return known or strangers < self._total - int(self._total * KEPT)
+
+    def _victim(self, peer: str, known: bool, now: float) -> Place | None:
+        mine = self._held[peer]
+
+        def gives_way(place: Place) -> bool:
+            if not place.waiting or place.peer == peer or (place.known and not known):
+                return False
+            if place.safe_until > now and place.firm:
+                return False
+            if known and not place.known:
+                return True
+            return self._held[place.peer] > mine + (place.safe_until > now)
+
+        candidates = [place for place in self._places if gives_way(place)]
+        return max(
+            candidates,
+            key=lambda place: (not place.known, self._held[place.peer], -place.since),
+            default=None,
+        )
+
+
+MOST_REFUSALS = 128.0
+FADE_SECONDS = 10.0
+MAX_REMEMBERED = 4096
+
+
+class Flood:
+    """Counts refusals of each peer; they fade by a factor e in ``FADE_SECONDS``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._refusals: dict[str, tuple[float, float]] = {}
+
+    def refused(self, peer: str) -> bool:
+        """Note a refusal; whether it is one too many, upon which counting begins anew."""
+        now = self._clock.monotonic()
+        count, at = self._refusals.pop(peer, (0.0, now))
+        count = 1.0 + count * math.exp((at - now) / FADE_SECONDS)
+        if count >= MOST_REFUSALS:
+            return True
+        if len(self._refusals) >= MAX_REMEMBERED:
+            del self._refusals[next(iter(self._refusals))]
+        self._refusals[peer] = count, now
+        return False
+
+
+logger = logging.getLogger(__name__)
+
+FREE_TIMEOUTS = 3
+FIRST_PAUSE = 2.0
+FLOOD_PAUSE = 10.0
+LONGEST_PAUSE = 120.0
+
+
+class Guests:
+    """Standing, patience and floods of the peers of all services of one transport.
+
+    Attributes:
+        standings: who is known to be useful.
+        show_out: called with the id of a peer that floods this node, to end its connections.
+    """
+
+    def __init__(self, clock: Clock, counters: Counters) -> None:
+        self.clock = clock
+        self.standings = Standings(clock)
+        self.show_out: Callable[[str], None] = lambda peer: None
+        self._counters = counters
+        self._patience: Backoff[str] = Backoff(
+            clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE, free=FREE_TIMEOUTS
+        )
+        self._flood = Flood(clock)
+        self._outside: Backoff[str] = Backoff(clock, first=FLOOD_PAUSE, longest=LONGEST_PAUSE)
+
+    def welcome(self, peer: str) -> bool:
+        """Whether a peer's requests are listened to now."""
+        return not (self._patience.waits(peer) or self.shown_out(peer))
+
+    def shown_out(self, peer: str) -> bool:
+        """Whether a peer flooded this node lately and is not to be back yet."""
+        return self._outside.waits(peer)
+
+    def let_wait(self, peer: str) -> None:
+        """Note that a peer did not complete its request or did not take its answer in time."""
+        pause = self._patience.failed(peer)
+        if pause:
+            self._counters.add("peers_backed_off")
+            logger.info("peer %s lets this node wait and is refused for %g s", peer, pause)
+
+    def kept_time(self, peer: str) -> None:
+        """Note that a peer did."""
+        self._patience.succeeded(peer)
+
+    def refused(self, peer: str) -> None:
+        """Note a refusal; a peer that goes on and on is shown out, and again if it comes back."""
+        if not self.shown_out(peer):
+            if not self._flood.refused(peer):
+                return
+            pause = self._outside.failed(peer)
+            logger.info("peer %s floods this node and is kept out for %g s", peer, pause)
+        self._counters.add("peers_shown_out")
+        self.show_out(peer)
+
+
+class Service:
+    """A handler that takes a bounded number of requests at a time, in total and from each peer.
+
+    Args:
+        guests: what is known of those who ask, shared by all services of a transport.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        handler: Handler,
+        limits: Limits,
+        counters: Counters,
+        guests: Guests,
+    ) -> None:
+        self.protocol = protocol
+        self.request_limit = limits.request_bytes
+        self.guests = guests
+        self._handler = handler
+        self._counters = counters
+        self._places = Places(
+            limits.concurrent, limits.concurrent_per_peer, guests.clock, guests.standings
+        )
+
+    @contextmanager
+    def admit(self, peer: str) -> Iterator[Place]:
+        """Hold one of the peer's places from the first byte read to the last one sent.
+
+        Raises:
+            Refusal: ``busy``, no place is free; ``backed_off``, the peer let this node wait lately;
+                ``gave_way``, the place went to somebody else meanwhile.
+        """
+        if not self.guests.welcome(peer):
+            raise self._turned_away(peer, "backed_off")
+        place = self._places.take(peer)
+        if place is None:
+            raise self._turned_away(peer, "busy")
+        try:
+            yield place
+        except (EOFError, OSError):
+            if place.lost:
+                raise self.refusal("gave_way") from None
+            if place.waiting:
+                self.guests.let_wait(peer)
+            raise
+        else:
+            self.guests.kept_time(peer)
+        finally:
+            self._places.release(place)
+
+    def asked(self, place: Place) -> None:
+        """Note that a request is complete."""
+        self._places.work(place)
+
+    def answered(self, place: Place, size: int) -> None:
+        """Note that an answer of ``size`` bytes is on its way."""
+        self._places.hand_over(place, size)
+
+    def check_size(self, size: int) -> None:
+        """Raises :class:`Refusal` ``too_large`` when a request of ``size`` bytes is over limit."""
+        if size > self.request_limit:
+            raise self.refusal("too_large")
+
+    async def answer(self, peer: str, request: bytes) -> bytes:
+        """The handler's answer; whatever goes wrong inside it becomes a :class:`Refusal`."""
+        try:
+            return await self._handler(peer, request)
+        except Refusal as refusal:
+            raise self._turned_away(peer, refusal.reason) from None
+        except TransportError as error:
+            # of the process that the handler is in, which has told where it comes from
+            logger.error("handler of %s failed on a request of %s: %s", self.protocol, peer, error)
+            raise self.refusal("internal") from None
+        except Exception:
+            logger.exception("handler of %s failed on a request of %s", self.protocol, peer)
+            raise self.refusal("internal") from None
+
+    def refusal(self, reason: str) -> Refusal:
+        """A counted refusal, to be raised."""
+        self._counters.add("requests_refused", protocol=self.protocol, reason=reason)
+        return Refusal(reason)
+
+    def _turned_away(self, peer: str, reason: str) -> Refusal:
+        self.guests.refused(peer)
+        return self.refusal(reason)
+
+
+RPC_BYTES_PER_SECOND = 1 << 20
+RPC_SENT_PER_SECOND = 8 << 20
+RPC_LARGEST = 1 << 19
+
+
+class CallBudget:
+    """Charges every call that comes in, and its answer.
+
+    So nobody can keep this node verifying records or sending the same shard again and again.
+    """
+
+    def __init__(self, counters: Counters, guests: Guests) -> None:
+        self._counters = counters
+        self._guests = guests
+        self._received = ByteBudget(
+            RPC_BYTES_PER_SECOND, RPC_LARGEST, guests.clock, guests.standings
+        )
+        self._sent = ByteBudget(RPC_SENT_PER_SECOND, RPC_LARGEST, guests.clock, guests.standings)
+
+    async def serve(self, caller: str, size: int, handle: Callable[[], Awaitable[bytes]]) -> bytes:
+        """What ``handle`` answers to a request of ``caller`` with ``size`` bytes.
+
+        Raises:
+            PermissionError: the caller has used up its share.
+        """
+        served = not self._guests.shown_out(caller) and self._received.take(caller, size)
+        if not (served and self._sent.take(caller, 0)):
+            self._counters.add("dht_calls_refused")
+            self._guests.refused(caller)
+            raise PermissionError("over budget")
+        answer = await handle()
+        self._sent.owe(caller, len(answer))
+        return answer
