@@ -113,10 +113,10 @@ def learn(policy: Any, options: argparse.Namespace, *, weighed: bool, bounded: b
     """Train it on own and poisoned groups."""
     from node.config.learning import LearnerSection
     from node.config.mixing import MixtureSection
-    from node.learner import influence
+    from node.learner import gradient_bound
     from node.learner.learner import Learner
 
-    influence.MOST_SHARES = 2.0 if bounded else float(GROUPS**2)
+    gradient_bound.MOST_SHARES = 2.0 if bounded else float(GROUPS**2)
     correction = MixtureSection().correction if weighed else "none"
     config = LearnerSection(lr=options.lr, groups_per_step=options.groups_per_step)
     learner = Learner(policy, config, correction=correction)

@@ -23,17 +23,15 @@ from node.engines.engine import Sampling
 from node.engines.process.engine import EngineProcess
 from node.engines.process.starter import Starter
 from node.learner.batches import TrainingGroup
-from node.learner.engine_gap import Newest
 from node.learner.learner import Learner
+from node.learner.steps import Newest
 from node.lifecycle import Opened
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
-from node.rollout.generator import Generator
+from node.rollout.async_generator import JUDGES, OverlappingGenerator, StalenessWindow
+from node.rollout.generator import Generator, TaskIndexes
+from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.intake import Intake, Limits
-from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
-from node.rollout.staleness_window import StalenessWindow
-from node.rollout.task_indexes import TaskIndexes
-from node.rollout.unfinished_groups import UnfinishedGroups
 from node.run.external_groups import ExternalGroups
 from node.run.rounds import Rounds
 from node.run.trained_policy import TrainedPolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.learner.advantages.grpo import Standardised
+from node.learner.advantages import Standardised
 from node.learner.batches import MicroBatch, Row, TrainingGroup, micro_batches
 from node.policy.policy import Policy
 

@@ -20,12 +20,11 @@ from node.config.running import ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import MicroBatch, TrainingGroup
-from node.learner.engine_gap import Newest
 from node.learner.learner import Learner
+from node.learner.steps import Newest
 from node.policy.policy import Policy
-from node.rollout.generator import Generator
+from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.intake import Intake, Limits
-from node.rollout.task_indexes import TaskIndexes
 from node.run.external_groups import ExternalGroups
 from node.run.rounds import Rounds
 from node.run.trained_policy import TrainedPolicy

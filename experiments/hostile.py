@@ -10,7 +10,7 @@ from experiments.settings import EPOCH_SECONDS, GROUPS_PER_EPOCH, node_identity
 from experiments.surroundings import Surroundings
 from node.engines.engine import Sampling
 from node.network.membership import MIB
-from node.rollout.task_indexes import TaskIndexes
+from node.rollout.generator import TaskIndexes
 from node.tasks.sampler import served_levels
 from swarm.common.counters import Counters
 from swarm.directory import LIFETIME_EPOCHS, Directory

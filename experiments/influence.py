@@ -36,7 +36,7 @@ class Shares:
             mean over the judged nodes that learned.
         author: what one external author has at most in the update of any of them.
         use, use_of_others: how useful those groups, and all other external ones, were to whoever
-            learned from them (:func:`node.learner.plausibility.usefulness`), at the mean; None
+            learned from them (:func:`node.learner.off_policy.usefulness`), at the mean; None
             where there were none.
     """
 

@@ -95,8 +95,8 @@ def _gap(policy: Any, asked: list[list[int]]) -> float:
     from node.engines.transformers.engine import TransformersEngine
     from node.learner.batches import Row as Line
     from node.learner.batches import TrainingCompletion
-    from node.learner.engine_gap import engine_gap
     from node.learner.logprobs import TokenScores
+    from node.learner.steps import engine_gap
 
     samples = TransformersEngine(policy, seed=0).generate(
         asked, 4, Sampling(max_new_tokens=GREEDY_TOKENS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from node.config.base import Section, key
-from node.learner.loss import Loss, Terms, clipped_sum, masked
+from node.learner.losses import Loss, Terms, clipped_sum, masked
 
 
 class NearestOptions(Section):

@@ -9,32 +9,32 @@ from node.config.registry import Registry
 
 LOSSES = Registry(
     "learner.loss",
-    "node.learner.loss:Loss",
+    "node.learner.losses:Loss",
     {
-        "cispo": "node.learner.losses.cispo:Cispo",
-        "dr_grpo": "node.learner.losses.dr_grpo:DrGrpo",
-        "grpo": "node.learner.losses.grpo:Grpo",
-        "gspo": "node.learner.losses.gspo:Gspo",
+        "cispo": "node.learner.losses:Cispo",
+        "dr_grpo": "node.learner.losses:DrGrpo",
+        "grpo": "node.learner.losses:Grpo",
+        "gspo": "node.learner.losses:Gspo",
     },
     "swarm_node.losses",
 )
 ADVANTAGES = Registry(
     "learner.advantage",
-    "node.learner.advantage:Advantage",
+    "node.learner.advantages:Advantage",
     {
-        "dr_grpo": "node.learner.advantages.dr_grpo:Centred",
-        "grpo": "node.learner.advantages.grpo:Standardised",
+        "dr_grpo": "node.learner.advantages:Centred",
+        "grpo": "node.learner.advantages:Standardised",
     },
     "swarm_node.advantages",
 )
 CORRECTIONS = Registry(
     "mixture.correction",
-    "node.learner.correction:Correction",
+    "node.learner.off_policy:Correction",
     {
-        "better": "node.learner.corrections.better:Better",
-        "none": "node.learner.corrections.none:Uncorrected",
-        "tapered": "node.learner.corrections.tapered:Tapered",
-        "tis": "node.learner.corrections.tis:Truncated",
+        "better": "node.learner.off_policy:Better",
+        "none": "node.learner.off_policy:Uncorrected",
+        "tapered": "node.learner.off_policy:Tapered",
+        "tis": "node.learner.off_policy:Truncated",
     },
     "swarm_node.corrections",
 )

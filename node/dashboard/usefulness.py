@@ -2,7 +2,7 @@
 
 Between two evaluations the policy learned from groups of its own and of others. The change of the
 held-out reward is divided among all of them: an own group that teaches counts 1, an external one
-what the learner found it to be of use (:func:`node.learner.plausibility.usefulness`), from 0 to 1.
+what the learner found it to be of use (:func:`node.learner.off_policy.usefulness`), from 0 to 1.
 An author's gain is the sum of its parts over the run, so that the gains of all, the node's own
 included, make what the held-out reward rose by. Nothing in it is an author's word.
 

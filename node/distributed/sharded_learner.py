@@ -18,12 +18,10 @@ from node.distributed.fsdp import Outline, Replica, sharded
 from node.distributed.ranks import Order, Ranks
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, TrainingGroup
-from node.learner.choices import Choices
-from node.learner.engine_gap import Newest
 from node.learner.learner import Learner
-from node.learner.share import Share
-from node.learner.stale_tokens import check_versions
-from node.learner.token_budget import TokenBudget
+from node.learner.micro_batching import Share, TokenBudget
+from node.learner.off_policy import check_versions
+from node.learner.steps import Choices, Newest
 from node.learner.update_stats import Tally, UpdateStats
 from node.policy.policy import Policy
 

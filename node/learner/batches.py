@@ -29,7 +29,7 @@ class TrainingCompletion:
             None where unknown.
         versions: per token, the version of this node's policy that sampled it; None where another
             node's did.
-        replayed: it was written for an earlier group (:mod:`node.rollout.success_pool`).
+        replayed: it was written for an earlier group (:mod:`node.rollout.replay`).
     """
 
     ids: tuple[int, ...]
@@ -84,11 +84,11 @@ class Row:
 
     Attributes:
         share: what a token, or a completion, counts in the loss: see
-            :meth:`node.learner.loss.Loss.share`.
+            :meth:`node.learner.losses.Loss.share`.
         group: number of its group in the update.
         first: number of its first completion among all of the update.
         credits: of each completion, advantages by token, where turns have their own
-            (:mod:`node.learner.turn_credit`); empty where all tokens have their completion's.
+            (:mod:`node.learner.update_rows`); empty where all tokens have their completion's.
         length: tokens read.
     """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -14,36 +14,89 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from node.config.kinds import ADVANTAGES, CORRECTIONS, LOSSES
 from node.config.learning import LearnerSection
-from node.learner.batches import (
-    MicroBatch,
-    Row,
-    TrainingGroup,
-    held_tokens,
-    micro_batches,
-)
-from node.learner.bounded_gradient import BoundedGradient
-from node.learner.engine_gap import Newest, engine_gap, newest_rows, tells
-from node.learner.gradient_checkpointing import GradientCheckpointing
+from node.errors import ConfigError
+from node.learner.batches import MicroBatch, Row, TrainingGroup, held_tokens, micro_batches
+from node.learner.gradient_bound import BoundedGradient
 from node.learner.group_gradients import GroupGradients
 from node.learner.logprobs import TokenScores
-from node.learner.loss import Clip, Loss, Terms
+from node.learner.losses import Clip, Loss, Terms
+from node.learner.micro_batching import RowCost, Share, TokenBudget, fits, no_room_to_step, ran_out
+from node.learner.off_policy import Span, Weighting, check_versions, plausibility, usefulness
 from node.learner.optimizer import Optimizer
-from node.learner.plausibility import plausibility, usefulness
-from node.learner.prompt_sharing import RowCost, fits
-from node.learner.share import Share
-from node.learner.stale_tokens import Span, check_versions
-from node.learner.steps import StepFigures, steps_of, together
-from node.learner.token_budget import TokenBudget, no_room_to_step, ran_out
-from node.learner.trained import Trained
-from node.learner.turn_credit import TurnCredit, by_turn
-from node.learner.update_pass import Pass
-from node.learner.update_rows import by_own_group, rows_of
+from node.learner.steps import (
+    Newest,
+    StepFigures,
+    Trained,
+    engine_gap,
+    newest_rows,
+    steps_of,
+    tells,
+    together,
+)
+from node.learner.update_rows import TurnCredit, by_own_group, by_turn, rows_of
 from node.learner.update_stats import Tally, UpdateStats
-from node.learner.weighting import Weighting
 from swarm.groups import informative
+
+
+class GradientCheckpointing:
+    """Gradient checkpointing (arXiv:1604.06174) of every decoder layer.
+
+    Args:
+        model: in evaluation mode.
+
+    Raises:
+        ConfigError: its layers cannot be computed again.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+        if not (self._layers and model.supports_gradient_checkpointing):
+            raise ConfigError(
+                "learner.gradient_checkpointing",
+                True,
+                f"transformers' {type(model).__name__} does not support it: set it to false.",
+            )
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """In the block layers drop what they compute; outside they keep caches for sampling.
+
+        The library's own switch asks for a layer's training mode, in which some drop activations
+        at random, and others each time.
+        """
+        for layer in self._layers:
+            again = partial(
+                checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
+            )
+            layer.forward = again
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                del layer.forward  # the class's own is behind it
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one pass over an update's groups has gathered.
+
+    ``frozen`` holds by number each completion's proximal log-probs and the entropies beside them,
+    ``[T, 2]``, from the first pass on; nothing where there is no second. Gradients are taken
+    ``factor`` times, and listened to by ``apart``.
+    """
+
+    frozen: dict[int, Tensor]
+    factor: float = 1.0
+    apart: GroupGradients | None = None
+    losses: list[Tensor] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +109,7 @@ class Learner:
         config: losses, advantages and numbers of an update.
         share: what of an update is read in this process; left out, all.
         temperature, correction, correction_options, decoupled, floor: see
-            :class:`node.learner.choices.Choices`.
+            :class:`node.learner.steps.Choices`.
 
     Attributes:
         optimizer: steps the weights, once the gradient of an update is added up in it.
@@ -116,7 +169,7 @@ class Learner:
 
         Args:
             newest: asked before the first step where the groups do not tell how far the engine is
-                off: see :mod:`node.learner.engine_gap`.
+                off: see :mod:`node.learner.steps`.
 
         Raises:
             ValueError: a token is of a version that the policy has not reached; nothing is changed.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from itertools import islice
+from typing import Any, Protocol, TypedDict
 
-from node.learner.batches import Row
-from node.learner.influence import Influence
+import torch
+from transformers import PreTrainedModel
+
+from node.learner.batches import Row, TrainingGroup, micro_batches
+from node.learner.gradient_bound import Influence
+from node.learner.logprobs import TokenScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +92,87 @@ def together(steps: Sequence[StepFigures]) -> UpdateFigures:
         "largest_share": max(shares, default=None),
         "groups_bounded": sum(step.influence.bounded for step in steps),
     }
+
+
+class Trained(Protocol):
+    """What a learner needs of a :class:`node.policy.policy.Policy`."""
+
+    model: PreTrainedModel
+    device: torch.device
+    pad_id: int
+    context_length: int
+    version: int
+
+
+Newest = Callable[[], Sequence[TrainingGroup]]
+"""Own completions that came last, the newest at the end, with the versions that wrote them."""
+
+MOST_COMPLETIONS = 4
+"""An engine that is off is so everywhere: few tokens show it."""
+
+
+def tells(row: Row, version: int) -> bool:
+    """Whether an update that reads the row learns from it how far the engine is off."""
+    return row.own and any(
+        c.behaviour is not None and not c.replayed and (c.versions is None or version in c.versions)
+        for c in row.completions
+    )
+
+
+def newest_rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int) -> list[Row]:
+    """Completions with a token of the policy's present version, the newest ones.
+
+    Args:
+        groups: the oldest first; what they earned does not count.
+        longest: tokens of a completion that are read at most.
+    """
+    return list(islice(_rows(groups, trained, longest), MOST_COMPLETIONS))
+
+
+@torch.no_grad()
+def engine_gap(
+    trained: Trained, rows: Sequence[Row], scores: TokenScores, token_budget: int
+) -> float | None:
+    """Mean ``|cur - mu|`` over the rows' tokens of the present version, nats; None of none.
+
+    Args:
+        rows: with a completion each.
+        scores: of the policy's model, at the temperature that the engine samples at.
+        token_budget: most tokens of a forward pass.
+    """
+    gaps = []
+    for batch in micro_batches(rows, token_budget, trained.pad_id, trained.device):
+        cur = scores(batch, entropies=False).logprobs
+        told = batch.mask & batch.known & (batch.versions == trained.version)
+        gaps.append((cur - batch.behaviour).abs()[told])
+    together = torch.cat(gaps) if gaps else torch.empty(0)
+    return float(together.mean()) if len(together) else None
+
+
+def _rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int) -> Iterator[Row]:
+    for group in reversed(groups):
+        cap = min(longest, trained.context_length - len(group.prompt_ids))
+        for completion in reversed(group.completions):
+            read = completion.first(max(0, cap))
+            if read.behaviour is not None and trained.version in (read.versions or ()):
+                yield Row(group.prompt_ids, (read,), (0.0,), group.own)
+
+
+class Choices(TypedDict, total=False):
+    """What a learner is told beside its own section of the configuration.
+
+    Attributes:
+        temperature: of the distribution that completions are sampled from; divides the logits.
+        correction: name of a rule in ``corrections/``, for what this policy did not write.
+        correction_options: its settings.
+        floor: external rollouts that are :func:`node.learner.external_filters.unlikely` are not
+            imitated.
+        decoupled: own rollouts may be of earlier versions, and are weighed by
+            :func:`~node.learner.off_policy.decoupled_weights`, whatever the correction.
+    """
+
+    temperature: float
+    correction: str
+    correction_options: Mapping[str, Any]
+    decoupled: bool
+    floor: bool

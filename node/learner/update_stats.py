@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.learner.batches import MicroBatch
-from node.learner.loss import Loss, Terms
+from node.learner.losses import Loss, Terms
 
 UNKNOWN = -1
 QUANTILES = (0.01, 0.5, 0.99)
@@ -38,16 +38,16 @@ class UpdateStats:
         staleness: own tokens by the policy steps since they were sampled, from 0 up.
         engine_gap: mean ``|cur - mu|`` on own tokens of the version that was updated: how far the
             engine's log-probs are from the learner's at equal weights. Of the update's groups, or
-            else of what the engine wrote last (:mod:`node.learner.engine_gap`).
+            else of what the engine wrote last (:mod:`node.learner.steps`).
         tokens_trained: tokens with a gradient.
         groups_informative: groups whose rewards differ.
         largest_share: of one external group in the sum of all groups' gradient norms, in the first
-            epoch, after scaling: see :mod:`node.learner.influence`.
+            epoch, after scaling: see :mod:`node.learner.gradient_bound`.
         groups_bounded: external groups whose gradient was scaled down there.
         unlikely: external completions that were not imitated for their likelihood, see
             :func:`node.learner.external_filters.unlikely`.
         useful: of each external group given, in order,
-            :func:`node.learner.plausibility.usefulness`; 0 of one without advantage.
+            :func:`node.learner.off_policy.usefulness`; 0 of one without advantage.
         entropies: of each own group given, in order, and each of its completions: the policy's
             entropy before the first step at every token read, nats; empty where none was.
         lr: of the last step.

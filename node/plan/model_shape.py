@@ -90,7 +90,7 @@ def shape_of(folder: Path, model: str) -> ModelShape:
 def _counted(built: Any, model: str) -> ModelShape:
     from torch import nn
 
-    from node.learner.prompt_sharing import fits
+    from node.learner.micro_batching import fits
     from node.policy.context import context_length
 
     text: Any = built.config.get_text_config()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from node.config.config import Config
-from node.learner.chunked_logprobs import CHUNK_BYTES, LEAST_POSITIONS
 from node.learner.group_gradients import MOST_BYTES as GROUPS_TOGETHER
-from node.learner.logprobs import WHOLE_BYTES
+from node.learner.logprobs import CHUNK_BYTES, LEAST_POSITIONS, WHOLE_BYTES
 from node.plan.amounts import FLOAT, MOMENTS, WIDTHS
 from node.plan.model_shape import ModelShape
 from node.plan.workload import Workload

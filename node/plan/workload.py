@@ -69,7 +69,7 @@ class Workload:
 
 def _read_together(shape: ModelShape, size: int, prompt: int, answer: int) -> int:
     """Tokens that are read of a group, of whose completions so many share a row and its prompt as
-    cost least together (:class:`node.learner.prompt_sharing.RowCost`)."""
+    cost least together (:class:`node.learner.micro_batching.RowCost`)."""
     if not shape.shares:
         return size * (prompt + answer)
     pair = 2 * shape.layers * shape.heads * shape.head_size

@@ -3,29 +3,128 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from typing import TypeVar
 
 from node.engines.engine import RolloutEngine, Sampling
+from node.errors import NodeError
+from node.evaluation.evaluator import LONGER_CONTEXT
 from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
 from node.playing.limits import TurnLimits
 from node.playing.played import Played
 from node.playing.player import Player, judged
 from node.policy.policy import Policy
-from node.rollout.groups import OwnGroup, own_group
-from node.rollout.own_task import OwnTask
-from node.rollout.prompt_room import PromptRoom
-from node.rollout.task_indexes import TaskIndexes
+from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.tasks.curriculum import EnvLevel
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer, buildable, nothing_built
+from protocol.keys import epoch_of
+from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
+from swarm.journal import Journal
 from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
+
+MANY_UNFIT = 8
+"""Prompts in a row that cannot be answered: it is no longer one of them that is to blame."""
+
+
+class PromptRoom:
+    """Leaves out prompts that a policy cannot answer, and gives up where there is no other.
+
+    Args:
+        counters: ``own_prompts_too_long``, ``own_prompts_empty``.
+    """
+
+    def __init__(self, policy: Policy, counters: Counters) -> None:
+        self._policy = policy
+        self._counters = counters
+        self._unfit: list[int] = []
+
+    def fits(self, prompts: Sequence[Sequence[int]]) -> list[bool]:
+        """For each of some prompts (token ids) whether it is one and leaves room for an answer.
+
+        Raises:
+            NodeError: none has for :data:`MANY_UNFIT` prompts in a row.
+        """
+        context = self._policy.context_length
+        lengths = [len(ids) for ids in prompts]
+        fits = [0 < length < context for length in lengths]
+        if empty := lengths.count(0):
+            self._counters.add("own_prompts_empty", empty)
+            log.warning("%d of %d prompts have no token: they are left out", empty, len(prompts))
+        if left_out := fits.count(False) - empty:
+            self._counters.add("own_prompts_too_long", left_out)
+            log.warning(
+                "%d of %d prompts, of up to %d tokens, do not fit the policy's context of %d: they "
+                "are left out. %s",
+                left_out,
+                len(prompts),
+                max(lengths),
+                context,
+                LONGER_CONTEXT,
+            )
+        self._note(lengths, fits)
+        return fits
+
+    def _note(self, lengths: Sequence[int], fits: Sequence[bool]) -> None:
+        for length, fit in zip(lengths, fits, strict=True):
+            self._unfit = [] if fit else [*self._unfit, length]
+        if len(self._unfit) >= MANY_UNFIT:
+            raise NodeError(
+                "no prompt leaves room for an answer",
+                f"{len(self._unfit)} in a row have {min(self._unfit)} to {max(self._unfit)} "
+                f"tokens, context {self._policy.context_length}",
+                LONGER_CONTEXT,
+            )
+
+
+PRIVATE = range(1 << 31, 1 << 32)
+"""Indexes above every manifest's limit: their groups are trained on and never shared."""
+
+
+class TaskIndexes:
+    """Hands out ``(epoch, index)`` pairs; the journal remembers them across any crash.
+
+    Args:
+        journal: keeps the next index of each epoch.
+        clock: tells the epoch.
+        epoch_seconds: of the swarm's manifest.
+        limit: how many an author has in an epoch, by the manifest. A node that needs more goes on
+            with private ones.
+        rng: picks private indexes.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        epoch_seconds: float,
+        limit: int,
+        rng: random.Random,
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._epoch_seconds = epoch_seconds
+        self._limit = limit
+        self._rng = rng
+
+    def take(self, count: int) -> list[tuple[int, int]]:
+        """The next ``count`` pairs."""
+        epoch = epoch_of(self._clock.time(), self._epoch_seconds)
+        shared = list(self._journal.next_indexes(epoch, count, self._limit))
+        private = [self._rng.choice(PRIVATE) for _ in range(count - len(shared))]
+        return [(epoch, index) for index in shared + private]
+
+    def shareable(self, index: int) -> bool:
+        """Whether peers accept a group of this index."""
+        return index < self._limit
+
 
 T = TypeVar("T")
 

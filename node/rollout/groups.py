@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
+from node.monitor.stopwatch import Stopwatch
 from node.playing.played import Played
 from node.policy.policy import Policy
-from node.rollout.own_task import OwnTask
 from protocol.rollout import Completion, Finish, Group, Writer
-from swarm.groups import PooledGroup
+from swarm.groups import PooledGroup, TaskRef
 from swarm.verification import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTask:
+    """One task to roll out: the family and level are chosen, the seed follows from the rest.
+
+    Attributes:
+        ref: what it is rebuilt from.
+        epoch: in which its index was taken.
+        index: number within the epoch, used once.
+    """
+
+    ref: TaskRef
+    epoch: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +119,29 @@ def _external_completion(
         ids.extend(part)
         mask.extend([ours] * len(part))
     return TrainingCompletion(tuple(ids), tuple(mask), tuple(behaviour) if known else None)
+
+
+T = TypeVar("T")
+
+
+class GroupSource(Protocol):
+    """Where a round's own groups come from: the schedule is the source's.
+
+    :class:`node.rollout.generator.Generator` writes them when asked and stands still while the
+    policy learns; :class:`node.rollout.async_generator.OverlappingGenerator` never does.
+    """
+
+    def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
+        """Own groups of the next update, about ``count`` of them, none handed out before."""
+        ...
+
+    def newest(self) -> Sequence[TrainingGroup]:
+        """Completions that were written last, the newest at the end, in an update or not.
+
+        May be called from work that is done :meth:`beside`.
+        """
+        ...
+
+    def beside(self, work: Callable[[], T]) -> T:
+        """Do ``work``, an update, and whatever generation goes on meanwhile."""
+        ...

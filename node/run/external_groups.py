@@ -13,7 +13,7 @@ from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.rollout.intake import Intake, Limits
-from node.rollout.success_pool import Revived, SuccessPool
+from node.rollout.replay import Revived, SuccessPool
 from node.run.outcome import earned
 from node.run.rules import Rules
 from protocol.manifest import Manifest

@@ -12,13 +12,10 @@ from node.config.config import Config
 from node.config.kinds import CURRICULA
 from node.engines.engine import Sampling
 from node.playing.limits import TurnLimits
-from node.rollout.generator import Generator
-from node.rollout.group_writer import GroupWriter
-from node.rollout.overlapping_generator import JUDGES, OverlappingGenerator
-from node.rollout.source import GroupSource
-from node.rollout.staleness_window import StalenessWindow
-from node.rollout.task_indexes import TaskIndexes
-from node.rollout.unfinished_groups import UnfinishedGroups
+from node.rollout.async_generator import JUDGES, OverlappingGenerator, StalenessWindow
+from node.rollout.generator import Generator, TaskIndexes
+from node.rollout.group_writer import GroupWriter, UnfinishedGroups
+from node.rollout.groups import GroupSource
 from node.run.trained_policy import TrainedPolicy
 from node.tasks.curriculum import EnvLevel
 from node.tasks.sampler import TaskSampler

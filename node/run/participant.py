@@ -18,7 +18,7 @@ from node.lifecycle import Opened
 from node.network.answer_bounds import caution
 from node.network.membership import Membership
 from node.policy.policy import Policy
-from node.rollout.overlapping_generator import JUDGES
+from node.rollout.async_generator import JUDGES
 from node.run.beforehand import cautions
 from node.run.own_groups import public_name
 from node.run.recorder import Recorder

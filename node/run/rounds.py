@@ -15,8 +15,8 @@ from node.config.running import ScheduleSection
 from node.errors import NodeError
 from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
-from node.rollout.semi_online import SemiOnline
-from node.rollout.source import GroupSource
+from node.rollout.groups import GroupSource
+from node.rollout.replay import SemiOnline
 from node.run.external_groups import ExternalGroups
 from node.run.outcome import Outcome
 from node.run.rules import Rules

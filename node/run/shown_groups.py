@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from node.learner.advantage import Advantage
+from node.learner.advantages import Advantage
 from node.monitor.groups import MOST_ANSWERS, ShownCompletion, ShownGroup, ShownTokens
 from node.monitor.refusal_words import in_words
 from node.monitor.transcript import transcript

@@ -16,7 +16,7 @@ from node.learner.batches import TrainingGroup
 from node.learner.update_stats import UpdateStats
 from node.policy.device import give_back
 from node.policy.policy import Policy
-from node.rollout.source import GroupSource
+from node.rollout.groups import GroupSource
 from swarm.common.counters import Counters
 
 log = logging.getLogger(__name__)

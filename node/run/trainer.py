@@ -22,9 +22,8 @@ from node.evaluation.forgetting import ForgettingAlarm
 from node.playing.limits import TurnLimits
 from node.playing.player import Player
 from node.policy.policy import Policy
-from node.rollout.semi_online import SemiOnline, SemiOnlineLimits
-from node.rollout.success_pool import SuccessPool
-from node.rollout.task_indexes import TaskIndexes
+from node.rollout.generator import TaskIndexes
+from node.rollout.replay import SemiOnline, SemiOnlineLimits, SuccessPool
 from node.run.external_groups import ExternalGroups, open_intake, open_mixture
 from node.run.outcome import Outcome
 from node.run.own_groups import OwnGroups, open_sampler

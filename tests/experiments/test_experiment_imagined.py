@@ -24,7 +24,7 @@ from experiments.run import Plan
 from experiments.settings import GROUPS_PER_EPOCH, Configuration, Settings, node_identity
 from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
-from node.learner.plausibility import FULL_USE, plausibility
+from node.learner.off_policy import FULL_USE, plausibility
 from node.tasks.working.climbing import Climb, Climbing
 from protocol.keys import task_seed
 from protocol.rollout import Group

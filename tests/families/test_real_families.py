@@ -18,8 +18,7 @@ from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
 from node.playing.played import Played
 from node.policy.policy import Policy
-from node.rollout.groups import external_group, own_group
-from node.rollout.own_task import OwnTask
+from node.rollout.groups import OwnTask, external_group, own_group
 from protocol.rollout import encode_group
 from swarm.groups import PooledGroup, TaskRef
 from swarm.verification import Verdict

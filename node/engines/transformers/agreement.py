@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from node.engines.backend import Written
 from node.engines.engine import Sampling
 from node.engines.transformers.decoding import Decoding
-from node.learner import prompt_sharing
+from node.learner import micro_batching
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
 from node.policy.encoding import plain_ids
@@ -117,7 +117,7 @@ def _gaps(
         for prompt, each in zip(prompts, ([first], twice, [last]), strict=True)
     ]
     ways = [[part for row in rows for part in row.parts()]]
-    if prompt_sharing.fits(policy.model):
+    if micro_batching.fits(policy.model):
         ways.append(rows)
     gaps = []
     for way in ways:

@@ -25,7 +25,7 @@ from transformers import (
 
 from node.engines.transformers.eight_bits import rounded, rounded_product
 from node.engines.transformers.kv_cache import GrowingLayer, joinable
-from node.learner.prompt_sharing import STEADY_ROTATIONS
+from node.learner.micro_batching import STEADY_ROTATIONS
 from node.policy.onednn_linear import OneDnnLinear, packed, packed_product, product_of
 
 PACKED_STEPS = 16

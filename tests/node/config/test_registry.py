@@ -27,7 +27,9 @@ def test_every_file_of_a_folder_is_a_kind_that_can_be_opened(registry: Registry)
 
 
 def test_names_are_known_without_importing_what_they_name() -> None:
-    code = "import sys, node.config.config; print({'torch', 'node.learner.loss'} & {*sys.modules})"
+    code = (
+        "import sys, node.config.config; print({'torch', 'node.learner.losses'} & {*sys.modules})"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
 
@@ -66,19 +68,19 @@ def test_options_of_a_kind_that_has_none_are_refused() -> None:
 
 CHANGES = {
     "learner.loss": """
-from node.learner.loss import Loss
+from node.learner.losses import Loss
 class Mine(Loss):
     def __call__(self, terms):
         return -(terms.cur * terms.advantages[:, None]).sum()
 """,
     "learner.advantage": """
-from node.learner.advantage import Advantage
+from node.learner.advantages import Advantage
 class Mine(Advantage):
     def of(self, rewards):
         return tuple(rewards)
 """,
     "mixture.correction": """
-from node.learner.correction import Correction
+from node.learner.off_policy import Correction
 class Mine(Correction):
     def external(self, prox, entropies, mask, batch):
         return prox * 0
@@ -138,7 +140,7 @@ def test_one_file_of_a_package_adds_a_kind(registry: Registry, tmp_path, monkeyp
 
 
 PLAIN = """
-from node.learner.loss import Loss
+from node.learner.losses import Loss
 class Plain(Loss):
     def __call__(self, terms):
         return -(terms.cur * terms.advantages[:, None]).sum()
@@ -161,7 +163,7 @@ def test_a_packages_kind_is_chosen_by_its_name(package: Path, monkeypatch) -> No
 @pytest.mark.parametrize(
     ("name", "target", "told"),
     [
-        ("lost", "plain_loss:Lost", "must be a class that extends node.learner.loss.Loss"),
+        ("lost", "plain_loss:Lost", "must be a class that extends node.learner.losses.Loss"),
         ("gone", "plain_loss:Gone", "plain_loss:Gone cannot be imported .*mend its package"),
         ("grpo", "plain_loss:Plain", "has a name that the project uses"),
     ],

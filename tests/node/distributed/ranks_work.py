@@ -22,10 +22,10 @@ from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import follow, open_learner
 from node.distributed.torchrun import Launch
 from node.errors import NodeError
-from node.learner import chunked_logprobs, logprobs
+from node.learner import logprobs
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
-from node.learner.vocabulary_head import VocabularyHead
+from node.learner.logprobs import VocabularyHead
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, spoil, weights
 from tests.support import changed, figures, random_policy
@@ -224,8 +224,8 @@ def cramp(folder: Path) -> None:
 
 def main(folder: Path) -> None:
     logging.basicConfig()
-    logprobs.WHOLE_BYTES, chunked_logprobs.CHUNK_BYTES = WHOLE, 0
-    chunked_logprobs.LEAST_POSITIONS = PART
+    logprobs.WHOLE_BYTES, logprobs.CHUNK_BYTES = WHOLE, 0
+    logprobs.LEAST_POSITIONS = PART
     launch = Launch.read()
     assert launch is not None
     with Ranks(launch) as ranks:

@@ -20,11 +20,11 @@ from transformers import (
 )
 
 from node.config.learning import LearnerSection
-from node.learner import chunked_logprobs, logprobs
+from node.learner import logprobs
+from node.learner import logprobs as chunked_logprobs
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.learner import Learner
-from node.learner.logprobs import TokenScores
-from node.learner.vocabulary_head import VocabularyHead
+from node.learner.logprobs import TokenScores, VocabularyHead
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED
 from tests.node.learner.test_prompt_sharing import ALWAYS, groups, trains, update

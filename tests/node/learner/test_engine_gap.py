@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from node.learner.batches import TrainingGroup
-from node.learner.engine_gap import MOST_COMPLETIONS, newest_rows
 from node.learner.learner import Learner
+from node.learner.steps import MOST_COMPLETIONS, newest_rows
 from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, weights
 from tests.support import changed, random_policy
 

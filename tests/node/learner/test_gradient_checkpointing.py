@@ -7,8 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
-from node.learner.gradient_checkpointing import GradientCheckpointing
-from node.learner.learner import Learner
+from node.learner.learner import GradientCheckpointing, Learner
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, gradient_of, weights
 from tests.support import changed, random_policy

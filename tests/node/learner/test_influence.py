@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from node.config.learning import LearnerSection, PolicySection
 from node.learner.batches import TrainingCompletion, TrainingGroup
+from node.learner.gradient_bound import bound
 from node.learner.group_gradients import GroupGradients
-from node.learner.influence import bound
 from node.learner.learner import Learner
 from node.learner.update_stats import Tally
 from node.policy.policy import Policy

@@ -12,9 +12,9 @@ from node.config.learning import LearnerSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.learner.corrections.tis import TisOptions
 from node.learner.learner import Learner
 from node.learner.logprobs import distributions, token_logprobs
+from node.learner.off_policy import TisOptions
 from node.policy.policy import Policy
 from tests.support import changed, lone_logprobs, random_policy
 

@@ -8,14 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.kinds import ADVANTAGES, LOSSES
-from node.learner.corrections.tapered import tapered_weights
-from node.learner.corrections.tis import tis_weights
-from node.learner.loss import Clip, Counts, Terms
-from node.learner.losses.cispo import Cispo
-from node.learner.losses.grpo import Grpo
-from node.learner.losses.gspo import Gspo
-from node.learner.plausibility import FALL, SURPRISE
-from node.learner.stale_tokens import Span, Stale, decoupled_weights, interpolated_prox
+from node.learner.losses import Cispo, Clip, Counts, Grpo, Gspo, Terms
+from node.learner.off_policy import (
+    FALL,
+    SURPRISE,
+    Span,
+    Stale,
+    decoupled_weights,
+    interpolated_prox,
+    tapered_weights,
+    tis_weights,
+)
 
 CLIP = Clip(0.2, 0.28)
 grpo, gspo, cispo = Grpo(CLIP), Gspo(CLIP), Cispo(CLIP)

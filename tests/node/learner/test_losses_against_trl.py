@@ -9,14 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.learner.advantages.grpo import Standardised
+from node.learner.advantages import Standardised
 from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
-from node.learner.loss import Clip, Counts, Loss, Terms
-from node.learner.losses.cispo import Cispo
-from node.learner.losses.dr_grpo import DrGrpo
-from node.learner.losses.grpo import Grpo
-from node.learner.losses.gspo import Gspo
+from node.learner.losses import Cispo, Clip, Counts, DrGrpo, Grpo, Gspo, Loss, Terms
 from node.policy.policy import Policy
 from tests.support import random_policy
 

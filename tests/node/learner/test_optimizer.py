@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from node.errors import ConfigError
-from node.learner import eight_bit_adam, optimizer
+from node.learner import optimizer
+from node.learner import optimizer as eight_bit_adam
 from node.learner.learner import Learner
 from tests.node.learner.test_learner import CONFIG, MIXED, weights
 from tests.support import changed, random_policy

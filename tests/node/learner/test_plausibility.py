@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from node.config.learning import LearnerSection
 from node.learner.batches import Row, TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
-from node.learner.plausibility import FALL, SURPRISE, plausibility, usefulness
+from node.learner.off_policy import FALL, SURPRISE, plausibility, usefulness
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, gradient_of, group
 from tests.support import lone_logprobs, random_policy

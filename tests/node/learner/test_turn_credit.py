@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from node.config.kinds import ADVANTAGES, LOSSES
 from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
-from node.learner.loss import Clip, Terms
-from node.learner.turn_credit import TurnCredit, by_turn
-from node.learner.turns import turns_of
+from node.learner.losses import Clip, Terms
+from node.learner.update_rows import TurnCredit, by_turn, turns_of
 from tests.node.learner.test_learner import CONFIG, EVEN, MIXED, gradient_of
 from tests.node.learner.test_losses import gradient, terms
 from tests.node.learner.trajectories import played, trajectory

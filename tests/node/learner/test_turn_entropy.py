@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from node.config.kinds import LOSSES
 from node.learner.batches import TrainingCompletion
 from node.learner.learner import Learner
-from node.learner.turn_entropy import undecided
-from node.learner.turns import turns_of
+from node.learner.update_rows import turns_of, undecided
 from tests.node.learner.test_learner import CONFIG, MIXED, gradient_of
 from tests.node.learner.trajectories import played, trajectory
 from tests.support import changed, random_policy

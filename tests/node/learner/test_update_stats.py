@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
-from node.learner.loss import Clip, Loss, Terms
-from node.learner.losses.cispo import Cispo
-from node.learner.losses.grpo import Grpo
-from node.learner.losses.gspo import Gspo
+from node.learner.losses import Cispo, Clip, Grpo, Gspo, Loss, Terms
 from node.learner.update_stats import Tally
 
 VERSION = 3

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
-from node.learner.share import Share
+from node.learner.micro_batching import Share
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, weights

@@ -14,13 +14,10 @@ from node.config.running import ScheduleSection
 from node.engines.engine import Sample, Sampling, Trajectory
 from node.playing.limits import TurnLimits
 from node.policy.policy import Policy
-from node.rollout.generator import Generator
-from node.rollout.group_writer import GroupWriter
+from node.rollout.async_generator import OverlappingGenerator, StalenessWindow
+from node.rollout.generator import Generator, TaskIndexes
+from node.rollout.group_writer import GroupWriter, UnfinishedGroups
 from node.rollout.intake import Intake, Limits
-from node.rollout.overlapping_generator import OverlappingGenerator
-from node.rollout.staleness_window import StalenessWindow
-from node.rollout.task_indexes import TaskIndexes
-from node.rollout.unfinished_groups import UnfinishedGroups
 from node.run.external_groups import ExternalGroups
 from node.run.outcome import Outcome
 from node.run.rounds import Rounds

@@ -11,9 +11,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator
 from node.monitor.stopwatch import Stopwatch
-from node.rollout.generator import MANY_UNBUILT, Generator
-from node.rollout.prompt_room import MANY_UNFIT
-from node.rollout.task_indexes import TaskIndexes
+from node.rollout.generator import MANY_UNBUILT, MANY_UNFIT, Generator, TaskIndexes
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.keys import epoch_of, task_seed

@@ -5,9 +5,8 @@ import pytest
 from node.engines.engine import Sample
 from node.learner.external_filters import FILTERS
 from node.playing.played import Played
-from node.rollout.groups import OwnGroup, own_group
+from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.rollout.intake import REMEMBERED_LENGTHS, Intake, Limits
-from node.rollout.own_task import OwnTask
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef

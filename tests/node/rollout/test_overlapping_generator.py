@@ -17,7 +17,7 @@ from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
-from node.rollout.unfinished_groups import UnfinishedGroups
+from node.rollout.group_writer import UnfinishedGroups
 from node.run.outcome import Outcome
 from node.run.rounds import Rounds
 from protocol.rollout import Tokens

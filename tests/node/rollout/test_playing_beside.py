@@ -13,8 +13,8 @@ from node.environments import shipped
 from node.learner.batches import TrainingCompletion
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
+from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import OwnGroup
-from node.rollout.unfinished_groups import UnfinishedGroups
 from node.tasks.moves import Move, Moved, settled
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Completion, Writer

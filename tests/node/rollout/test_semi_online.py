@@ -13,7 +13,7 @@ from node.playing.limits import TurnLimits
 from node.playing.player import Player
 from node.playing.script import Script
 from node.policy.policy import Policy
-from node.rollout.semi_online import MOST_SCRIPTS, SemiOnline, SemiOnlineLimits
+from node.rollout.replay import MOST_SCRIPTS, SemiOnline, SemiOnlineLimits
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.common.counters import Counters

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from node.rollout.staleness_window import StalenessWindow
+from node.rollout.async_generator import StalenessWindow
 
 
 class AnyOrder(RuleBasedStateMachine):

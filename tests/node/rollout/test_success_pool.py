@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.rollout import success_pool
-from node.rollout.success_pool import SuccessPool
+from node.rollout import replay as success_pool
+from node.rollout.replay import SuccessPool
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rollout.own_task import OwnTask
-from node.rollout.unfinished_groups import Place, UnfinishedGroups, UnfinishedTurn
+from node.rollout.group_writer import Place, UnfinishedGroups, UnfinishedTurn
+from node.rollout.groups import OwnTask
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef

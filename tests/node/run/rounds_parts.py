@@ -11,8 +11,7 @@ from node.config.running import ScheduleSection
 from node.learner.update_stats import UpdateStats
 from node.rollout.groups import OwnGroup
 from node.rollout.intake import Intake, Limits
-from node.rollout.semi_online import SemiOnline
-from node.rollout.success_pool import SuccessPool
+from node.rollout.replay import SemiOnline, SuccessPool
 from node.run.external_groups import ExternalGroups
 from node.run.outcome import Outcome
 from node.run.rounds import Rounds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.rollout.unfinished_groups import UnfinishedGroups
+from node.rollout.group_writer import UnfinishedGroups
 from node.run import own_groups
 from node.run.own_groups import MODEL_CHARACTERS, public_name
 from swarm.groups import Origin

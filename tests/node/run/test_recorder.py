@@ -16,8 +16,7 @@ from node.learner.update_stats import UpdateStats
 from node.monitor.jsonl import JsonLinesFile
 from node.monitor.record import RoundRecord
 from node.playing.played import Played
-from node.rollout.groups import OwnGroup, own_group
-from node.rollout.own_task import OwnTask
+from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.run import recorder
 from node.run.outcome import Outcome
 from node.run.recorder import Recorder, record_of

@@ -9,7 +9,7 @@ import pytest
 
 from node.errors import NodeError
 from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.rollout.semi_online import SemiOnline
+from node.rollout.replay import SemiOnline
 from node.run.outcome import Outcome
 from node.run.rules import Rules
 from swarm.groups import GroupKey, PooledGroup

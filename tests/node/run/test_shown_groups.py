@@ -9,8 +9,7 @@ from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
 from node.monitor.groups import ShownGroup
 from node.playing.played import Played
-from node.rollout.groups import OwnGroup, own_group
-from node.rollout.own_task import OwnTask
+from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.run.shown_groups import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, ShownGroups
 from protocol.rollout import Finish, Tokens
 from swarm.admission import RefusedGroup

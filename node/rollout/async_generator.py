@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 from node.concurrency.work_thread import WorkThread
@@ -13,15 +17,199 @@ from node.errors import NodeError
 from node.learner.batches import TrainingGroup
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
-from node.rollout.generator import Generator
-from node.rollout.group_writer import GroupWriter
+from node.rollout.generator import MANY_UNBUILT, Generator
+from node.rollout.group_writer import GroupWriter, RunningGroup, UnfinishedGroups
 from node.rollout.groups import OwnGroup
-from node.rollout.prompt_requests import PromptRequests
-from node.rollout.running_group import RunningGroup
-from node.rollout.staleness_window import StalenessWindow
-from node.rollout.unfinished_groups import UnfinishedGroups
 from swarm.common.counters import Counters
 from swarm.journal import JournalError
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One group; ``version`` counts the updates done when it was begun."""
+
+    version: int
+    settled: bool = False
+
+
+class StalenessWindow:
+    """A pure state machine over the numbers of groups: neither clock nor threads.
+
+    Groups go by tickets, which rise. A group is running until it is settled: complete and scored,
+    or lost. A lost group keeps its place in an update, so that tasks that cannot be used slow the
+    node down instead of being drawn without end.
+
+    Args:
+        max_staleness: most updates between the begin of a group and the update that takes it; 0
+            begins and takes each update's groups in turn.
+        over_provision: at most ``1 + over_provision`` times an update's groups run at a time; 0
+            lets as many run as their age allows.
+        version: updates done before.
+    """
+
+    def __init__(
+        self, max_staleness: int, *, over_provision: float = 0.0, version: int = 0
+    ) -> None:
+        self._max_staleness = max_staleness
+        self._over_provision = over_provision
+        self._sizes: deque[int] = deque()
+        self._slots: dict[int, _Slot] = {}
+        self._next = 0
+        self.version = version
+
+    def plan(self, size: int) -> None:
+        """Plan the last update of the window, and any before it that have no size yet."""
+        while len(self._sizes) <= self._max_staleness:
+            self._sizes.append(size)
+
+    @property
+    def size(self) -> int:
+        """Groups that the next update takes."""
+        return self._sizes[0]
+
+    @property
+    def capacity(self) -> int:
+        """Groups that may be begun now."""
+        free = sum(self._sizes) - len(self._slots)
+        if self._over_provision and self._sizes:
+            most = math.ceil((1 + self._over_provision) * self.size)
+            free = min(free, most - len(self.running))
+        return max(0, free)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the next update can take its groups."""
+        next_ones = set(self._oldest_settled())
+        if len(next_ones) < self.size:
+            return False
+        left = [slot for ticket, slot in self._slots.items() if ticket not in next_ones]
+        later = islice(self._sizes, 1, None)
+        room = 0
+        for version, size in enumerate(later, self.version - self._max_staleness):
+            due = [slot for slot in left if slot.version <= version]
+            # More than fit and all of them settled, as after a restart: there is no use in waiting.
+            if len(due) > room and not all(slot.settled for slot in due):
+                return False
+            room += size
+        return True
+
+    @property
+    def running(self) -> list[int]:
+        """Groups that are not settled, the oldest first."""
+        return [ticket for ticket, slot in self._slots.items() if not slot.settled]
+
+    def begin(self) -> int:
+        """The ticket of a new group."""
+        ticket = self._next
+        self.resume(ticket, self.version)
+        return ticket
+
+    def resume(self, ticket: int, version: int) -> None:
+        """Go on with a group of an earlier run, begun at ``version``; the oldest ones first."""
+        self._slots[ticket] = _Slot(version)
+        self._next = ticket + 1
+
+    def settle(self, ticket: int) -> None:
+        """The group is complete and scored, or lost."""
+        self._slots[ticket].settled = True
+
+    def take(self) -> list[int]:
+        """The groups of the next update, the oldest settled ones; the update counts as done."""
+        taken = self._oldest_settled()
+        self._sizes.popleft()
+        for ticket in taken:
+            del self._slots[ticket]
+        self.version += 1
+        return taken
+
+    def expire(self) -> list[int]:
+        """Let go of groups that are too old for the next update.
+
+        There are none but after a restart with fewer groups an update or a tighter bound.
+        """
+        oldest = self.version - self._max_staleness
+        stale = [ticket for ticket, slot in self._slots.items() if slot.version < oldest]
+        for ticket in stale:
+            del self._slots[ticket]
+        return stale
+
+    def _oldest_settled(self) -> list[int]:
+        settled = [ticket for ticket, slot in self._slots.items() if slot.settled]
+        return settled[: self.size]
+
+
+class PromptRequests:
+    """Groups whose question is not known yet.
+
+    Args:
+        tasks: builds questions.
+        window: tells how many groups an update has.
+        threads: wait for the verifier.
+        listen: told of everything that is waited for.
+    """
+
+    def __init__(
+        self,
+        tasks: Generator,
+        policy: Policy,
+        window: StalenessWindow,
+        threads: Executor,
+        listen: Callable[[Future[Any]], None],
+    ) -> None:
+        self._tasks = tasks
+        self._policy = policy
+        self._window = window
+        self._threads = threads
+        self._listen = listen
+        self._new: list[RunningGroup] = []
+        self._asked: list[tuple[list[RunningGroup], Future[list[str | None]]]] = []
+        self._unbuilt = 0
+
+    def add(self, group: RunningGroup) -> None:
+        """Have a group's question built next."""
+        self._new.append(group)
+
+    def drop(self, groups: Iterable[RunningGroup]) -> None:
+        """Do not ask for these any more."""
+        gone = {group.ticket for group in groups}
+        self._new = [group for group in self._new if group.ticket not in gone]
+
+    def ask(self) -> None:
+        """Hand all that is new to the verifier."""
+        if self._new:
+            asked = self._threads.submit(self._tasks.prompts, [group.task for group in self._new])
+            self._listen(asked)
+            self._asked.append((self._new, asked))
+            self._new = []
+
+    def answered(self) -> Iterator[tuple[RunningGroup, bool]]:
+        """Groups whose question has come in, and whether it can be answered.
+
+        Raises:
+            NodeError: no prompt has fitted the policy's context for long, or no task can be built.
+        """
+        for groups, asked in [pair for pair in self._asked if pair[1].done()]:
+            self._asked.remove((groups, asked))
+            if asked.exception():
+                self._new += groups
+            for group, prompt in zip(groups, asked.result(), strict=True):
+                yield group, self._takes(group, prompt)
+            if self._unbuilt >= max(self._window.size, MANY_UNBUILT):
+                raise NodeError(
+                    "no task can be built any more",
+                    f"{self._unbuilt} in a row",
+                    "The log says why: mend the family, or leave it out with tasks.weights.",
+                )
+
+    def _takes(self, group: RunningGroup, prompt: str | None) -> bool:
+        if prompt is None:
+            self._unbuilt += 1
+            return False
+        self._unbuilt = 0
+        group.prompt_ids = self._policy.encode_prompt(prompt)
+        (fits,) = self._tasks.room.fits([group.prompt_ids])
+        return fits
+
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +228,7 @@ class OverlappingGenerator:
 
     All of it happens on the caller's thread, in :meth:`generate` and :meth:`beside`, but for the
     verifier's work, which has threads of its own, and the engine's, which has a process. Groups
-    are begun as :class:`node.rollout.staleness_window.StalenessWindow` allows and kept on the disk
+    are begun as :class:`node.rollout.async_generator.StalenessWindow` allows and kept on the disk
     until they are taken; those that a stop or a crash interrupted are gone on with.
 
     Args:

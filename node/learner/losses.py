@@ -1,4 +1,4 @@
-"""What a policy-gradient loss is: a pure function on right-padded tensors.
+"""Policy-gradient losses: pure functions on right-padded tensors.
 
 An update's loss is a mean over its groups, and every group weighs the same in it whatever the
 number and length of its completions: within a group it is the mean that the loss's paper takes. A
@@ -8,7 +8,6 @@ inflates the others. Where all groups have as many tokens, that equals DAPO's me
 (arXiv:2503.14476), which elsewhere lets a group of long completions outvote the others.
 
 With ``u = exp(cur - prox)``, ``A`` the advantage, ``m`` the mask and ``w`` the weight of a token.
-Every loss has a file of its own in ``losses/``.
 """
 
 from __future__ import annotations
@@ -130,3 +129,73 @@ def pessimistic(ratio: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
 def masked(values: Tensor, mask: Tensor) -> Tensor:
     """``values`` where the mask is true, else zero, whatever stands there."""
     return torch.where(mask, values, 0.0)
+
+
+class Grpo(Loss):
+    """``sum s m w max(-A u, -A clip(u))``; a mean over each group's tokens.
+
+    GRPO (arXiv:2402.03300) with DAPO's asymmetric clip (arXiv:2503.14476), whose token mean is
+    taken within groups, and the decoupled weight of AReaL (arXiv:2505.24298).
+    """
+
+    def __call__(self, terms: Terms) -> Tensor:
+        """A scalar."""
+        return clipped_sum(terms, self.clip)
+
+
+class DrGrpo(Loss):
+    """GRPO's sum, each group's over its constant ``rows * cap``, free of length bias.
+
+    From arXiv:2503.20783, whose advantages are not divided by the standard deviation either.
+    """
+
+    def __call__(self, terms: Terms) -> Tensor:
+        """A scalar."""
+        return clipped_sum(terms, self.clip)
+
+    def size(self, counts: Counts) -> int:
+        """A constant, whatever was written."""
+        return counts.rows * counts.cap
+
+
+class Gspo(Loss):
+    """``sum_i s_i w_i max(-A r, -A clip(r))`` with ``r = exp(mean_t(cur - prox))``.
+
+    One ratio a sequence (arXiv:2507.18071), whose clip range is far tighter than a token's: 3e-4
+    and 4e-4 in the paper. ``w_i`` is the mean weight of the row; a group is averaged over its rows.
+    Where turns have advantages of their own, a turn is a sequence.
+    """
+
+    def __call__(self, terms: Terms) -> Tensor:
+        """A scalar."""
+        log_ratio, _ = self.per_term(terms.cur - terms.prox, terms.mask)
+        weight, _ = self.per_term(terms.weights, terms.mask)
+        bounded = pessimistic(log_ratio.exp(), terms.advantages, self.clip)
+        return (terms.shares * weight * bounded).sum()
+
+    def per_term(self, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of each row's trained tokens, ``[B]``, and which rows have any."""
+        length = mask.sum(-1)
+        return masked(values, mask).sum(-1) / length.clamp(min=1), length > 0
+
+    def size(self, counts: Counts) -> int:
+        """Sequences, for each is one term."""
+        return counts.sequences
+
+
+class Cispo(Loss):
+    """``sum s m w (-A sg(min(u, 1 + high)) cur)``; a mean over each group's tokens.
+
+    The ratio is clipped and no token loses its gradient (arXiv:2506.13585, which leaves the
+    lower bound open).
+    """
+
+    def __call__(self, terms: Terms) -> Tensor:
+        """A scalar."""
+        bounded = (terms.cur - terms.prox).exp().clamp(max=1 + self.clip.high).detach()
+        tokens = -terms.weights * bounded * terms.advantages[:, None] * terms.cur
+        return (masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
+
+    def leaves(self, ratio: Tensor) -> Tensor:
+        """Only upwards."""
+        return ratio > 1 + self.clip.high
