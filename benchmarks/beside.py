@@ -20,8 +20,8 @@ from node.config.mixing import MixtureSection
 from node.config.running import ScheduleSection
 from node.config.sections import EngineSection
 from node.engines.engine import Sampling
+from node.engines.process.child import Starter
 from node.engines.process.engine import EngineProcess
-from node.engines.process.starter import Starter
 from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
 from node.learner.steps import Newest
@@ -32,9 +32,8 @@ from node.rollout.async_generator import JUDGES, OverlappingGenerator, Staleness
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.intake import Intake, Limits
-from node.run.external_groups import ExternalGroups
-from node.run.rounds import Rounds
-from node.run.trained_policy import TrainedPolicy
+from node.run.training_loop import Rounds
+from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.catalogue import load_catalogue
 from node.tasks.sampler import TaskSampler, served_levels
 from node.tasks.verifier.pool import VerifierPool

@@ -25,9 +25,8 @@ from node.learner.steps import Newest
 from node.policy.policy import Policy
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.intake import Intake, Limits
-from node.run.external_groups import ExternalGroups
-from node.run.rounds import Rounds
-from node.run.trained_policy import TrainedPolicy
+from node.run.training_loop import Rounds
+from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.catalogue import load_catalogue
 from node.tasks.sampler import TaskSampler, served_levels
 from node.tasks.verifier.verifier import Verifier

@@ -24,7 +24,7 @@ from bare import seconds
 from options import arguments
 from output import show
 
-from node.engines.kinds.vllm import ENVIRONMENT
+from node.engines.registry import ENVIRONMENT
 
 UPDATE_AFTER = 32
 """Steps of the requests on their way when the update comes, and after it."""
@@ -70,8 +70,8 @@ def dtype_of(policy: Any) -> str:
 def process(policy: Any, kind: str, threads: int, **options: Any) -> Any:
     from node.config.config import Config
     from node.config.kinds import ENGINES
+    from node.engines.process.child import Starter
     from node.engines.process.engine import EngineProcess
-    from node.engines.process.starter import Starter
     from swarm.common.counters import Counters
 
     starter = Starter(

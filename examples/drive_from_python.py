@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from node.config.config import Config
-from node.run.new_node import open_identity
-from node.run.participant import Participant
+from node.run.node import Participant
+from node.run.preflight import open_identity
 from node.storage.run_folder import RunFolder
 
 

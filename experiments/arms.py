@@ -13,7 +13,7 @@ from node.config.learning import LearnerSection
 from node.config.mixing import MixtureSection
 from node.config.overrides import parse_assignments, parse_mix
 from node.errors import ConfigError, UsageError
-from node.run.rules import Rules
+from node.run.outcome import Rules
 
 DEFAULT = MixtureSection()
 PUBLISHED = Rules(fill=False)

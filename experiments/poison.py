@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
-from node.run.own_groups import public_name
+from node.run.update_groups import public_name
 from node.tasks.catalogue import open_catalogue
 from node.tasks.curriculum import EnvLevel
 from node.tasks.verifier.in_process import LocalJudge

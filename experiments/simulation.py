@@ -23,8 +23,7 @@ from experiments.useless import UselessEngine
 from node.engines.engine import Sampling
 from node.network.membership import MIB
 from node.run.outcome import Outcome
-from node.run.rounds import Rounds
-from node.run.trainer import Trainer, open_experience
+from node.run.training_loop import Rounds, Trainer, open_experience
 from node.tasks.sampler import served_levels
 from protocol.manifest import swarm_id
 from swarm.admission import Admission

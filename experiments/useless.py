@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from experiments.recipe.corpus import noise_answer
-from node.engines.at_once import WritesAtOnce
-from node.engines.engine import Sample, Sampling
+from node.engines.engine import Sample, Sampling, WritesAtOnce
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens
 

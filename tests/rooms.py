@@ -28,7 +28,7 @@ def modules() -> dict[str, Path]:
 
 
 def room_of(module: str) -> str:
-    """``node.engines.vllm.backend`` stands in ``node/engines``, ``swarm.pool`` in ``swarm``."""
+    """``node.engines.vllm_backend`` stands in ``node/engines``, ``swarm.pool`` in ``swarm``."""
     package, *rest = module.split(".")
     return f"{package}/{rest[0]}" if len(rest) > 1 and package != "protocol" else package
 

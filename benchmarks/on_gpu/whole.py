@@ -60,9 +60,8 @@ def devices(settings: Settings) -> Iterator[Row]:
     from node.config.config import Config
     from node.doctor.machine import check_device
     from node.engines.registry import devices as of_engines
-    from node.policy.cuda_driver import gpus
-    from node.policy.device import device_named
-    from node.run.beforehand import check_device as check_before
+    from node.policy.device import device_named, gpus
+    from node.run.preflight import check_device as check_before
 
     kind = settings.device.partition(":")[0]
     check_before(settings.device)

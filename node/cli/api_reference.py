@@ -12,8 +12,8 @@ from node.config.kinds import REGISTRIES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 DRIVEN = (
-    "node.run.participant:Participant",
-    "node.run.rounds:Rounds",
+    "node.run.node:Participant",
+    "node.run.training_loop:Rounds",
     "node.storage.run_folder:RunFolder",
     "node.policy.policy:Policy",
     "node.monitor.record:RoundRecord",

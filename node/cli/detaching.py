@@ -38,7 +38,7 @@ def detach(
     from node.distributed.torchrun import Launch
     from node.monitor.logs import ERROR
     from node.monitor.terminal import Terminal
-    from node.run.detached import start_detached
+    from node.run.background import start_detached
 
     if Launch.read():
         raise UsageError(OPTION, "under torchrun", "Start torchrun itself in the background.")

@@ -76,7 +76,7 @@ def import_(
 
     Where there is no node yet, one is made as init does. No two nodes may work under one key.
     """
-    from node.run.new_node import import_identity, prepare
+    from node.run.preflight import import_identity, prepare
     from protocol.identity import Identity
 
     identity = Identity.load(source)

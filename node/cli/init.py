@@ -41,8 +41,8 @@ def command(
     debug: DebugOption = False,
 ) -> None:
     """Write node.toml, with every key explained, and the node's identity."""
-    from node.run.new_node import open_identity, prepare
-    from node.run.systemd_unit import write_unit
+    from node.run.background import write_unit
+    from node.run.preflight import open_identity, prepare
     from node.storage.run_folder import RunFolder
 
     folder = RunFolder(directory)

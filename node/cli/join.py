@@ -51,11 +51,11 @@ def command(
     Without a config it makes a node in ./swarm-run. Without peers it trains alone until found.
     """
     from node.distributed.torchrun import Launch
-    from node.run.run_options import RunOptions
+    from node.run.foreground import RunOptions
 
     launch = Launch.read()
     if launch and launch.rank:
-        from node.run.join import help_learn
+        from node.run.commands import help_learn
 
         help_learn(launch)
         return
@@ -71,10 +71,10 @@ def command(
 
     with closing(Stages(quiet=json)) as stages:
         stages.begin("looking at the config and this machine")
-        from node.run.beforehand import check_start
+        from node.run.preflight import check_start
 
         check_start(node.config, node.folder)
         stages.begin("loading torch and transformers")
-        from node.run.join import run
+        from node.run.commands import run_join
 
-        run(node.config, node.folder, RunOptions(json, swarm or ""), stages)
+        run_join(node.config, node.folder, RunOptions(json, swarm or ""), stages)

@@ -25,7 +25,7 @@ def command(
     A checkpoint that was set aside can be gone back to in the same way.
     """
     from node.monitor.terminal import Terminal
-    from node.run.rolling_back import roll_back
+    from node.run.resume import roll_back
 
     if to != "best" and not to.isdecimal():
         raise UsageError("--to", to, "Give the number of a round, or: best.")

@@ -16,7 +16,7 @@ from swarm.common.util import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from node.run.run_list import Run
+    from node.run.status import Run
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
     No link is followed, and no hidden folder entered.
     """
     from node.monitor.terminal import Terminal
-    from node.run.run_list import find_runs
+    from node.run.status import find_runs
 
     if not path.is_dir():
         raise UsageError("no such folder", path, "Name one that may hold run folders.")

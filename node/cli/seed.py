@@ -32,7 +32,7 @@ def command(
     stop_on_eof: StopOption = False,
 ) -> None:
     """Serve a swarm's manifest and records, and train nothing. Ctrl-C ends it cleanly."""
-    from node.run.run_options import RunOptions
+    from node.run.foreground import RunOptions
 
     overrides = overrides_of(assignments, peers, lan=lan) | page_overrides(public, snapshot)
     if detached:
@@ -43,8 +43,8 @@ def command(
 
     with closing(Stages(quiet=json)) as stages:
         stages.begin("looking at the config and this machine")
-        from node.run.beforehand import check_places
-        from node.run.seed_node import run
+        from node.run.commands import run_seed
+        from node.run.preflight import check_places
 
         check_places(node.config, node.folder)
-        run(node.config, node.folder, RunOptions(json=json), stages)
+        run_seed(node.config, node.folder, RunOptions(json=json), stages)

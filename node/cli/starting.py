@@ -44,7 +44,7 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
     """
     from node.concurrency.semaphores import check_semaphores
     from node.config.config import Config
-    from node.run.new_node import open_identity, prepare
+    from node.run.preflight import open_identity, prepare
 
     check_semaphores()
     path = find_config(given)

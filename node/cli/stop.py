@@ -25,7 +25,7 @@ def command(
     """
     from node.monitor.present_status import CRASHED, present_status
     from node.monitor.terminal import Terminal
-    from node.run.stop_node import stop_node
+    from node.run.background import stop_node
     from node.storage.checkpoints import Checkpoints
 
     folder = open_node(config).folder

@@ -63,7 +63,7 @@ def command(
         return
     with ExitStack() as stack:
         if config is None:
-            from node.run.new_node import prepare
+            from node.run.preflight import prepare
 
             place = stack.enter_context(TemporaryDirectory(prefix="swarm-watch-"))
             prepare(Path(place), {"network.start_timeout": PATIENCE_SECONDS})
@@ -73,10 +73,10 @@ def command(
 
         stages = stack.enter_context(closing(Stages(quiet=json)))
         stages.begin("looking at the config and this machine")
-        from node.run.beforehand import check_places
-        from node.run.run_options import RunOptions
-        from node.run.watch import check_peers, run
+        from node.run.commands import check_peers, run_watch
+        from node.run.foreground import RunOptions
+        from node.run.preflight import check_places
 
         check_peers(node.config, node.folder)
         check_places(node.config, node.folder)
-        run(node.config, node.folder, RunOptions(json=json), stages, seconds)
+        run_watch(node.config, node.folder, RunOptions(json=json), stages, seconds)

@@ -58,10 +58,10 @@ CURRICULA = Registry(
 )
 ENGINES = Registry(
     "engine.kind",
-    "node.engines.kind:EngineKind",
+    "node.engines.registry:EngineKind",
     {
-        "transformers": "node.engines.kinds.transformers:Transformers",
-        "vllm": "node.engines.kinds.vllm:Vllm",
+        "transformers": "node.engines.registry:Transformers",
+        "vllm": "node.engines.registry:Vllm",
     },
     "swarm_node.engines",
 )

@@ -25,7 +25,7 @@ from node.demo.processes import NodeProcess, stop_all
 from node.demo.summary import SwarmSummary, summarise_node, summarise_swarm, table
 from node.demo.tail import RecordTail
 from node.demo.view import SwarmView
-from node.engines.kind import EngineKind
+from node.engines.registry import EngineKind
 from node.errors import NodeError
 from node.monitor.history import read_history
 from node.monitor.invocation import as_typed

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from node.errors import UsageError
 from node.evaluation.question import Question, drawn, recognised
-from node.policy.policy import Policy
-from node.policy.streaming import stream
+from node.policy.policy import Policy, stream
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import Manifest
 from swarm.groups import TaskRef
@@ -51,7 +50,7 @@ def question_of(
 def pieces(
     policy: Policy, prompt: str, max_new_tokens: int, temperature: float | None = None
 ) -> Iterator[str]:
-    """A policy's answer as it is written; see :func:`node.policy.streaming.stream`.
+    """A policy's answer as it is written; see :func:`node.policy.policy.stream`.
 
     Raises:
         UsageError: the prompt leaves no room for an answer.

@@ -17,7 +17,7 @@ from node.errors import ConfigError
 from node.plan.amounts import FLOAT, MOMENTS, WIDTHS, gigabytes
 from node.plan.machine import main_memory
 from node.plan.weight_count import least_weights
-from node.policy.cuda_driver import gpu_memory
+from node.policy.device import gpu_memory
 from node.policy.model_files import PolicyError
 from node.policy.model_source import config_folder
 

@@ -91,7 +91,7 @@ def _counted(built: Any, model: str) -> ModelShape:
     from torch import nn
 
     from node.learner.micro_batching import fits
-    from node.policy.context import context_length
+    from node.policy.policy import context_length
 
     text: Any = built.config.get_text_config()
     heads = int(text.num_attention_heads)

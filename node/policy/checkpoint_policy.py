@@ -10,7 +10,7 @@ from pathlib import Path
 from node.config.config import Config
 from node.config.learning import PolicySection
 from node.errors import NodeError, UsageError
-from node.policy.begun import check_begun
+from node.policy.model_files import check_begun
 from node.policy.policy import Policy
 from node.storage.atomic_files import make_folder
 from node.storage.checkpoint_list import best_of, list_checkpoints, no_checkpoint, of_step

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
 import torch
 
+from node.errors import NodeError
 from node.policy.model_files import PolicyError
 
 
@@ -47,3 +55,47 @@ def give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
+
+
+LIBRARY, LIBRARY_ON_WINDOWS = "libcuda.so.1", "nvcuda.dll"
+
+
+def torch_build() -> dict[str, object]:
+    """What torch says of itself, read and not imported."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise NodeError("torch is not installed", None, "Install it with: pip install .")
+    path = Path(spec.origin).with_name("version.py")
+    return runpy.run_path(str(path)) if path.exists() else {}
+
+
+def gpus() -> int:
+    """GPUs that the driver shows to this process."""
+    count = ctypes.c_int(0)
+    driver = _driver()
+    if driver is None or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return 0
+    return count.value
+
+
+def gpu_memory(device: str) -> int:
+    """Bytes of the GPU that ``policy.device`` comes to; 0 where it comes to none, as ``auto`` does
+    with a torch that is built without CUDA."""
+    kind, _, number = device.partition(":")
+    if kind not in ("auto", "cuda") or not torch_build().get("cuda", True):
+        return 0
+    handle, size = ctypes.c_int(0), ctypes.c_size_t(0)
+    driver = _driver()
+    if driver is None or driver.cuDeviceGet(ctypes.byref(handle), int(number or 0)):
+        return 0
+    failed = driver.cuDeviceTotalMem_v2(ctypes.byref(size), handle)
+    return 0 if failed else size.value
+
+
+def _driver() -> Any:
+    """The driver, ready to be asked; None where there is none."""
+    try:
+        driver = ctypes.CDLL(LIBRARY_ON_WINDOWS if sys.platform == "win32" else LIBRARY)
+    except OSError:
+        return None
+    return None if driver.cuInit(0) else driver

@@ -2,25 +2,200 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import re
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from node.policy.hub_model import (
-    PATIENCE_VARIABLE,
-    GatedError,
-    HubSilentError,
-    NotAtHubError,
-    ask,
-    cached,
-    fetch,
-    fetch_config,
-    offline,
-)
+from node.errors import ConfigError
 from node.policy.model_files import PolicyError, check_kind, check_weights, gguf, is_gguf
+from swarm.common.util import duration
 
 log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 3.0
+"""In which the hub has to answer, unless this library's own variable says otherwise."""
+PATIENCE_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
+TEXTS = (".json", ".model", ".txt", ".jinja")
+WEIGHTS = (("model", ".safetensors"), ("", ".safetensors"), ("pytorch_model", ".bin"))
+"""Beginnings and ends of files that hold weights; the first that some have is what is read."""
+TELL_SECONDS = 1.0
+MEGABYTE = 1e6
+
+
+class NotAtHubError(Exception):
+    """The hub has no such model, or refuses to say so; the message says which."""
+
+
+class GatedError(Exception):
+    """The hub gives the model only to those who have accepted its terms."""
+
+
+class HubSilentError(Exception):
+    """The hub could not be reached or did not answer in time; the message says which."""
+
+
+def cached(model: str) -> Path | None:
+    """The folder in which the hub's cache has this model, or the beginning of it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def offline() -> bool:
+    """Whether the hub is not to be asked."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def patience() -> float:
+    """Seconds in which the hub has to answer.
+
+    Raises:
+        ConfigError: the variable that sets them holds no number above 0.
+    """
+    given = os.environ.get(PATIENCE_VARIABLE)
+    if given is None:
+        return PATIENCE_SECONDS
+    if not given.isdecimal() or int(given) == 0:
+        raise ConfigError(PATIENCE_VARIABLE, repr(given), "Give whole seconds, such as 30.")
+    return float(given)
+
+
+def ask(model: str) -> tuple[str, ...]:
+    """The names of the model's files at the hub.
+
+    Raises:
+        NotAtHubError: it has none of this name.
+        GatedError: it has, and does not give it to this user.
+        HubSilentError: it cannot be reached, or takes longer than :func:`patience`.
+        ConfigError: see :func:`patience`.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
+    seconds, answers = patience(), list[Any]()
+
+    def look() -> None:
+        try:
+            found = HfApi().model_info(model, timeout=seconds)
+            if found.gated:
+                HfApi().auth_check(model)
+            answers.append(found)
+        except Exception as error:  # noqa: BLE001 - raised below, on the thread that asks
+            answers.append(error)
+
+    # On a thread, as a name server that does not answer knows no timeout.
+    asking = threading.Thread(target=look, name="hub", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    answer = answers[0] if answers else TimeoutError()
+    if isinstance(answer, GatedRepoError):
+        raise GatedError(_first_line(answer)) from answer
+    if isinstance(answer, RepositoryNotFoundError):
+        raise NotAtHubError("no such model at the hub") from answer
+    if isinstance(answer, HfHubHTTPError):
+        raise NotAtHubError(f"the hub refuses it: {_first_line(answer)}") from answer
+    if isinstance(answer, Exception):
+        late = f"{constants.ENDPOINT} did not answer within {seconds:.0f} s"
+        why = late if "Timeout" in type(answer).__name__ else _first_line(answer)
+        raise HubSilentError(f"the hub cannot be asked: {why}") from answer
+    return tuple(file.rfilename for file in answer.siblings or ())
+
+
+def fetch(model: str, names: Sequence[str], tell: Callable[[str], None]) -> Path:
+    """The folder with what a causal language model is loaded from, fetched where it is not cached.
+
+    Args:
+        names: of all its files.
+        tell: told how much is there, and how long the rest takes, once a second and once for each
+            hundredth at the most.
+
+    Raises:
+        OSError: the hub stopped answering, or there is no room.
+    """
+    from huggingface_hub import snapshot_download
+
+    needed = wanted(names)
+    plan = snapshot_download(model, allow_patterns=needed, dry_run=True)
+    missing = sum(file.file_size or 0 for file in plan if file.will_download)
+    bar = _bar_that_tells(model, missing, tell) if missing else None
+    return Path(snapshot_download(model, allow_patterns=needed, tqdm_class=bar))
+
+
+def fetch_config(model: str) -> Path:
+    """The folder of the hub's cache with the model's ``config.json``, fetched alone.
+
+    Raises:
+        NotAtHubError: the hub refuses it, or it has none.
+        HubSilentError: it stopped answering.
+        ConfigError: see :func:`patience`.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    try:
+        path = hf_hub_download(model, "config.json", etag_timeout=patience())
+    except EntryNotFoundError as error:
+        raise NotAtHubError("it has no config.json at the hub") from error
+    except HfHubHTTPError as error:
+        raise NotAtHubError(f"the hub refuses it: {_first_line(error)}") from error
+    except OSError as error:
+        raise HubSilentError(f"the hub cannot be asked: {_first_line(error)}") from error
+    return Path(path).parent
+
+
+def wanted(names: Sequence[str]) -> list[str]:
+    """Of a model's files those that it is loaded from: no copies in other formats."""
+    top = [name for name in names if "/" not in name]
+    weights = next(
+        (
+            found
+            for begin, end in WEIGHTS
+            if (found := [n for n in top if n.startswith(begin) and n.endswith(end)])
+        ),
+        [],
+    )
+    return [*(name for name in top if name.endswith(TEXTS)), *weights]
+
+
+def _bar_that_tells(model: str, total: int, tell: Callable[[str], None]) -> type[Any]:
+    """What the hub's client takes for a bar of tqdm's.
+
+    Its own total counts only the files that it has begun with.
+    """
+    from tqdm import tqdm
+
+    started = time.monotonic()
+    told = [-1, started - TELL_SECONDS]
+
+    class Bar(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **{**settings, "file": io.StringIO()})
+
+        def display(self, *_: Any, **__: Any) -> bool:
+            now, done = time.monotonic(), min(self.n, total)
+            part = 100 * done // total
+            if self.unit == "B" and part > told[0] and now >= told[1] + TELL_SECONDS and done > 0:
+                told[:] = [part, now]
+                left = duration((now - started) * (total - done) / done)
+                size = f"{done / MEGABYTE:.0f} of {total / MEGABYTE:.0f} MB"
+                tell(f"fetching {model}: {size}, about {left} left")
+            return True
+
+    return Bar
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
 
 SHIPPED = ("tiny", "tiny-wide", "tiny-working", "tiny-games")
 REMEDY = "Name a folder made by save_pretrained, a hub id of a causal language model, or 'tiny'."
@@ -83,7 +258,7 @@ def check_model(model: str) -> None:
 
     Raises:
         PolicyError: there is none, the hub does not answer, or it cannot be trained.
-        ConfigError: see :func:`node.policy.hub_model.patience`.
+        ConfigError: see :func:`node.policy.model_source.patience`.
     """
     if model in SHIPPED:
         shipped_folder(model)
@@ -112,7 +287,7 @@ def located(model: str, tell: Callable[[str], None]) -> Path:
 
     Raises:
         PolicyError: there is none, the hub does not answer, or it cannot be trained.
-        ConfigError: see :func:`node.policy.hub_model.patience`.
+        ConfigError: see :func:`node.policy.model_source.patience`.
     """
     if model in SHIPPED:
         return shipped_folder(model)
@@ -161,7 +336,7 @@ def config_folder(model: str) -> Path:
 
     Raises:
         PolicyError: there is none, or the hub does not answer.
-        ConfigError: see :func:`node.policy.hub_model.patience`.
+        ConfigError: see :func:`node.policy.model_source.patience`.
     """
     if model in SHIPPED:
         return shipped_folder(model)

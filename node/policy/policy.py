@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +17,9 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
+    TextIteratorStreamer,
 )
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME
@@ -24,21 +27,44 @@ from transformers.utils.logging import disable_progress_bar
 
 from node.config.learning import PolicySection
 from node.errors import ConfigError
-from node.policy.context import context_length
 from node.policy.device import device_named
-from node.policy.encoding import (
-    check_options,
-    encoding_digest,
-    next_turn_ids,
-    plain_ids,
-    turn_ids,
-)
+from node.policy.encoding import check_options, encoding_digest, next_turn_ids, plain_ids, turn_ids
 from node.policy.model_files import PolicyError, check_vocabulary
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
 from node.policy.onednn_linear import quicken
 
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
+
+
+log = logging.getLogger(__name__)
+
+UNBOUNDED = 1 << 20
+
+
+def context_length(config: PreTrainedConfig, name: str) -> int:
+    """Tokens of prompt and completion together that a model reads alike in every pass.
+
+    Beyond their original length models with longrope rotate every token otherwise (Ding et al.,
+    arXiv 2402.13753): what a token's log-prob is then depends on how long the text becomes behind
+    it, and what was sampled is not what is trained on. They are used up to that length.
+    """
+    text: Any = config.get_text_config()
+    whole = int(getattr(text, "max_position_embeddings", UNBOUNDED))
+    rotations = getattr(text, "rope_parameters", None) or {}
+    kinds = [rotations, *(each for each in rotations.values() if isinstance(each, dict))]
+    longrope = [each for each in kinds if each.get("rope_type") == "longrope"]
+    original = min([whole, *(int(each["original_max_position_embeddings"]) for each in longrope)])
+    if original < whole:
+        log.warning(
+            "%s: the context of %d tokens is cut to %d, its original one: longrope rotates every "
+            "token otherwise beyond it",
+            name,
+            whole,
+            original,
+        )
+    return original
+
 
 # Their bars and messages would run through every table and panel that a node draws: what they have
 # to say goes where the root logger sends it.
@@ -47,7 +73,6 @@ for _library in ("transformers", "huggingface_hub"):
     logging.getLogger(_library).handlers.clear()
     logging.getLogger(_library).propagate = True
 
-log = logging.getLogger(__name__)
 
 PROBE_ROWS, PROBE_TOKENS = 32, 8
 
@@ -271,3 +296,67 @@ def _stop_ids(
             "Set eos_token in its tokenizer_config.json.",
         )
     return int(own if own is not None else ids[0]), tuple(int(i) for i in ids)
+
+
+def stream(
+    policy: Policy,
+    prompt: Sequence[int],
+    *,
+    max_new_tokens: int,
+    temperature: float | None = None,
+) -> Iterator[str]:
+    """Pieces of one completion's text, as soon as they are known.
+
+    Engines write many completions at a time and tell each when it is done; this writes one.
+
+    Args:
+        prompt: token ids, as of :meth:`Policy.encode_prompt`.
+        temperature: None takes the most probable token each time.
+
+    Raises:
+        ValueError: the prompt leaves no room for a completion.
+        Exception: what writing raised, once all that was written before has been handed out.
+    """
+    policy.check_prompt(prompt)
+    room = policy.context_length - len(prompt)
+    streamer = TextIteratorStreamer(policy.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    failed: list[Exception] = []
+
+    def write() -> None:
+        try:
+            _write(policy, prompt, streamer, min(max_new_tokens, room), temperature)
+        except Exception as error:  # noqa: BLE001 - raised again where the text is read
+            failed.append(error)
+            streamer.end()  # type: ignore[no-untyped-call]
+
+    writer = threading.Thread(target=write, name="stream", daemon=True)
+    writer.start()
+    yield from streamer
+    writer.join()
+    if failed:
+        raise failed[0]
+
+
+@torch.inference_mode()
+def _write(
+    policy: Policy,
+    prompt: Sequence[int],
+    streamer: TextIteratorStreamer,
+    most: int,
+    temperature: float | None,
+) -> None:
+    ids = torch.tensor([list(prompt)], device=policy.device)
+    drawn: dict[str, Any] = {"do_sample": False}
+    if temperature is not None:
+        # The whole vocabulary is sampled from, as engines do.
+        drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    # A penalty on repetition, which many a model comes with, is none of what it is trained on.
+    unsettled(policy.model).generate(  # type: ignore[operator]
+        ids,
+        attention_mask=torch.ones_like(ids),
+        streamer=streamer,
+        max_new_tokens=most,
+        eos_token_id=list(policy.stop_ids),
+        pad_token_id=policy.pad_id,
+        **drawn,
+    )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
+from node.config.config import Config
+from node.errors import NodeError
 from node.monitor.printable import say
 from node.network.membership import Membership
+from node.run.status import StatusFile
+from node.storage.run_folder import RunFolder
+from swarm.common.counters import Counters
 
 STOPS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -88,3 +95,56 @@ def stopping(tell: Callable[[str], None] = say) -> Iterator[Stop]:
         for number, handler in before.items():
             signal.signal(number, handler)
         stop.said()
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What is no setting of the node itself.
+
+    Attributes:
+        json: standard output carries JSON lines and nothing else.
+        swarm: id of the swarm to move to, in hex, or how it begins; empty to stay.
+    """
+
+    json: bool = False
+    swarm: str = ""
+
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def dashboard(
+    config: Config,
+    folder: RunFolder,
+    counters: Counters,
+    status: StatusFile,
+    tell: Callable[[str], None],
+) -> Iterator[None]:
+    """Serve the page of a node, if its config asks for it, as long as the block lasts.
+
+    Where it cannot be served that is said, and counted (``dashboard_failures``).
+
+    Args:
+        status: keeps saying where it is found.
+        tell: told that once.
+    """
+    wanted = config.monitor.dashboard
+    if not wanted:
+        yield
+        return
+    # late: a node without a dashboard needs none of it
+    from node.dashboard.server import Dashboard
+
+    try:
+        served = Dashboard(folder, config, wanted, counters, status.serve)
+    except NodeError as error:
+        counters.add("dashboard_failures")
+        log.warning("%s", error)
+        yield
+        return
+    tell(f"look at it in a browser: {served.url}")
+    try:
+        yield
+    finally:
+        served.close()

@@ -16,7 +16,8 @@ from node.monitor.history import read_history
 from node.monitor.record import RoundRecord
 from node.policy.checkpoint_policy import saved_policy
 from node.policy.policy import Policy
-from node.run.trainer import Trainer
+from node.run.training_loop import Trainer
+from node.storage.checkpoint_list import CheckpointEntry, best_of, list_checkpoints, of_round
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 from swarm.common.util import counted
@@ -187,3 +188,31 @@ def _history(folder: RunFolder) -> list[RoundRecord]:
         return read_history(folder.root)
     except NodeError:
         return []
+
+
+def roll_back(
+    folder: RunFolder, schedule: ScheduleSection, to: str
+) -> tuple[CheckpointEntry, list[int]]:
+    """Make a checkpoint the newest: of round ``to``, or the ``"best"``.
+
+    ``status`` shows that round as the last one. What the journal remembers of later updates is
+    struck when the node starts. Groups that they were made of stay used, and draws and sequence
+    numbers go on.
+
+    Returns:
+        The checkpoint, and the rounds of those set aside.
+
+    Raises:
+        RunFolderBusy: the node runs.
+        UsageError: there is no such checkpoint.
+        CheckpointError: it is damaged.
+    """
+    checkpoints = Checkpoints(folder.checkpoints, schedule.keep_checkpoints, schedule.keep_best)
+    with folder.locked():
+        entries = list_checkpoints(checkpoints)
+        entry = best_of(entries, folder) if to == "best" else of_round(entries, int(to))
+        later = checkpoints.roll_back(entry.round)
+        if folder.status.exists():
+            done = [r.to_dict() for r in read_history(folder.root) if r.round <= entry.round]
+            folder.write_status({**folder.read_status(), "record": done[-1] if done else None})
+        return entry, later

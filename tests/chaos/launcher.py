@@ -29,7 +29,7 @@ def shift_clock(path: Path) -> None:
 
 def pause_rounds(seconds: float) -> None:
     """Rest before each round."""
-    from node.run.rounds import Rounds
+    from node.run.training_loop import Rounds
 
     step = Rounds.step
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from commands import ROOT
 
 from node.network.founding import found_swarm
-from node.run.new_node import prepare
+from node.run.preflight import prepare
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from commands import PATIENCE, ROOT
 
-from node.run.new_node import prepare
+from node.run.preflight import prepare
 
 pytestmark = pytest.mark.processes
 
@@ -25,7 +25,7 @@ MOMENTS = (
     ("join", "pydantic"),
     ("join", "numpy"),
     ("join", "torch.nn"),
-    ("seed", "node.run.seed_node"),
+    ("seed", "node.run.commands"),
     ("doctor", "node.doctor.machine"),
     ("demo --nodes 2 --rounds 1", "matplotlib"),
     ("export --out model", "transformers.utils"),

@@ -19,7 +19,7 @@ from commands import NOBODY, Command
 
 from node.concurrency.loop_thread import LoopThread
 from node.demo.processes import NodeProcess
-from node.run.new_node import prepare
+from node.run.preflight import prepare
 from protocol.identity import Identity
 from swarm.transport.transport import TransportError
 from tests.end_to_end.forked import ForkedNode

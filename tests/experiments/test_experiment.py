@@ -32,9 +32,8 @@ from experiments.surroundings import Surroundings
 from experiments.worker_pool import WorkerPool
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
-from node.run.outcome import Outcome
-from node.run.participant import Participant
-from node.run.rules import Rules
+from node.run.node import Participant
+from node.run.outcome import Outcome, Rules
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import VirtualClock
 

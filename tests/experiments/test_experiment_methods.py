@@ -14,7 +14,7 @@ from experiments.method_report import Worth, markdown, possible, run_methods
 from experiments.methods import METHODS, Method, methods_of
 from experiments.settings import Settings
 from node.config.config import Config
-from node.engines.transformers import eight_bits
+from node.engines.transformers import fused_decoder as eight_bits
 from node.errors import ConfigError, UsageError
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)

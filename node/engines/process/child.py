@@ -12,14 +12,81 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
 from typing import Any
 
 from node.concurrency.channel import ChannelError
 from node.concurrency.child_process import spawn
+from node.concurrency.cpu_threads import environment
 from node.engines.backend import BackendSettings
-from node.engines.process.watchdog import PULSE_SECONDS, Silence
+from node.engines.weight_snapshot import Snapshot
+from node.errors import NodeError
+from node.policy.policy import Policy
 from swarm.common.util import import_path, in_words
+
+PULSE_SECONDS = 1.0
+"""Most seconds, and a step, between two messages of an engine that works."""
+START_SECONDS = 1800.0
+"""Compiling and measuring a large model takes minutes, on which nothing can be said."""
+
+
+class Silence:
+    """How long an engine has owed its owner a word.
+
+    It owes one from a message that it was sent until it says that it has handled them all and has
+    nothing left to write. Silence is counted in the ticks of whoever watches, not by the clock:
+    an owner that was stopped for an hour has watched for none of it, and finds what was said
+    meanwhile.
+
+    Args:
+        patience: seconds of silence before an engine that has started counts as hung.
+
+    Attributes:
+        ready: whether it has started; until then it may be silent for ``START_SECONDS``, or for
+            ``patience`` where that is more.
+        seconds: of silence, as of the last tick.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._handled = 0
+        self._heard = False
+        self.ready = False
+        self.seconds = 0.0
+
+    @property
+    def bound(self) -> float:
+        """Seconds of silence that are too long."""
+        return self._patience if self.ready else max(self._patience, START_SECONDS)
+
+    @property
+    def too_long(self) -> bool:
+        """Whether it counts as hung."""
+        return self.seconds >= self.bound
+
+    def send(self) -> None:
+        """Note a message to the engine, before it is sent."""
+        with self._lock:
+            self._sent += 1
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """Note a message of the engine."""
+        with self._lock:
+            self._heard = True
+            self._handled = message.get("idle", self._handled)
+            self.ready = self.ready or "ready" in message
+
+    def tick(self, seconds: float) -> None:
+        """Note that so many seconds were watched."""
+        with self._lock:
+            owes = self._handled < self._sent and not self._heard
+            self.seconds = self.seconds + seconds if owes else 0.0
+            self._heard = False
+
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +109,7 @@ class EngineChild:
         settings: of its back-end.
         variables: of its environment, beside this process's.
         patience: seconds that it may be silent for while it owes an answer; see
-            :class:`node.engines.process.watchdog.Silence`.
+            :class:`node.engines.process.child.Silence`.
         module: what to run; see :mod:`node.engines.process.worker`.
     """
 
@@ -173,3 +240,87 @@ class EngineChild:
                     self._lines.append(text)
                 if text:
                     log.debug("engine %d: %s", self.pid, text)
+
+
+MAX_ROWS = 64
+
+
+@dataclass(slots=True)
+class Starter:
+    """Starts processes for one engine, one after the other, each on the newest weights.
+
+    Attributes:
+        kind: of the engine, a name of :data:`node.config.kinds.ENGINES`.
+        seed: of the draws, with the policy's version at the start.
+        threads: CPU threads of a process.
+        patience: seconds that it may be silent for while it has something to do.
+        max_rows: completions written side by side.
+        options: for the back-end of this kind alone.
+        variables: of the process's environment, beside this one's.
+        as_checkpoint: the weights are written as a folder that ``transformers`` loads.
+        place: the parent of the snapshot's folder; see
+            :class:`node.engines.weight_snapshot.Snapshot`.
+        module: what the process runs.
+        starts: processes so far.
+    """
+
+    kind: str
+    seed: int
+    threads: int
+    patience: float
+    max_rows: int = MAX_ROWS
+    options: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    as_checkpoint: bool = False
+    place: Path | None = None
+    module: str = MODULE
+    starts: int = field(default=0, init=False)
+    _snapshot: Snapshot | None = field(default=None, init=False)
+
+    def start(self, policy: Policy) -> EngineChild:
+        """A process that is on its way up.
+
+        Raises:
+            NodeError: the machine starts no process, or the weights cannot be written.
+        """
+        if self._snapshot is None:
+            self._snapshot = Snapshot(policy, as_checkpoint=self.as_checkpoint, place=self.place)
+        self.starts += 1
+        settings = self._settings(policy, self._snapshot)
+        variables = {**environment(self.threads), **self.variables}
+        try:
+            return EngineChild(settings, variables, self.patience, self.module)
+        except OSError as error:
+            raise NodeError(
+                "no process can be started for the engine",
+                error,
+                "Raise the limits of processes and open files (ulimit -u, ulimit -n).",
+            ) from error
+
+    def write(self, policy: Policy) -> None:
+        """Hand the weights over to the process that runs, if one was ever started.
+
+        Raises:
+            NodeError: they cannot be written; the earlier ones are whole.
+        """
+        if self._snapshot:
+            self._snapshot.write(policy)
+
+    def remove(self) -> None:
+        """Take the weights away."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot:
+            snapshot.remove()
+
+    def _settings(self, policy: Policy, snapshot: Snapshot) -> BackendSettings:
+        return BackendSettings(
+            kind=self.kind,
+            folder=str(snapshot.folder),
+            dtype=str(policy.model.dtype).removeprefix("torch."),
+            device=str(policy.device),
+            stop_ids=policy.stop_ids,
+            context_length=policy.context_length,
+            seed=Random(f"{self.seed}/{policy.version}/{self.starts}").getrandbits(31),
+            max_rows=self.max_rows,
+            options=dict(self.options),
+        )

@@ -12,10 +12,8 @@ from dataclasses import astuple
 from typing import Any
 
 from node.engines.backend import Written
-from node.engines.engine import Sample, Sampling, Trajectory
-from node.engines.process.child import EngineChild
-from node.engines.process.starter import Starter
-from node.engines.request import Pending
+from node.engines.engine import Pending, Sample, Sampling, Trajectory
+from node.engines.process.child import EngineChild, Starter
 from node.errors import NodeError
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens

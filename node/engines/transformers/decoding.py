@@ -4,24 +4,149 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from transformers import DynamicCache
 
 from node.engines.backend import Written
 from node.engines.engine import Sampling
-from node.engines.transformers.batch_rows import BatchRows
-from node.engines.transformers.cohort import Cohort, Part
 from node.engines.transformers.fused_decoder import FusedDecoder, Past, fits
-from node.engines.transformers.kv_cache import Share, gathered, growing_cache, joinable
-from node.engines.transformers.length_buckets import alike
-from node.engines.transformers.prefill import logits_after, read
-from node.engines.transformers.resting_rows import Continued, RestingRow, read_on, set_aside
-from node.engines.transformers.sampler import sample_tokens
+from node.engines.transformers.kv_cache import (
+    Continued,
+    RestingRow,
+    Share,
+    alike,
+    gathered,
+    growing_cache,
+    joinable,
+    logits_after,
+    read,
+    read_on,
+    set_aside,
+)
 from node.policy.policy import Policy
 from protocol.rollout import Finish
+
+
+@dataclass(slots=True)
+class BatchRows:
+    """One entry a row.
+
+    Attributes:
+        number: its name; rows are counted as they join.
+        last: the step that it is cut at.
+        position: of its next token; so many tokens of the cache are its own.
+        ended, told: whether it has ended, and whether that was told.
+        logits: ``[B, V]``, of its next token.
+    """
+
+    number: Tensor
+    last: Tensor
+    position: Tensor
+    ended: Tensor
+    told: Tensor
+    logits: Tensor
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def __getitem__(self, rows: Tensor) -> BatchRows:
+        """These rows, in this order."""
+        return BatchRows(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    @classmethod
+    def of(cls, parts: Sequence[BatchRows]) -> BatchRows:
+        """The rows of all parts, in order."""
+        names = [each.name for each in fields(cls)]
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(slots=True)
+class Cohort:
+    """Rows of similar length that share a cache.
+
+    Attributes:
+        size: how many; cohorts lie one behind the other in the batch.
+        hidden: ``[size, tokens]``, what is not a row's own; None where nothing is.
+    """
+
+    cache: DynamicCache
+    size: int
+    hidden: Tensor | None = None
+
+
+class Part(NamedTuple):
+    """Rows that become part of a cohort.
+
+    Attributes:
+        lines: of the cache, that the rows begin with.
+        before: where the rows were in the batch; empty for newcomers.
+    """
+
+    cache: DynamicCache
+    lines: Tensor
+    rows: BatchRows
+    before: Tensor
+
+
+MANY_WORDS, BLOCK = 1 << 14, 256
+"""A vocabulary from which on it is worth to choose a block of words first, and how many it has."""
+
+
+def sample_tokens(
+    logits: Tensor, sampling: Sampling, random: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """One token a row, and its log-prob under the distribution it was drawn from.
+
+    Inverts the cumulative distribution in float64: one random number a row, and no bias in large
+    vocabularies.
+
+    Args:
+        logits: ``[B, V]``.
+        random: of a device that has numbers of 64 bits; tokens are drawn there.
+
+    Returns:
+        int64 ``[B, 1]`` and float32 ``[B, 1]``.
+    """
+    logits = logits.float()
+    if sampling.temperature != 1.0:
+        logits = logits / sampling.temperature
+    distribution = logits.log_softmax(-1)
+    if sampling.greedy:
+        tokens = distribution.argmax(-1, keepdim=True)
+    else:
+        drawn = distribution.exp().to(random.device)
+        point = torch.rand(
+            (len(logits), 1), generator=random, dtype=torch.float64, device=random.device
+        )
+        tokens = _inverted(drawn, point).clamp_(max=logits.shape[-1] - 1).to(logits.device)
+    return tokens, distribution.gather(-1, tokens)
+
+
+def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
+    """Where the cumulative sums of each row pass this part of their total, int64 ``[B, 1]``.
+
+    Args:
+        drawn: ``[B, V]``, of any sum.
+        point: float64 ``[B, 1]``, from 0 up to 1.
+    """
+    if drawn.shape[-1] < MANY_WORDS:
+        sums = drawn.cumsum(-1, dtype=torch.float64)
+        return torch.searchsorted(sums, point * sums[:, -1:], right=True)
+    blocks = pad(drawn, (0, -drawn.shape[-1] % BLOCK)).view(len(drawn), -1, BLOCK)
+    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    sought = point * sums[:, -1:]
+    chosen = torch.searchsorted(sums, sought, right=True).clamp_(max=sums.shape[-1] - 1)
+    within = blocks.gather(1, chosen[..., None].expand(-1, -1, BLOCK)).squeeze(1)
+    before = pad(sums, (1, 0)).gather(1, chosen)
+    place = torch.searchsorted(within.cumsum(-1, dtype=torch.float64), sought - before, right=True)
+    return chosen * BLOCK + place.clamp_(max=BLOCK - 1)
+
 
 CHECK_EVERY_ON_GPU = 8
 COMPACT_BELOW = 0.75

@@ -25,7 +25,7 @@ def started(monkeypatch: pytest.MonkeyPatch):
     calls: list[tuple[str, Config, RunFolder, object]] = []
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    for name, place in (("join", "node.run.join"), ("seed", "node.run.seed_node")):
+    for name, place in (("join", "node.run.commands"), ("seed", "node.run.commands")):
         module = ModuleType(place)
         module.run = lambda *args, name=name: calls.append((name, *args))
         monkeypatch.setitem(sys.modules, place, module)

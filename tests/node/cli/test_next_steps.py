@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.run.detached import Detached
+from node.run.background import Detached
 from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
 from tests.support import saved_policy
@@ -63,7 +63,7 @@ def test_paths_with_a_space_stay_one_word_when_a_line_is_pasted(
     assert terminal("init", "my node") == 0
     assert steps(terminal)[0][2:4] == ["--config", "my node/node.toml"]
     runs = Detached(7, {"addresses": []}, None, "")
-    monkeypatch.setattr("node.run.detached.start_detached", lambda arguments, folder: runs)
+    monkeypatch.setattr("node.run.background.start_detached", lambda arguments, folder: runs)
     listen = 'network.listen=["/ip4/127.0.0.1/tcp/0"]'
     assert terminal("join", "--detach", "--config", "my node", "--set", listen) == 0, terminal.err
     assert [step[-1] for step in steps(terminal)] == ["my node/node.toml"] * 2

@@ -99,7 +99,7 @@ class Mine(Curriculum):
         return levels[0]
 """,
     "engine.kind": """
-from node.engines.kind import EngineKind
+from node.engines.registry import EngineKind
 class Mine(EngineKind):
     beside = True
     def backend(self, settings):

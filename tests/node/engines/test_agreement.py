@@ -12,7 +12,7 @@ from node.config.config import Config
 from node.engines.transformers.agreement import agreement, check_agreement
 from node.policy.model_files import PolicyError
 from node.policy.policy import Policy
-from node.run.trained_policy import TrainedPolicy
+from node.run.update_groups import TrainedPolicy
 from swarm.common.counters import Counters
 from tests.families.small import small_policy
 from tests.node.engines.families import MIXED, family_policy

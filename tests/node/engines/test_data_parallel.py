@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from node.engines.engine import Sampling, Trajectory
+from node.engines.process.child import Starter
 from node.engines.process.data_parallel import EngineFleet
 from node.engines.process.engine import EngineProcess
-from node.engines.process.starter import Starter
 from node.errors import NodeError
 from swarm.common.counters import Counters
 from tests.support import random_policy

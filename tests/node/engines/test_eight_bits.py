@@ -14,14 +14,14 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from node.config.config import Config
 from node.engines.engine import Sampling
 from node.engines.registry import kind_of, open_engine, open_streaming_engine
-from node.engines.transformers import eight_bits
-from node.engines.transformers.eight_bits import (
+from node.engines.transformers import fused_decoder as eight_bits
+from node.engines.transformers.engine import TransformersEngine
+from node.engines.transformers.fused_decoder import (
     check_rounding,
     rounded,
     rounded_product,
     weight_steps,
 )
-from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
 from node.policy.policy import Policy
 from swarm.common.counters import Counters

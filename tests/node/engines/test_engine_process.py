@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from node.engines.engine import Sample, Sampling, Trajectory
+from node.engines.process.child import Starter
 from node.engines.process.engine import EngineProcess
-from node.engines.process.starter import Starter
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.weight_snapshot import PREFIX, WEIGHTS
 from node.errors import NodeError
@@ -384,7 +384,7 @@ def test_a_slow_process_is_left_alone(strange):
 
 
 def test_a_process_that_hangs_in_its_start_is_not_tried_again(strange, monkeypatch):
-    monkeypatch.setattr("node.engines.process.watchdog.START_SECONDS", HASTY)
+    monkeypatch.setattr("node.engines.process.child.START_SECONDS", HASTY)
     engine = strange("stuck", HASTY)
     with pytest.raises(NodeError, match=r"does not start: .*it hung, silent for 3 seconds"):
         engine.generate([(1, 2)], 1, GREEDY)
@@ -442,7 +442,7 @@ def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path)
         "from tests.support import random_policy;"
         "from node.engines.engine import Sampling, Trajectory;"
         "from node.engines.process.engine import EngineProcess;"
-        "from node.engines.process.starter import Starter;"
+        "from node.engines.process.child import Starter;"
         "from swarm.common.counters import Counters;"
         "engine = EngineProcess(random_policy(), Starter(kind='counting', seed=0, threads=1,"
         " patience=60.0, place=pathlib.Path(sys.argv[1]), module='strange_engine',"

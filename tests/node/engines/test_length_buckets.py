@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.engines.transformers.length_buckets import alike
+from node.engines.transformers.kv_cache import alike
 
 TEXTS = st.lists(st.tuples(st.integers(1, 600), st.integers(1, 9)), min_size=1, max_size=60)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.engines.engine import Sampling
-from node.engines.transformers.sampler import BLOCK, MANY_WORDS, sample_tokens
+from node.engines.transformers.decoding import BLOCK, MANY_WORDS, sample_tokens
 
 SIZES = st.sampled_from([MANY_WORDS, MANY_WORDS + 1, MANY_WORDS + BLOCK - 1, 50_257])
 

@@ -5,10 +5,10 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
 from node.engines.engine import Sampling
+from node.engines.transformers.decoding import sample_tokens
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import fits
 from node.engines.transformers.kv_cache import growing_cache
-from node.engines.transformers.sampler import sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 from tests.support import SHAPE, character_tokenizer, lone_logprobs, random_policy

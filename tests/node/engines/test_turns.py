@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
 from node.engines.engine import Sample, Sampling, Trajectory
-from node.engines.transformers import continuous_batch
+from node.engines.transformers import backend as continuous_batch
 from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.engines.process import watchdog
-from node.engines.process.watchdog import Silence
+from node.engines.process import child
+from node.engines.process.child import Silence
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_nothing_is_owed_once_every_message_is_handled(started):
 def test_a_start_may_take_longer_than_patience_and_never_less():
     slow = Silence(3.0)
     slow.send()
-    assert watched(slow, int(watchdog.START_SECONDS) - 1) > 3.0
+    assert watched(slow, int(child.START_SECONDS) - 1) > 3.0
     assert not slow.too_long
     assert watched(slow, 1)
     assert slow.too_long

@@ -297,7 +297,7 @@ def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(
     tmp_path: Path, loggers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start_logging(tmp_path / "node.log", "info")
-    log = logging.getLogger("node.run.rounds")
+    log = logging.getLogger("node.run.training_loop")
     log.info("an ordinary message")
     try:
         raise ValueError("odd tensor")

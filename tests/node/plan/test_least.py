@@ -22,7 +22,7 @@ from node.plan.least import check_memory, help_for, least
 from node.plan.model_shape import shape_of
 from node.plan.weight_count import by_sizes, in_files, least_weights
 from node.policy.model_source import shipped_folder
-from node.run.beforehand import check_start
+from node.run.preflight import check_start
 from node.storage.run_folder import RunFolder
 from tests.node.plan.shapes import LLAMA_3B, QWEN3_MOE, QWEN_HALF, REAL, written
 

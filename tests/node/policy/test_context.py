@@ -7,8 +7,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, Phi3Config
 
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
-from node.policy.context import context_length
-from node.policy.policy import Policy
+from node.policy.policy import Policy, context_length
 from tests.support import SHAPE, character_tokenizer, lone_logprobs, random_policy
 
 TOLD = {**SHAPE, "initializer_range": 0.3, "eos_token_id": 97, "pad_token_id": 96}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.policy import cuda_driver
+from node.policy import device as cuda_driver
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from huggingface_hub import ModelInfo, constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
 from node.errors import ConfigError
-from node.policy import hub_model
-from node.policy.hub_model import wanted
+from node.policy import model_source as hub_model
 from node.policy.model_files import PolicyError
-from node.policy.model_source import check_model
+from node.policy.model_source import check_model, wanted
 from tests.support import saved_policy
 
 HUB = "somebody/some-model"

@@ -6,7 +6,7 @@ import pytest
 
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
-from node.policy.streaming import stream
+from node.policy.policy import stream
 from tests.support import random_policy
 
 

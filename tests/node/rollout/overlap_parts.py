@@ -18,10 +18,9 @@ from node.rollout.async_generator import OverlappingGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
 from node.rollout.intake import Intake, Limits
-from node.run.external_groups import ExternalGroups
 from node.run.outcome import Outcome
-from node.run.rounds import Rounds
-from node.run.trained_policy import TrainedPolicy
+from node.run.training_loop import Rounds
+from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.sampler import TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.rollout import Finish, Tokens

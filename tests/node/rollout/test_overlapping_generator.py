@@ -19,7 +19,7 @@ from node.errors import NodeError
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.group_writer import UnfinishedGroups
 from node.run.outcome import Outcome
-from node.run.rounds import Rounds
+from node.run.training_loop import Rounds
 from protocol.rollout import Tokens
 from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef

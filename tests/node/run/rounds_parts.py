@@ -12,11 +12,9 @@ from node.learner.update_stats import UpdateStats
 from node.rollout.groups import OwnGroup
 from node.rollout.intake import Intake, Limits
 from node.rollout.replay import SemiOnline, SuccessPool
-from node.run.external_groups import ExternalGroups
-from node.run.outcome import Outcome
-from node.run.rounds import Rounds
-from node.run.rules import Rules
-from node.run.trained_policy import TrainedPolicy
+from node.run.outcome import Outcome, Rules
+from node.run.training_loop import Rounds
+from node.run.update_groups import ExternalGroups, TrainedPolicy
 from protocol.rollout import Group
 from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef

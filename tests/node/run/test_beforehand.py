@@ -14,8 +14,8 @@ import pytest
 
 from node.config.config import Config, write_config
 from node.errors import ConfigError, NodeError
-from node.run import beforehand
-from node.run.beforehand import cautions, check_device, check_places, check_start
+from node.run import preflight as beforehand
+from node.run.preflight import cautions, check_device, check_places, check_start
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from swarm.transport.node import PortTaken

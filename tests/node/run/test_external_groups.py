@@ -7,8 +7,8 @@ import pytest
 from node.learner.update_stats import UpdateStats
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.intake import Intake
-from node.run.external_groups import open_intake
-from node.run.rules import Rules
+from node.run.outcome import Rules
+from node.run.update_groups import open_intake
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
 from swarm.mixture.peer_advantage import KEPT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.run.join import ended
+from node.run.commands import ended
 
 GO_ON = "go on with a larger --rounds, or with --rounds 0 until you stop it"
 

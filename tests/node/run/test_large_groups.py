@@ -8,7 +8,7 @@ import pytest
 
 from node.config.config import Config
 from node.network.founding import found_swarm
-from node.run.participant import Participant
+from node.run.node import Participant
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 

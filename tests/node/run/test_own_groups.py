@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from node.rollout.group_writer import UnfinishedGroups
-from node.run import own_groups
-from node.run.own_groups import MODEL_CHARACTERS, public_name
+from node.run import update_groups as own_groups
+from node.run.update_groups import MODEL_CHARACTERS, public_name
 from swarm.groups import Origin
 from tests.node.rollout.overlap_parts import AtOnce
 from tests.node.run.trainer_parts import Parts

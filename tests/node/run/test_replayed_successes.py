@@ -8,7 +8,7 @@ import pytest
 
 from node.learner.batches import TrainingGroup
 from node.learner.update_stats import UpdateStats
-from node.run.rules import Rules
+from node.run.outcome import Rules
 from swarm.groups import TaskRef
 from swarm.mixture.selections.auto import Auto
 from tests.node.run.rounds_parts import Half, Loop, Nothing

@@ -10,8 +10,7 @@ import pytest
 from node.errors import NodeError
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.rollout.replay import SemiOnline
-from node.run.outcome import Outcome
-from node.run.rules import Rules
+from node.run.outcome import Outcome, Rules
 from swarm.groups import GroupKey, PooledGroup
 from swarm.journal import JournalError
 from swarm.mixture.selections.auto import Auto

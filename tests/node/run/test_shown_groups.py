@@ -10,7 +10,7 @@ from node.learner.update_stats import UpdateStats
 from node.monitor.groups import ShownGroup
 from node.playing.played import Played
 from node.rollout.groups import OwnGroup, OwnTask, own_group
-from node.run.shown_groups import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, ShownGroups
+from node.run.recorder import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, ShownGroups
 from protocol.rollout import Finish, Tokens
 from swarm.admission import RefusedGroup
 from swarm.groups import TaskRef

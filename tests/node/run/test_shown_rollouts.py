@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node.monitor.rollouts import LONGEST
-from node.run.shown_rollouts import shown_rollouts
+from node.run.recorder import shown_rollouts
 from protocol.identity import peer_id_of
 from tests.node.run.test_recorder import outcome, own
 from tests.swarm.experience_parts import ANNA, BEN, pooled

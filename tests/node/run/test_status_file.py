@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from node.monitor.present_status import present_status
-from node.run.status_file import StatusFile
+from node.run.status import StatusFile
 from node.storage.run_folder import RunFolder
 from protocol.profile import Profile
 from swarm.member import PeerInfo

@@ -14,7 +14,7 @@ import pytest
 
 from node.errors import NodeError
 from node.monitor.present_status import STOPPING, present_status
-from node.run.stop_node import stop_node
+from node.run.background import stop_node
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 from node.run.foreground import stopping
-from node.run.status_file import StatusFile
+from node.run.status import StatusFile
 from node.storage.run_folder import RunFolder
 
 folder = RunFolder(Path(sys.argv[1]))

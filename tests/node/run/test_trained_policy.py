@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from node.run import trained_policy as module
+from node.run import update_groups as module
 from tests.node.run.rounds_parts import Loop, Nothing
 from tests.node.run.trainer_parts import Parts
 from tests.swarm.experience_parts import ANNA, pooled

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 from node.config.mixing import MixtureSection
 from node.evaluation.evaluator import Evaluation
-from node.run import trainer as module
-from node.run.rules import Rules
-from node.run.trainer import open_experience
+from node.run import training_loop as module
+from node.run.outcome import Rules
+from node.run.training_loop import open_experience
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef

@@ -10,10 +10,9 @@ import pytest
 from node.config.config import Config
 from node.engines.engine import RolloutEngine
 from node.policy.policy import Policy
-from node.run import trained_policy
-from node.run.outcome import Outcome
-from node.run.rules import Rules
-from node.run.trainer import Trainer, open_experience
+from node.run import update_groups as trained_policy
+from node.run.outcome import Outcome, Rules
+from node.run.training_loop import Trainer, open_experience
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest
 from protocol.rollout import Group

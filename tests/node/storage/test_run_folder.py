@@ -13,7 +13,7 @@ import pytest
 from node.errors import NodeError, RunFolderBusy
 from node.monitor.jsonl import JsonLinesFile
 from node.monitor.logs import start_logging
-from node.run.new_node import prepare
+from node.run.preflight import prepare
 from node.storage.atomic_files import private_umask
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder

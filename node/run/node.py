@@ -19,13 +19,11 @@ from node.network.answer_bounds import caution
 from node.network.membership import Membership
 from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES
-from node.run.beforehand import cautions
-from node.run.own_groups import public_name
-from node.run.recorder import Recorder
+from node.run.preflight import cautions
+from node.run.recorder import Recorder, ShownGroups
 from node.run.resume import RunState
-from node.run.rounds import Rounds
-from node.run.shown_groups import ShownGroups
-from node.run.trainer import Trainer, open_experience
+from node.run.training_loop import Rounds, Trainer, open_experience
+from node.run.update_groups import public_name
 from node.storage.run_folder import RunFolder
 from node.tasks.allowed import allowed_by
 from node.tasks.overview import overview
@@ -57,7 +55,7 @@ class Participant(Opened):
     caller holds the run folder's lock for as long.
 
     Attributes:
-        rounds: the loop; :meth:`node.run.rounds.Rounds.step` does one round.
+        rounds: the loop; :meth:`node.run.training_loop.Rounds.step` does one round.
         membership: this node's place in the swarm.
         policy: what is trained.
         recorder: takes further sinks for the rounds' records.

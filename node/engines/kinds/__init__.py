@@ -1,1 +1,0 @@
-"""The kinds of engines, a file each; the name of a file is the name of its kind."""

@@ -1,1 +1,0 @@
-"""The back-end over vLLM."""

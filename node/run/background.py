@@ -1,0 +1,231 @@
+"""A node in the background: a session of its own, and what it prints in its log."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from node.errors import NodeError
+from node.monitor.log_tail import LogTail
+from node.monitor.logs import error_in
+from node.monitor.present_status import RUNNING, STOPPING, present_status
+from node.storage.atomic_files import write_new
+from node.storage.run_folder import RunFolder
+from swarm.common.util import make_private
+
+LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A node that was started in the background.
+
+    Attributes:
+        status: what it said of itself once it ran; ``None`` where it had ended by then.
+        exit_code: as a shell has it; ``None`` while it runs.
+        last_words: the error that it ended with, or else the last line.
+    """
+
+    pid: int
+    status: dict[str, Any] | None
+    exit_code: int | None
+    last_words: str
+
+
+def start_detached(arguments: Sequence[str], folder: RunFolder) -> Detached:
+    """Start a command of this program that runs a node; return once it runs or has ended.
+
+    Whoever is interrupted meanwhile takes the node along.
+
+    Args:
+        arguments: behind the program's name.
+        folder: that its node works in.
+
+    Raises:
+        NodeError: the log cannot be written.
+    """
+    with closing(LogTail(make_private(folder.create().log), skip=True)) as tail:
+        with folder.log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "node.cli.main", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        try:
+            status = _once_it_runs(process, folder)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        code = process.returncode
+        return Detached(
+            process.pid,
+            status,
+            code if code is None or code >= 0 else 128 - code,
+            _last_words([*tail.new(), *tail.rest()]),
+        )
+
+
+def _once_it_runs(process: subprocess.Popen[bytes], folder: RunFolder) -> dict[str, Any] | None:
+    while process.poll() is None:
+        try:
+            status = present_status(folder)
+        except NodeError:
+            status = {}  # nothing has been said yet
+        if status.get("pid") == process.pid and status["state"] in (RUNNING, STOPPING):
+            return status
+        time.sleep(LOOK_SECONDS)
+    return None
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    errors = [error for line in lines if (error := error_in(line))]
+    return next(iter([*errors[-1:], *lines[-1:]]), "")
+
+
+def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
+    """Tell the node in a run folder to stop, once however often this is called, and wait for it.
+
+    Args:
+        now: do not let it end its round: tell it a second time.
+
+    Returns:
+        The process that has ended; ``None`` where none was there.
+
+    Raises:
+        NodeError: it cannot be told.
+    """
+    pid = folder.holder()
+    if pid is None:
+        return None
+    if pid <= 0:
+        raise NodeError(
+            "cannot tell which process works in", folder.root, "It has just begun: ask again."
+        )
+    process = _process(pid)
+    if not _is_stopping(folder):
+        _tell(pid)
+        if now:
+            # Two signals that are both on their way are one.
+            _wait(lambda: folder.holder() != pid or _is_stopping(folder))
+    if now and folder.holder() == pid:
+        _tell(pid)
+    _wait(lambda: folder.holder() != pid)
+    # It lets go of the folder before it has ended, and whoever waits may go on to remove it.
+    _wait(lambda: process is None or _has_ended(process))
+    return pid
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _is_stopping(folder: RunFolder) -> bool:
+    try:
+        return bool(present_status(folder)["state"] == STOPPING)
+    except NodeError:
+        return False  # nothing has been said yet
+
+
+def _tell(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return  # it has just ended
+    except PermissionError as error:
+        raise NodeError(
+            "may not stop process", pid, "Ask as the user that the node runs as, or as root."
+        ) from error
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(LOOK_SECONDS)
+
+
+STOP_SECONDS = 600
+"""For a round and its checkpoint; whatever is left after that is killed."""
+
+
+def write_unit(config: Path) -> Path:
+    """Write a unit that joins with ``config`` by this very interpreter, beside that file.
+
+    Raises:
+        NodeError: there is one already, it cannot be written, or a unit cannot name that path.
+    """
+    config = config.absolute()
+    name = re.sub(r"[^A-Za-z0-9:_.-]+", "-", config.parent.name)
+    path = config.parent / f"swarm-node-{name}.service"
+    if not str(config).isprintable():
+        raise NodeError("a unit cannot name", ascii(str(config)), "Choose a folder of letters.")
+    if path.exists():
+        raise NodeError("there is a unit already", path, "Edit it, or remove it first.")
+    write_new(path, _unit(config).encode())
+    return path
+
+
+def _unit(config: Path) -> str:
+    # Not resolved: the interpreter of a virtual environment is a link that leads out of it.
+    interpreter = str(Path(sys.executable).absolute())
+    arguments = ["-m", "node.cli.main", "join", "--config", str(config).replace("$", "$$")]
+    start = " ".join(map(_quoted, [interpreter, *arguments]))
+    folder = _literal(str(config.parent))
+    return f"""\
+[Unit]
+Description=swarm-node in {folder}
+
+[Service]
+WorkingDirectory={folder}
+{_environment()}ExecStart={start}
+Restart=on-failure
+RestartSec=30
+# A config that makes no sense does not mend itself.
+RestartPreventExitStatus=2
+# The node ends its round, writes a checkpoint and ends its p2p daemon itself.
+KillMode=mixed
+KillSignal=SIGTERM
+TimeoutStopSec={STOP_SECONDS}
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def _environment() -> str:
+    """Where this program was found, when that is no matter of the interpreter alone."""
+    given = os.environ.get("PYTHONPATH", "")
+    paths = [str(Path(each).absolute()) for each in given.split(os.pathsep) if each]
+    return f"Environment={_quoted('PYTHONPATH=' + os.pathsep.join(paths))}\n" if paths else ""
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_literal(escaped)}"'
+
+
+def _literal(text: str) -> str:
+    """The text with nothing in it that systemd replaces."""
+    return text.replace("%", "%%")

@@ -1,0 +1,271 @@
+"""``swarm-node seed``: a peer that lets others find each other, and trains nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+import threading
+import time
+from contextlib import ExitStack
+
+from node.config.config import Config
+from node.distributed.ranks import Ranks, end_at_once
+from node.distributed.sharded_learner import follow
+from node.distributed.torchrun import Launch
+from node.errors import ConfigError, NodeError
+from node.monitor.groups_file import GroupsFile
+from node.monitor.printable import PrintableFormatter, say
+from node.monitor.sinks import open_sinks
+from node.monitor.stages import Stages
+from node.monitor.telling import teller
+from node.network.membership import Membership
+from node.network.moving import enter
+from node.run.foreground import STOPS, RunOptions, announce, dashboard, stopping
+from node.run.node import Participant
+from node.run.observer import LOOK_SECONDS, Observer
+from node.run.status import StatusFile
+from node.storage.run_folder import RunFolder
+from node.storage.swarm_files import SwarmFiles
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.common.util import counted
+from swarm.journal import Journal, open_or_restore
+from swarm.member import Experience
+from swarm.pool import Pool
+
+REPORT_SECONDS = 5.0
+
+
+def run_seed(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
+    """Keep records, serve the manifest and pass announcements on, until told to stop.
+
+    With ``monitor.public`` or ``monitor.snapshot`` a sample of what is shared is checked, and the
+    swarm shown to everybody.
+
+    Args:
+        stages: told what the seed does until it works.
+
+    Raises:
+        NodeError: this seed cannot start, or cannot go on.
+    """
+    counters = Counters()
+    tell, status = teller(folder.log, err=options.json), StatusFile(folder)
+    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
+        observer = _observer(config, folder, counters, stack)
+        status.start()
+        stack.callback(status.end)
+        SwarmFiles(folder).settle()
+        journal, notes = open_or_restore(folder.journal, SystemClock())
+        stack.callback(journal.close)
+        experience = (
+            observer.experience(journal) if observer else _experience(config, journal, counters)
+        )
+        stages.begin("joining the swarm")
+        takes = observer is not None
+        membership = stack.enter_context(
+            Membership(config, folder, experience, counters, takes=takes, samples=takes)
+        )
+        stages.close()
+        stack.enter_context(stop.working())
+        for note in (*notes, *membership.notes):
+            tell(note)
+        announce(membership, tell)
+        if observer:
+            stack.enter_context(observer.at_work(membership, tell))
+            if observer.url:
+                status.serve_swarm(observer.url)
+        status.run(membership)
+        stack.enter_context(dashboard(config, folder, counters, status, tell))
+        work(stop, membership, status, "seed", observer)
+
+
+def _observer(
+    config: Config, folder: RunFolder, counters: Counters, stack: ExitStack
+) -> Observer | None:
+    monitor = config.monitor
+    if not (monitor.public or monitor.snapshot):
+        return None
+    observer = Observer(config, folder, "seed", monitor.public or False, counters)
+    stack.callback(observer.close)
+    return observer
+
+
+def _experience(config: Config, journal: Journal, counters: Counters) -> Experience:
+    clock = SystemClock()
+    pool = Pool(journal, 1, config.mixture.max_age, clock, counters)
+    return Experience.around(pool, journal, clock, counters)
+
+
+def work(
+    stop: threading.Event,
+    membership: Membership,
+    status: StatusFile,
+    what: str,
+    observer: Observer | None,
+    seconds: float = math.inf,
+) -> None:
+    """Keep the status true, and look on, until told to stop or for so many seconds.
+
+    Args:
+        what: depends on the membership, in a word.
+
+    Raises:
+        NodeError: its network side keeps failing.
+    """
+    due, end = 0.0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        if time.monotonic() >= due:
+            due = time.monotonic() + REPORT_SECONDS
+            status.write(None)
+        if observer:
+            observer.look()
+        _check_network(membership, what)
+        if stop.wait(LOOK_SECONDS if observer else REPORT_SECONDS):
+            return
+
+
+def _check_network(membership: Membership, what: str) -> None:
+    if membership.failure:
+        raise NodeError(
+            f"the network side of this {what} keeps failing",
+            membership.failure,
+            "The traces are in node.log; start it again once the cause is gone.",
+        )
+
+
+def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
+    """Join and train; Ctrl-C, SIGTERM and SIGHUP end it after the round, with a checkpoint.
+
+    Where torchrun has started several processes, this is the one of rank 0.
+
+    Args:
+        stages: told what the node does until it works.
+
+    Raises:
+        ConfigError: several processes cannot do what the config asks for.
+        NodeError: this node cannot start or cannot go on; what it learned is in the last
+            checkpoint.
+    """
+    if launch := Launch.read():
+        launch.check(config)
+
+    tell, status = teller(folder.log, err=options.json), StatusFile(folder)
+
+    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
+        status.start()
+        stack.callback(status.end)
+        for note in enter(config, folder, options.swarm):
+            tell(note)
+        ranks = stack.enter_context(Ranks(launch)) if launch else None
+        node = stack.enter_context(
+            Participant(config, folder, ranks=ranks, say=tell, stage=stages.begin)
+        )
+        stages.close()
+        stack.enter_context(stop.working())
+        announce(node.membership, tell)
+        for note in node.notes:
+            tell(note)
+        status.run(node.membership)
+        stack.callback(node.recorder.close)
+        stack.enter_context(dashboard(config, folder, node.counters, status, tell))
+        sinks = open_sinks(config, folder, node.recorder.rollouts, json=options.json)
+        for sink in (*sinks, GroupsFile(folder.groups, node.groups.take), status):
+            node.recorder.add(sink)
+        node.rounds.run(config.schedule.rounds, stop)
+    tell(ended(node.rounds.round, config.schedule.rounds))
+    if launch:
+        end_at_once(0)
+
+
+def ended(done: int, asked: int) -> str:
+    """What is said behind the last round, with how to go on.
+
+    Args:
+        done: rounds, earlier runs in the folder included.
+        asked: how many there were to be; 0 where the node went on until it was stopped.
+    """
+    count = f"{counted(done, 'round')} {'is' if done == 1 else 'are'} done"
+    if not asked or done < asked:
+        return f"{count}; the same command goes on from there"
+    if done > asked:
+        count += f", of the {asked} asked for"
+    return f"{count}; go on with a larger --rounds, or with --rounds 0 until you stop it"
+
+
+def help_learn(launch: Launch) -> None:
+    """Be a rank other than 0 until rank 0 ends, whom alone a signal stops.
+
+    Raises:
+        NodeError: the ranks cannot go on together.
+    """
+    messages = logging.StreamHandler()
+    messages.setFormatter(PrintableFormatter(f"rank {launch.rank}: %(message)s"))
+    logging.basicConfig(handlers=[messages])
+    with Ranks(launch) as ranks:
+        for number in STOPS:
+            signal.signal(number, signal.SIG_IGN)
+        follow(ranks)
+    end_at_once(0)
+
+
+def check_peers(config: Config, folder: RunFolder) -> None:
+    """Look for a swarm to watch.
+
+    Raises:
+        ConfigError: none is named.
+    """
+    if not (config.network.peers or folder.manifest.exists()):
+        raise ConfigError(
+            "network.peers", "[]", "Name members of the swarm: swarm-node watch --peers ADDRESS."
+        )
+
+
+def run_watch(
+    config: Config, folder: RunFolder, options: RunOptions, stages: Stages, seconds: float
+) -> None:
+    """Look on, announce nothing and share nothing, until told to stop.
+
+    Args:
+        stages: told what is done until it works.
+        seconds: after which it ends by itself; 0: never. With ``options.json`` what was seen last
+            is printed then.
+
+    Raises:
+        NodeError: it cannot start, or cannot go on.
+    """
+    counters = Counters()
+    tell, status = teller(folder.log, err=options.json), StatusFile(folder)
+    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
+        public, snapshot = config.monitor.public, config.monitor.snapshot
+        observer = Observer(config, folder, "watch", public or not snapshot, counters)
+        stack.callback(observer.close)
+        status.start()
+        stack.callback(status.end)
+        journal, notes = open_or_restore(folder.journal, SystemClock())
+        stack.callback(journal.close)
+        stages.begin("dialling the peers that are named")
+        membership = stack.enter_context(
+            Membership(
+                config,
+                folder,
+                observer.experience(journal),
+                counters,
+                samples=True,
+                quiet=True,
+            )
+        )
+        stages.close()
+        stack.enter_context(stop.working())
+        for note in (*notes, *membership.notes):
+            tell(note)
+        name, swarm = membership.manifest.name, membership.swarm_id.hex()[:16]
+        tell(f"watching swarm {name!r} {swarm}, as {membership.status().peer_id}")
+        with observer.at_work(membership, tell):
+            if observer.url:
+                status.serve_swarm(observer.url)
+            status.run(membership)
+            work(stop, membership, status, "watch", observer, seconds or math.inf)
+    if options.json:
+        say(json.dumps(observer.shown))

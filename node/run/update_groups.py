@@ -1,0 +1,420 @@
+"""What an update takes from outside, and what comes of it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from node.config.config import Config
+from node.config.kinds import CURRICULA, SELECTIONS
+from node.distributed.ranks import Ranks
+from node.distributed.sharded_learner import open_learner
+from node.engines.engine import RolloutEngine, Sampling
+from node.engines.registry import kind_of, open_engine, open_streaming_engine
+from node.learner.batches import TrainingGroup
+from node.learner.external_filters import FILTERS
+from node.learner.update_stats import UpdateStats
+from node.playing.limits import TurnLimits
+from node.policy.device import give_back
+from node.policy.policy import Policy
+from node.rollout.async_generator import JUDGES, OverlappingGenerator, StalenessWindow
+from node.rollout.generator import Generator, TaskIndexes
+from node.rollout.group_writer import GroupWriter, UnfinishedGroups
+from node.rollout.groups import GroupSource, OwnGroup
+from node.rollout.intake import Intake, Limits
+from node.rollout.replay import Revived, SuccessPool
+from node.run.outcome import Rules, earned
+from node.tasks.curriculum import EnvLevel
+from node.tasks.sampler import TaskSampler
+from node.tasks.scorer import Scorer
+from protocol.manifest import Manifest
+from protocol.rollout import Group
+from swarm.common.counters import Counters
+from swarm.common.util import counted
+from swarm.groups import Candidate, GroupKey, Origin, PooledGroup, informative
+from swarm.journal import Journal
+from swarm.member import Experience
+from swarm.mixture.mixture import Mixture
+from swarm.mixture.peer_advantage import OWN, Earned, PeersLead
+
+Left = tuple[PooledGroup, TrainingGroup]
+"""An external group, and what is learned of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """External groups of one update, marked as used.
+
+    Attributes:
+        training: what is learned of each.
+        own: own groups beside them, as they are trained on.
+        lent: external groups of earlier updates that own ones have an answer from.
+        proven: authors with standing when they were chosen.
+        wanted: how many there was room for when they were chosen.
+        lead: how far peers were ahead then; None where nothing told.
+        emptied: groups that were chosen and of which nothing was left to learn from.
+    """
+
+    groups: tuple[PooledGroup, ...]
+    training: Sequence[TrainingGroup]
+    own: Sequence[TrainingGroup]
+    lent: Sequence[GroupKey]
+    proven: frozenset[bytes]
+    wanted: int
+    lead: float | None = None
+    emptied: tuple[PooledGroup, ...] = ()
+
+
+class ExternalGroups:
+    """Takes groups from the pool, and remembers of their authors what updates made of them.
+
+    Args:
+        experience: its accounts say whose groups have proved useful, and are told what each update
+            makes of them.
+        intake: cuts external groups to size.
+        successes: right answers for own groups that failed wholly; left out, there are none.
+        spared: J, own groups that external ones spare; what the pool lacks is generated.
+    """
+
+    def __init__(
+        self,
+        experience: Experience,
+        mixture: Mixture,
+        intake: Intake,
+        counters: Counters,
+        *,
+        successes: SuccessPool | None = None,
+        spared: int = 0,
+    ) -> None:
+        self._pool = experience.pool
+        self._accounts = experience.accounts
+        self._mixture = mixture
+        self._intake = intake
+        self._counters = counters
+        self._successes = successes or SuccessPool(0, counters)
+        self._spared = spared
+
+    def missing(self) -> int:
+        """Own groups that external ones could spare, and do not."""
+        if not self._spared:
+            return 0
+        return self._spared - self._mixture.spared(self._pool.fresh(), self._accounts.proven())
+
+    def take(self, number: int, written: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
+        """Choose groups for round ``number`` and mark them used, durably, before anything learns.
+
+        Args:
+            written: this node's groups of the round.
+            own: those of them that the update has.
+        """
+        self._intake.observe(written)
+        proven = self._accounts.proven()
+        revived = self._revived(written, own, proven)
+        teaching = sum(informative(group.rewards) for group in revived.training)
+        self._mixture.observe([*map(_own, written), *map(_admitted, self._pool.arrived())], proven)
+        # Now: the update itself may change what there is room for.
+        wanted = self._mixture.wanted(teaching)
+        chosen = self._mixture.choose(
+            self._pool.fresh(), number, teaching, len(own), proven, self._accounts.tried()
+        )
+        left, emptied = self._left(self._pool.consume(chosen, number))
+        # Where the intake left less than was chosen, shares are of less.
+        kept = self._within(left, revived, proven)
+        for pooled, training in kept:
+            self._successes.observe(training, pooled.key)
+        return Taken(
+            tuple(pooled for pooled, _ in kept),
+            [training for _, training in kept],
+            revived.training,
+            revived.lent,
+            proven,
+            wanted,
+            self._mixture.lead,
+            tuple(emptied),
+        )
+
+    def _left(self, consumed: Sequence[PooledGroup]) -> tuple[list[Left], list[PooledGroup]]:
+        """What is to be learned of groups, and those of which nothing is."""
+        left, emptied = list[Left](), list[PooledGroup]()
+        for pooled in consumed:
+            training = self._intake.take(pooled)
+            if training is None:
+                self._accounts.prove([(pooled.author, 0.0)])
+                emptied.append(pooled)
+            else:
+                left.append((pooled, training))
+        return left, emptied
+
+    def _revived(
+        self, written: Sequence[OwnGroup], own: Sequence[OwnGroup], proven: Set[bytes]
+    ) -> Revived:
+        """The own groups of an update, with right answers where all of theirs are wrong."""
+        for each in written:
+            self._successes.observe(each.training)
+        return self._successes.revive(
+            [each.training for each in own],
+            lambda authors: self._mixture.within(authors, len(own), proven),
+        )
+
+    def _within(self, left: Sequence[Left], revived: Revived, proven: Set[bytes]) -> list[Left]:
+        """Those that shares allow beside what their authors lent."""
+        lent = [key.author for key in revived.lent]
+        authors = [*lent, *(pooled.author for pooled, _ in left)]
+        kept = self._mixture.within(authors, len(revived.training), proven)
+        if over := len(authors) - len(kept):
+            self._counters.add("external_over_share", over)
+        return [left[place - len(lent)] for place in kept if place >= len(lent)]
+
+    def credit(
+        self, own: Sequence[OwnGroup], taken: Taken, update: UpdateStats, version: int
+    ) -> None:
+        """Note what came of an update: the standing of its authors, the lineage.
+
+        Args:
+            version: of the policy after it.
+        """
+        credited = earned(taken.groups, update.useful)
+        self._accounts.prove(credited)
+        if useless := sum(not useful for _, useful in credited):
+            self._counters.add("external_useless", useless)
+        keys = [g.key for g in own], [*(g.key for g in taken.groups), *taken.lent]
+        self._pool.record_update(version, *keys)
+
+
+def _own(written: OwnGroup) -> Earned:
+    group = written.group
+    return Earned(OWN, group.env, group.level, written.training.rewards)
+
+
+def _admitted(candidate: Candidate) -> Earned:
+    return Earned(candidate.key.author, candidate.env, candidate.level, candidate.rewards)
+
+
+def open_intake(
+    config: Config, policy: Policy, manifest: Manifest, secret: bytes, counters: Counters
+) -> Intake:
+    """The intake that a node's configuration and its swarm ask for."""
+    limits = Limits(
+        config.engine.group_size,
+        config.engine.max_new_tokens,
+        [name for name in FILTERS if name in config.mixture.refuse],
+    )
+    extracts = {spec.name: spec.extract for spec in manifest.catalogue}
+    return Intake(policy, limits, extracts, secret, counters)
+
+
+def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
+    """The mixture that a node's configuration asks for."""
+    section = config.mixture
+    rule = SELECTIONS.load(section.select)
+    options = SELECTIONS.options(section.select, section.select_options)
+    return Mixture(section, config.node.seed, lead, rule, options, discard=rules.discard)
+
+
+log = logging.getLogger(__name__)
+
+WIDE_GAP = 0.05
+"""Nats a token, at the mean, between engine and learner."""
+
+
+class TrainedPolicy:
+    """A policy with its engine and its learner, of which one waits for the other.
+
+    Args:
+        engine: what completions come from; left out, what the configuration asks for.
+        ranks: processes that the learner is divided over; left out, it works alone.
+
+    Raises:
+        PolicyError: that engine and the learner do not read the model alike.
+
+    Attributes:
+        streaming: the engine, where it goes on writing while the policy learns.
+        sleep_mode: the engine rests while the policy learns, as on a device that both share; in
+            between the learner leaves it the memory.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        policy: Policy,
+        counters: Counters,
+        engine: RolloutEngine | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.policy = policy
+        self.sleep_mode = config.engine.sleep_mode or config.schedule.over_provision > 0
+        self._counters = counters
+        self.streaming: RolloutEngine | None = None
+        if engine is None:
+            kind_of(config).check_policy(policy)
+        if config.overlaps and engine is None:
+            threads = torch.get_num_threads()
+            self.streaming = open_streaming_engine(config, policy, counters, threads)
+        self.engine = engine or self.streaming or open_engine(config, policy, counters)
+        self.learner = open_learner(
+            policy,
+            config.learner,
+            ranks,
+            temperature=config.engine.temperature,
+            correction=config.mixture.correction,
+            correction_options=config.mixture.correction_options,
+            decoupled=self.streaming is not None and config.schedule.max_staleness > 0,
+            floor="unlikely" in config.mixture.refuse,
+        )
+
+    def learn(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
+        """Update the policy beside ``source``, and hand it over to the engine."""
+        before = self.policy.version
+        if self.sleep_mode:
+            self.engine.rest()
+        try:
+            update = source.beside(lambda: self.learner.update(groups, source.newest))
+        except Exception as error:
+            try:
+                self._hand_over(before)
+            except Exception as other:
+                raise error from other
+            raise
+        self._hand_over(before)
+        self._count(update)
+        return update
+
+    def _hand_over(self, before: int) -> None:
+        """Let the engine go on, with new weights where the version is no longer ``before``.
+
+        That is so also after an update that failed in a later step than its first.
+        """
+        if self.sleep_mode:
+            give_back(self.policy.device)  # the engine is in another process, and needs the room
+        if self.policy.version != before:
+            self.engine.update(self.policy)
+
+    def _count(self, update: UpdateStats) -> None:
+        if update.refused:
+            self._counters.add("steps_refused", update.refused)
+        if update.unlikely:
+            self._counters.add("external_refused", update.unlikely, reason="unlikely")
+        if update.halved:
+            self._counters.add("micro_batch_halved", update.halved)
+        if update.engine_gap is not None and update.engine_gap > WIDE_GAP:
+            self._counters.add("engine_gaps")
+            log.warning(
+                "the engine's log-probs are %.3f nat off the learner's at equal weights: a defect "
+                "or too coarse a policy.dtype",
+                update.engine_gap,
+            )
+
+
+MODEL_CHARACTERS = 64
+
+
+class OwnGroups:
+    """Has groups written as the schedule asks for, and tells readers who wrote them.
+
+    Args:
+        author: the node's public key; task seeds follow from it.
+        journal: where groups that are not complete outlive the process.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        trained: TrainedPolicy,
+        sampler: TaskSampler,
+        indexes: TaskIndexes,
+        sampling: Sampling,
+        verifier: Scorer,
+        journal: Journal,
+        counters: Counters,
+        author: bytes,
+    ) -> None:
+        self._schedule = config.schedule
+        self._verifier = verifier
+        self._trained = trained
+        self._indexes = indexes
+        self._sampling = sampling
+        self._group_size = config.engine.group_size
+        self._journal = journal
+        self._counters = counters
+        self._limits = TurnLimits.of(config.engine)
+        self._overlapping: OverlappingGenerator | None = None
+        self._generator = Generator(
+            author=author,
+            policy=trained.policy,
+            engine=trained.engine,
+            verifier=verifier,
+            sampler=sampler,
+            indexes=indexes,
+            sampling=sampling,
+            group_size=self._group_size,
+            counters=counters,
+            limits=self._limits,
+        )
+
+    def source(self, done: int) -> GroupSource:
+        """Own groups of the rounds after ``done``, as the schedule has them written."""
+        policy, schedule = self._trained.policy, self._schedule
+        if self._trained.streaming is None:
+            return self._generator
+        unfinished = UnfinishedGroups(self._journal)
+        if lost := unfinished.rewind(done, policy.version):
+            tokens = counted(lost, "token")
+            log.info("%s of policies after the last checkpoint will be written anew", tokens)
+        engine = self._trained.streaming
+        self._overlapping = OverlappingGenerator(
+            self._generator,
+            policy=policy,
+            engine=engine,
+            writer=GroupWriter(
+                policy, engine, self._verifier, self._limits, self._sampling, unfinished
+            ),
+            group_size=self._group_size,
+            window=StalenessWindow(
+                schedule.max_staleness, over_provision=schedule.over_provision, version=done
+            ),
+            unfinished=unfinished,
+            sleep_mode=self._trained.sleep_mode,
+            threads=ThreadPoolExecutor(JUDGES, "verifier"),
+            counters=self._counters,
+        )
+        return self._overlapping
+
+    def shareable(self, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
+        """Those of the groups that others may get, and what they are told of their policy."""
+        policy, sampling = self._trained.policy, self._sampling
+        origin = Origin(
+            policy.version,
+            public_name(policy.name),
+            policy.encoding,
+            sampling.temperature,
+            sampling.max_new_tokens,
+        )
+        kept_back = self._verifier.unrepeatable
+        shared = [g for g in groups if g.env not in kept_back and self._indexes.shareable(g.index)]
+        return shared, origin
+
+    def close(self) -> None:
+        """Keep what is begun."""
+        if self._overlapping:
+            self._overlapping.close()
+
+
+def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:
+    """The sampler that a node's configuration asks for, of levels that can be served here."""
+    tasks = config.tasks
+    curriculum = CURRICULA.open(
+        tasks.curriculum, tasks.curriculum_options, config.engine.group_size
+    )
+    return TaskSampler(levels, tasks.weights, random.Random(config.node.seed), curriculum)
+
+
+def public_name(name: str) -> str:
+    """A model's name as peers see it: of a folder only the last part, in printable ASCII."""
+    last = Path(name).name if Path(name).is_absolute() else name
+    return "".join(c if " " <= c <= "~" else "?" for c in last)[:MODEL_CHARACTERS] or "model"
