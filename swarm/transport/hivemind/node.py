@@ -63,6 +63,17 @@ def expect_hang_ups(p2p: Any) -> None:
     control._handler = on_stream
 
 
+class PendingCalls(dict[Any, "asyncio.Future[Any]"]):
+    """Calls that wait for an answer; one that was given up is not among them.
+
+    hivemind keeps a cancelled call until the daemon knows. An answer that comes meanwhile would
+    end the task that reads from the daemon, and so cost the node all its connections.
+    """
+
+    def __contains__(self, call: object) -> bool:
+        return super().__contains__(call) and not self[call].done()
+
+
 def limit_calls(p2p: Any, counters: Counters, guests: Guests) -> None:
     """Charge every DHT call that comes in, and its answer, to whoever calls."""
     budget = CallBudget(counters, guests)
@@ -169,6 +180,7 @@ class HivemindNode:
         serializer = StrictSerializer(DictionaryDHTValue)
         gate = predecessor._gate if predecessor else RecordGate(serializer, counters)
         p2p = await cls._start_daemon(settings)
+        p2p._client.control._pending_calls = PendingCalls()
         try:
             dht = await cls._start_dht(p2p, gate, predecessor)
             if settings.client:

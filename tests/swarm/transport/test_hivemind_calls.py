@@ -1,0 +1,66 @@
+"""Calls over a real daemon whose answers come too late."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from swarm.common.counters import Counters
+from swarm.transport.hivemind.node import HivemindNode
+from swarm.transport.node import NodeSettings
+from tests.swarm.network_parts import identity
+
+pytestmark = pytest.mark.processes
+
+
+async def started(folder: Path, name: str) -> HivemindNode:
+    key = folder / f"{name}.key"
+    key.write_bytes(identity(name).export())
+    key.chmod(0o600)
+    settings = NodeSettings(key, ("/ip4/127.0.0.1/tcp/0",), (), 60.0)
+    return await HivemindNode.start(settings, Counters())
+
+
+def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon_alone(tmp_path) -> None:
+    async def scenario() -> None:
+        anna, ben = await started(tmp_path, "anna"), await started(tmp_path, "ben")
+        given_up, answered = asyncio.Event(), asyncio.Event()
+        try:
+
+            async def late(request: bytes, peer: object) -> bytes:
+                await given_up.wait()
+                return request
+
+            async def echo(request: bytes, peer: object) -> bytes:
+                return request
+
+            await ben.p2p._client.add_unary_handler("late", late)
+            await ben.p2p._client.add_unary_handler("echo", echo)
+            await anna.connect(ben.addresses[0])
+            tell_daemon = anna.control._cancel_unary_call
+
+            async def cancel(call: object) -> None:
+                if not given_up.is_set():
+                    given_up.set()
+                    await answered.wait()
+                await tell_daemon(call)
+
+            anna.control._cancel_unary_call = cancel
+            call = asyncio.ensure_future(anna.call(ben.peer_id, "late", b"question"))
+            await anna.call(ben.peer_id, "echo", b"1")
+            call.cancel()
+            # The answer to this one comes behind the answer that nobody waits for.
+            await asyncio.gather(given_up.wait(), asyncio.sleep(0.5))
+            assert await anna.call(ben.peer_id, "echo", b"2") == b"2"
+            answered.set()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert not anna.control._read_task.done()
+        finally:
+            answered.set()
+            await anna.stop()
+            await ben.stop()
+
+    asyncio.run(scenario())
