@@ -35,8 +35,8 @@ from node.rollout.intake import Intake, Limits
 from node.run.training_loop import Rounds
 from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.catalogue import load_catalogue
-from node.tasks.sampler import TaskSampler, served_levels
-from node.tasks.verifier.pool import VerifierPool
+from node.tasks.curriculum import TaskSampler, served_levels
+from node.tasks.verifier.verifier import VerifierPool
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal

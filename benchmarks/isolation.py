@@ -25,10 +25,9 @@ from pathlib import Path
 import psutil
 
 from node.tasks.catalogue import load_catalogue, open_catalogue
-from node.tasks.chance import kept
-from node.tasks.sandbox.walls import find_walls
-from node.tasks.scorer import judge_all
-from node.tasks.scores import score
+from node.tasks.sandbox.sandbox import find_walls
+from node.tasks.scorer import judge_all, score
+from node.tasks.task import kept
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
 from swarm.verification import Asked

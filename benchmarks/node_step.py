@@ -28,7 +28,7 @@ from node.rollout.intake import Intake, Limits
 from node.run.training_loop import Rounds
 from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.catalogue import load_catalogue
-from node.tasks.sampler import TaskSampler, served_levels
+from node.tasks.curriculum import TaskSampler, served_levels
 from node.tasks.verifier.verifier import Verifier
 from protocol.rollout import Group
 from swarm.common.clock import SystemClock

@@ -11,7 +11,7 @@ from experiments.surroundings import Surroundings
 from node.engines.engine import Sampling
 from node.network.membership import MIB
 from node.rollout.generator import TaskIndexes
-from node.tasks.sampler import served_levels
+from node.tasks.curriculum import served_levels
 from swarm.common.counters import Counters
 from swarm.directory import LIFETIME_EPOCHS, Directory
 from swarm.exchange import Exchange

@@ -24,7 +24,7 @@ from node.engines.engine import Sampling
 from node.network.membership import MIB
 from node.run.outcome import Outcome
 from node.run.training_loop import Rounds, Trainer, open_experience
-from node.tasks.sampler import served_levels
+from node.tasks.curriculum import served_levels
 from protocol.manifest import swarm_id
 from swarm.admission import Admission
 from swarm.collector import CollectorLimits

@@ -14,8 +14,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.playing.limits import TurnLimits
 from node.playing.player import Player
 from node.policy.policy import Policy
-from node.tasks.answer_extraction import extract
-from node.tasks.task import Task, TaskSource
+from node.tasks.task import Task, TaskSource, extract
 from node.tasks.verifier.in_process import LocalJudge
 from swarm.groups import Split
 

@@ -51,8 +51,8 @@ CURRICULA = Registry(
     "tasks.curriculum",
     "node.tasks.curriculum:Curriculum",
     {
-        "thompson": "node.tasks.curricula.thompson:Thompson",
-        "uniform": "node.tasks.curricula.uniform:Uniform",
+        "thompson": "node.tasks.curriculum:Thompson",
+        "uniform": "node.tasks.curriculum:Uniform",
     },
     "swarm_node.curricula",
 )

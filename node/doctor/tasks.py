@@ -8,9 +8,8 @@ from node.doctor.finding import Finding, fail, ok, warn
 from node.errors import NodeError
 from node.network.pinned_manifest import checked_manifest
 from node.storage.run_folder import RunFolder
-from node.tasks.allowed import allowed_by
-from node.tasks.overview import overview
-from node.tasks.sandbox.walls import REMEDY, find_walls
+from node.tasks.catalogue import allowed_by, overview
+from node.tasks.sandbox.sandbox import REMEDY, find_walls
 
 
 def check_walls() -> Finding:

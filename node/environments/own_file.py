@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,10 @@ from node.environments.environment import Environment
 from node.environments.tools import as_environment, is_tool_class
 
 METHODS = ("reset", "step", "reward")
-_HERE = "node.environments.libraries"
+_HERE = "node.environments"
 OF_LIBRARIES = {
-    "gymnasium.core.Env": f"{_HERE}.gymnasium_task",
-    "verifiers.v1.taskset.Taskset": f"{_HERE}.verifiers_taskset",
+    "gymnasium.core.Env": f"{_HERE}.gymnasium",
+    "verifiers.v1.taskset.Taskset": f"{_HERE}.verifiers",
 }
 """Classes of other libraries, and which of our modules makes environments of theirs."""
 
@@ -79,3 +82,41 @@ def _library(found: type[Any]) -> str | None:
 def _is_one(found: type[Any]) -> bool:
     whole = all(callable(getattr(found, x, None)) for x in METHODS)
     return whole or is_tool_class(found) or _library(found) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One, by the name of its package, which is that of the extra and of our module as well.
+
+    Attributes:
+        adapter: the class in our module.
+    """
+
+    package: str
+    adapter: str
+
+    @property
+    def remedy(self) -> str:
+        """How to get it."""
+        return f"pip install 'swarm-node[{self.package}]'"
+
+    def is_here(self) -> bool:
+        """Whether it is installed; nothing of it is run."""
+        return find_spec(self.package) is not None
+
+    def load(self) -> type[Environment]:
+        """Its environment.
+
+        Raises:
+            ImportError: it cannot be imported; the message says why.
+        """
+        module = importlib.import_module(f"node.environments.{self.package}")
+        adapter: type[Environment] = getattr(module, self.adapter)
+        return adapter
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "gymnasium": Library("gymnasium", "GymnasiumTask"),
+    "textarena": Library("textarena", "TextArenaGame"),
+}
+"""By the name of the env in a catalogue."""

@@ -18,9 +18,8 @@ from node.network.pinned_manifest import checked_manifest
 from node.playing.limits import TurnLimits
 from node.policy.policy import Policy
 from node.storage.run_folder import RunFolder
-from node.tasks.allowed import allowed_by
-from node.tasks.curriculum import EnvLevel
-from node.tasks.sampler import TaskSampler, served_levels
+from node.tasks.catalogue import allowed_by
+from node.tasks.curriculum import EnvLevel, TaskSampler, served_levels
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import Manifest
 from swarm.common.counters import Counters

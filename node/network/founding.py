@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from node.config.sections import TasksSection
 from node.network.answer_bounds import AnswerBounds
-from node.tasks.allowed import allowed_by
-from node.tasks.catalogue import load_catalogue, own_files
+from node.tasks.catalogue import allowed_by, load_catalogue, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from protocol.identity import Identity
 from protocol.manifest import AdmissionRule, Manifest, Open, sign_manifest

@@ -22,7 +22,7 @@ from node.network.own_profile import own_profile
 from node.network.pinned_manifest import pinned_manifest
 from node.network.transport_kind import TransportKind
 from node.storage.run_folder import RunFolder
-from node.tasks.allowed import allowed_by
+from node.tasks.catalogue import allowed_by
 from node.tasks.verifier.verifier import Verifier
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id

@@ -9,7 +9,7 @@ from itertools import count
 from node.engines.engine import Sample, Trajectory
 from node.playing.limits import TurnLimits
 from node.playing.played import Played
-from node.tasks.moves import Move
+from node.tasks.scorer import Move
 from protocol.rollout import Finish, Tokens
 from swarm.groups import TaskRef
 

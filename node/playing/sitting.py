@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from node.playing.played import Played
-from node.tasks.moves import Answered, Move
-from node.tasks.scorer import Scorer
+from node.tasks.scorer import Answered, Move, Scorer
 from swarm.groups import TaskRef
 from swarm.verification import JudgeRefused
 

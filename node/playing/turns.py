@@ -10,8 +10,7 @@ from node.playing.limits import TurnLimits
 from node.playing.open_trajectory import OpenTrajectory
 from node.playing.played import Played
 from node.policy.policy import Policy
-from node.tasks.moves import Answered, Move, Moved
-from node.tasks.scorer import Scorer
+from node.tasks.scorer import Answered, Move, Moved, Scorer
 from protocol.rollout import Finish
 from swarm.verification import JudgeRefused
 

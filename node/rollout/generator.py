@@ -18,8 +18,7 @@ from node.playing.played import Played
 from node.playing.player import Player, judged
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, OwnTask, own_group
-from node.tasks.curriculum import EnvLevel
-from node.tasks.sampler import TaskSampler
+from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from protocol.keys import epoch_of
 from swarm.common.clock import Clock

@@ -25,12 +25,10 @@ from node.run.resume import RunState
 from node.run.training_loop import Rounds, Trainer, open_experience
 from node.run.update_groups import public_name
 from node.storage.run_folder import RunFolder
-from node.tasks.allowed import allowed_by
-from node.tasks.overview import overview
-from node.tasks.sampler import served_levels
-from node.tasks.sandbox.walls import find_walls
-from node.tasks.verifier.pool import VerifierPool
-from node.tasks.verifier.verifier import Verifier
+from node.tasks.catalogue import allowed_by, overview
+from node.tasks.curriculum import served_levels
+from node.tasks.sandbox.sandbox import find_walls
+from node.tasks.verifier.verifier import Verifier, VerifierPool
 from protocol.manifest import Manifest
 from swarm.admission import oldest_epoch
 from swarm.common.clock import Clock, SystemClock

@@ -30,8 +30,7 @@ from node.rollout.groups import GroupSource, OwnGroup
 from node.rollout.intake import Intake, Limits
 from node.rollout.replay import Revived, SuccessPool
 from node.run.outcome import Rules, earned
-from node.tasks.curriculum import EnvLevel
-from node.tasks.sampler import TaskSampler
+from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.manifest import Manifest
 from protocol.rollout import Group

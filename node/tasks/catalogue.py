@@ -37,8 +37,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from node.config.sections import TasksSection
+from node.environments.games import SHIPPED
+from node.environments.own_file import LIBRARIES
+from node.tasks.chain_of_thought_families import FAMILIES
 from node.tasks.errors import CatalogueError
-from node.tasks.sources.unsafe_families import EVALUATING, UNREPEATABLE
+from node.tasks.sandbox.sandbox import find_walls
+from node.tasks.sources import environments, plugins
+from node.tasks.sources.reasoning_gym import EVALUATING, UNREPEATABLE
 from node.tasks.task import Questions, TaskSource
 from protocol.manifest import ENVIRONMENT, EnvSpec, canonical_json
 
@@ -273,3 +279,50 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
         ) from error
     except ValueError as error:
         raise CatalogueError(f"env {name!r} in {where!r}: {error}") from error
+
+
+def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
+    """One line for all that would be opened, and one for each env that would not.
+
+    What a manifest says is shown escaped, since whoever founded the swarm wrote it.
+    """
+    closed = {spec.name: why for spec in specs if (why := _closed(spec, allowed))}
+    opened = [_entry(spec) for spec in specs if spec.name not in closed]
+    return [f"this swarm's tasks here: {', '.join(opened) or 'none'}", *closed.values()]
+
+
+def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
+    """What keeps an env closed; what a package evaluates is known only once it is open."""
+    reason = None
+    if in_file(spec) and spec.name not in allowed.files:
+        reason = NO_FILE
+    elif not in_file(spec) and not _is_here(spec):
+        reason = environments.absent(spec.name) or NO_PACKAGE
+    elif spec.source == "reasoning-gym" and spec.name in UNREPEATABLE:
+        reason = UNREPEATED
+    elif evaluates(spec):
+        return allowed.closed(spec.name)
+    return reason.format(name=spec.name) if reason else None
+
+
+def _is_here(spec: EnvSpec) -> bool:
+    """Whether what brings an env is installed."""
+    brought = {"plugin": plugins.is_here, ENVIRONMENT: environments.is_here}.get(spec.source)
+    return brought is None or brought(spec.name)
+
+
+def _entry(spec: EnvSpec) -> str:
+    levels = f"{len(spec.levels)} level" + "s" * (len(spec.levels) != 1)
+    brought = "swarm-node" if spec.name in (FAMILIES.keys() | SHIPPED.keys()) else "your package"
+    library = spec.name if spec.name in LIBRARIES else brought
+    source = {"plugin": brought, ENVIRONMENT: library}.get(spec.source, spec.source)
+    source = "your file" if in_file(spec) else source
+    evaluating = ", evaluates answers" * evaluates(spec)
+    return f"{spec.name} ({levels} of {source}{evaluating})"
+
+
+def allowed_by(tasks: TasksSection) -> Allowed:
+    """What the table ``[tasks]`` of the user's own file allows, on this machine."""
+    return Allowed(
+        tasks.files, tasks.evaluating, tasks.read, tasks.network, walled=find_walls().whole
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Protocol
 
-from node.tasks.moves import Move, Moved, settled
+from node.environments.environment import EpisodeError
+from node.tasks.task import ScoringError, Task, TaskSource, extract, kept
 from swarm.common.util import counted
 from swarm.groups import TaskRef
 from swarm.verification import (
@@ -16,9 +18,52 @@ from swarm.verification import (
     Asked,
     Judged,
     JudgeRefused,
+    Turns,
     Verdict,
     one_outcome,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One more turn of a trajectory.
+
+    Attributes:
+        key: names the trajectory among those that are played now.
+        actions: every turn of the policy so far, the new one last.
+        final: none will follow, whatever is answered.
+    """
+
+    key: int
+    task: TaskRef
+    actions: tuple[str, ...]
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an environment made of a turn.
+
+    Attributes:
+        observation: empty where none will be read.
+        over: whether the environment has ended.
+        reward: of the whole trajectory, once nothing follows; None while it goes on.
+    """
+
+    observation: str
+    over: bool
+    reward: float | None
+
+
+Moved = Answered | JudgeRefused
+"""A trajectory whose environment is lost has no more turns, and no reward."""
+
+
+def settled(moved: Moved) -> Future[Moved]:
+    """What has come already, for callers that would wait for it."""
+    outcome: Future[Moved] = Future()
+    outcome.set_result(moved)
+    return outcome
 
 
 class Scorer(Protocol):
@@ -110,3 +155,46 @@ def nothing_built(count: int) -> JudgeRefused:
     return JudgeRefused(
         UNAVAILABLE, f"none of {counted(count, 'task')} can be built; the log says why"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Rewards in the order of the completions, and how many of them tripped their verifier."""
+
+    rewards: list[float]
+    unreadable: int
+
+
+def score(source: TaskSource, task: Task, answers: Sequence[Answer]) -> Scores:
+    """Score whole completions as answers to a task of ``source``; trajectories are replayed.
+
+    An answer that trips its verifier is a wrong answer.
+
+    Raises:
+        NotReplayed: a trajectory is not what comes of playing it.
+        ScoringError: the env gave something that is no reward.
+        MemoryError, RecursionError: a verdict would depend on the machine.
+    """
+    rewards, unreadable = [], 0
+    with kept():
+        for answer in answers:
+            if isinstance(answer, Turns):
+                rewards.append(_replayed(source, task, answer))
+                continue
+            try:
+                rewards.append(source.score(task, extract(answer, source.extract)))
+            except (MemoryError, RecursionError, ScoringError):
+                raise
+            except Exception:  # noqa: BLE001 - see above
+                rewards.append(0.0)
+                unreadable += 1
+    return Scores(rewards, unreadable)
+
+
+def _replayed(source: TaskSource, task: Task, turns: Turns) -> float:
+    if source.environment is None:
+        raise ScoringError(f"env {source.name!r} is answered in one turn")
+    try:
+        return source.environment.replay(task.entry, turns.texts, cut=turns.cut)
+    except EpisodeError as error:
+        raise ScoringError(f"env {source.name!r}: {error}") from error

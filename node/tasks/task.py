@@ -8,15 +8,66 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
-from node.environments.episode import Episode
-from node.tasks.chance import seeded
+from node.environments.environment import Episode, numpy_random
 from node.tasks.sources.environments import Environments
 from protocol.manifest import Extract
 from swarm.groups import Split, TaskRef
+
+_DOMAIN = b"swarm-node/1/task-chance"
+_kept: ContextVar[bool] = ContextVar("kept", default=False)
+"""Whether this thread is inside :func:`kept`."""
+
+
+@contextmanager
+def seeded(env: str, level: int, number: int) -> Iterator[None]:
+    """Seed the global generators of ``random`` and numpy, and put them back afterwards.
+
+    Some families of reasoning-gym draw from them, and would otherwise give a question or a score
+    that depends on what was asked before. numpy's is seeded where it is imported already.
+
+    Args:
+        number: 63 bits; of the question, or of the task that is scored.
+    """
+    if not _kept.get():
+        with kept(), seeded(env, level, number):
+            yield
+        return
+    material = _DOMAIN + env.encode() + b"\0" + level.to_bytes(4, "big") + number.to_bytes(8, "big")
+    seed = int.from_bytes(hashlib.sha256(material).digest()[:8], "big")
+    random.seed(seed)
+    if numpy := numpy_random():
+        numpy.seed(seed >> 32)
+    yield
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put the global generators back after work that seeds them many times.
+
+    That costs several times what seeding does. Inside another it does nothing: the outermost puts
+    them back.
+    """
+    if _kept.get():
+        yield
+        return
+    numpy = numpy_random()
+    before, numpys = random.getstate(), numpy.get_state() if numpy else None
+    token = _kept.set(True)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+        random.setstate(before)
+        if numpy:
+            numpy.set_state(numpys)
+
 
 _SEED_DOMAIN = b"swarm-node/1/task-draw"
 _HELD_OUT_OF = 8
@@ -199,3 +250,43 @@ class TaskSource:
         if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
             raise ScoringError(f"env {self.name!r} scored an answer {reward}, outside [0, 1]")
         return reward
+
+
+_OPEN, _CLOSE = "<answer>", "</answer>"
+_BOX = r"\boxed{"
+
+
+def extract(text: str, how: Extract) -> str:
+    """The answer in a completion, stripped; empty when the completion holds none.
+
+    Args:
+        text: the completion's own text.
+        how: ``text`` takes all of it, ``answer_tag`` the inside of the last
+            ``<answer>…</answer>``, ``boxed`` the inside of the last ``\\boxed{…}``.
+    """
+    match how:
+        case "text":
+            return text.strip()
+        case "answer_tag":
+            return _last_tagged(text).strip()
+        case "boxed":
+            return _last_boxed(text).strip()
+    assert_never(how)
+
+
+def _last_tagged(text: str) -> str:
+    end = text.rfind(_CLOSE)
+    start = text.rfind(_OPEN, 0, max(end, 0))
+    return text[start + len(_OPEN) : end] if 0 <= start < end else ""
+
+
+def _last_boxed(text: str) -> str:
+    start = text.rfind(_BOX)
+    if start < 0:
+        return ""
+    depth = 1
+    for position in range(start + len(_BOX), len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
+        if depth == 0:
+            return text[start + len(_BOX) : position]
+    return ""

@@ -25,7 +25,7 @@ from experiments.settings import GROUPS_PER_EPOCH, Configuration, Settings, node
 from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
 from node.learner.off_policy import FULL_USE, plausibility
-from node.tasks.working.climbing import Climb, Climbing
+from node.tasks.chain_of_thought_families import Climb, Climbing
 from protocol.keys import task_seed
 from protocol.rollout import Group
 from swarm.groups import Origin, TaskRef

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from node.tasks.catalogue import Allowed
-from node.tasks.sandbox import walls
+from node.tasks.sandbox import sandbox
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
@@ -126,7 +126,7 @@ def after(verifier: Verifier) -> dict[str, Any]:
 
 def main(kind: str, user: int) -> dict[str, Any]:
     if kind == "namespaces":
-        walls.shutil.which = lambda name: None
+        sandbox.shutil.which = lambda name: None
     become(user)
     folder = Path(tempfile.mkdtemp())
     for name in ("key", "victim"):
@@ -146,8 +146,8 @@ def main(kind: str, user: int) -> dict[str, Any]:
             served = verifier.start()
             found = {env: try_all(verifier, env, deeds) for env in served}
             return {
-                "walls": walls.find_walls().kind,
-                "whole": walls.find_walls().whole,
+                "walls": sandbox.find_walls().kind,
+                "whole": sandbox.find_walls().whole,
                 "user": os.getuid(),
                 "found": found,
                 "after": after(verifier),

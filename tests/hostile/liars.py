@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from types import MappingProxyType
 
-from node.tasks.scores import score
+from node.tasks.scorer import score
 from protocol.announcement import Offer
 from protocol.frame import open_frame
 from protocol.identity import author_of

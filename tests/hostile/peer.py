@@ -17,7 +17,7 @@ from typing import Any
 
 import msgpack
 
-from node.tasks.scores import score
+from node.tasks.scorer import score
 from node.tasks.task import Task
 from protocol import envelope
 from protocol.announcement import (

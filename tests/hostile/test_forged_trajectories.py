@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from node.environments.driving import finished
-from node.environments.games.players import PLAYERS
+from node.environments.environment import finished
+from node.environments.games import PLAYERS
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.verifier.verifier import Verifier
 from protocol.frame import seal

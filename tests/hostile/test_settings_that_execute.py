@@ -15,8 +15,7 @@ from node.tasks.catalogue import level_settings, open_catalogue
 from node.tasks.errors import CatalogueError
 from node.tasks.settings import Truth, check_settings, schema
 from node.tasks.sources.plugins import open_plugin
-from node.tasks.sources.reasoning_gym import ReasoningGym, import_library
-from node.tasks.sources.unsafe_families import EVALUATING
+from node.tasks.sources.reasoning_gym import EVALUATING, ReasoningGym, import_library
 from protocol.manifest import EnvSpec, canonical_json
 from tests.hostile.payload_probe import CALLS, MARK
 from tests.node.packages import declare

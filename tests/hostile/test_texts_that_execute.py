@@ -12,7 +12,7 @@ import pytest
 
 from node.tasks.catalogue import open_catalogue
 from node.tasks.sources.jsonl import file_digest
-from node.tasks.sources.unsafe_families import EVALUATING
+from node.tasks.sources.reasoning_gym import EVALUATING
 from protocol.manifest import EnvSpec
 from tests.hostile.payload_probe import MARK, texts
 

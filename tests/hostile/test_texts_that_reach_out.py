@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from node.tasks.catalogue import Allowed, open_envs
-from node.tasks.sandbox.walls import Walls, find_walls
+from node.tasks.sandbox.sandbox import Walls, find_walls
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters

@@ -33,7 +33,7 @@ import node, protocol, swarm
 
 NOT_HERE = (
     "node.engines.vllm",
-    "node.environments.libraries.verifiers_taskset",
+    "node.environments.verifiers",
     "node.tasks.sandbox.namespaces",
 )
 

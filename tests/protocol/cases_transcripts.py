@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.environments.driving import finished
-from node.environments.episode import Episode
-from node.environments.games.guess import Guess
+from node.environments.environment import Episode, finished
+from node.environments.games import Guess
 from node.environments.replay import NotReplayed, replayed
 
 NUMBER = 1234

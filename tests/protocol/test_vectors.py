@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.tasks.answer_extraction import extract
+from node.tasks.task import extract
 from protocol import errors, messages
 from protocol.announcement import check_record, open_announcement, sign_announcement
 from protocol.codec import Limits, decode, encode

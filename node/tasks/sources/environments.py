@@ -7,14 +7,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from node.environments.driving import is_async, run
-from node.environments.environment import Environment
-from node.environments.episode import Episode
-from node.environments.libraries.library import LIBRARIES
-from node.environments.own_file import environment_of, load_file
+from node.environments.environment import Environment, Episode, is_async, run, unfit
+from node.environments.games import SHIPPED
+from node.environments.own_file import LIBRARIES, environment_of, load_file
 from node.environments.replay import replayed
-from node.environments.settings import unfit
-from node.environments.shipped import SHIPPED
 from node.tasks.errors import CatalogueError
 from node.tasks.sources.jsonl import file_digest
 from protocol.manifest import EnvSpec

@@ -16,11 +16,32 @@ from reprlib import repr as short
 from types import ModuleType
 from typing import Any
 
-from node.tasks.chance import seeded
 from node.tasks.errors import CatalogueError
 from node.tasks.settings import Kind, Truth, check_settings, schema
-from node.tasks.sources.unsafe_families import EVALUATING
+from node.tasks.task import seeded
 from protocol.manifest import EnvSpec
+
+EVALUATING = frozenset(
+    {
+        "binary_matrix",
+        "composite",
+        "countdown",
+        "intermediate_integration",
+        "n_queens",
+        "polynomial_multiplication",
+        "puzzle24",
+        "simple_integration",
+        "spiral_matrix",
+        "string_insertion",
+    }
+)
+
+UNREPEATABLE = frozenset({"codeio"})
+"""Families whose questions are not the same in two processes: nobody could check their rewards.
+
+The list is held by a test that builds and scores every family of the library in two processes.
+"""
+
 
 PARTIAL = "partial_credit"
 _INDICES = (1 << 32) - 1

@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import lru_cache
 
-from node.environments.driving import finished
-from node.environments.episode import EpisodeError
+from node.environments.environment import EpisodeError, finished
 from node.environments.replay import NotReplayed
 from node.tasks.catalogue import Allowed, open_envs
-from node.tasks.chance import kept
-from node.tasks.moves import Move, Moved, settled
-from node.tasks.scores import score
-from node.tasks.task import ScoringError, Task, TaskError, TaskSource
-from node.tasks.verifier.live import LiveEpisodes
+from node.tasks.scorer import Move, Moved, score, settled
+from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
+from node.tasks.verifier.turn_server import LiveEpisodes
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
 from swarm.verification import (

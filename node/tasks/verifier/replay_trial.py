@@ -12,11 +12,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from node.environments.guesses import guess
-from node.environments.replay import differing
+from node.environments.replay import differing, guess
 from node.tasks.catalogue import Allowed
 from node.tasks.errors import CatalogueError
-from node.tasks.moves import Move
+from node.tasks.scorer import Move
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.groups import TaskRef

@@ -2,20 +2,273 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import groupby
+from typing import Any
 
+from node.concurrency.channel import ChannelError
 from node.concurrency.loop_thread import LoopThread
-from node.tasks.moves import Move, Moved, settled
-from node.tasks.sandbox.grants import Grants
-from node.tasks.verifier.playing import Turn
-from node.tasks.verifier.worker_pair import WorkerPair
-from node.tasks.verifier.workers import Workers
+from node.tasks.sandbox.sandbox import Grants
+from node.tasks.scorer import Answered, Move, Moved, settled
+from node.tasks.verifier.dialogue import admit
+from node.tasks.verifier.turn_server import MOST_LIVE
+from node.tasks.verifier.turn_worker import MOST_LOSSES, Turn, TurnWorker
+from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess, Workers
 from protocol.manifest import ENVIRONMENT
-from swarm.verification import UNAVAILABLE, UNKNOWN_ENV, JudgeRefused
+from swarm.groups import TaskRef
+from swarm.verification import CRASHED, NOT_REPLAYED, UNAVAILABLE, UNKNOWN_ENV, JudgeRefused
+
+
+class Homes:
+    """Remembers which worker has answered a trajectory last.
+
+    Args:
+        most: trajectories; of more the one that was answered longest ago is forgotten.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._homes: OrderedDict[int, tuple[TaskRef, TurnWorker]] = OrderedDict()
+
+    def of(self, move: Move) -> TurnWorker | None:
+        """The worker that has the episode of a trajectory, or had it; None of one that begins."""
+        task, worker = self._homes.get(move.key, (None, None))
+        return worker if task == move.task else None
+
+    def answered(self, move: Move, moved: Moved, worker: TurnWorker) -> None:
+        """Remember it, if the trajectory goes on."""
+        self._homes.pop(move.key, None)
+        if isinstance(moved, Answered) and moved.reward is None:
+            self._homes[move.key] = (move.task, worker)
+        while len(self._homes) > self._most:
+            self._homes.popitem(last=False)
+
+
+logger = logging.getLogger(__name__)
+
+MOST_WORKERS = 2
+_LOOK_SECONDS = 0.1
+"""Between two looks at what hangs, while there is anything under way."""
+
+
+class WorkerPair:
+    """Belongs to the thread of an event loop.
+
+    Args:
+        workers: of the verifier; knows the catalogue.
+        start: starts a worker. Blocks.
+    """
+
+    def __init__(self, workers: Workers, start: Callable[[], WorkerProcess]) -> None:
+        self._all = workers
+        self._start = start
+        self._wall_seconds = workers.limits.wall_seconds
+        self._queue: deque[Turn] = deque()
+        self._workers: list[TurnWorker] = []
+        self._homes = Homes(MOST_LIVE * MOST_WORKERS)
+        self._starting: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._next_start = 0.0
+        self._look: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def take(self, turns: Sequence[Turn]) -> None:
+        """Have turns taken, the first ones first."""
+        self._queue.extend(turn for turn in turns if not self._given_up(turn))
+        self._spread()
+
+    def memory_mib(self) -> float:
+        """Resident memory of the workers. From any thread."""
+        return sum(worker.process.memory_mib() for worker in list(self._workers))
+
+    async def close(self) -> None:
+        """End everything; whoever waits is refused."""
+        self._closed = True
+        waiting = [*self._queue]
+        for worker in self._workers:
+            waiting += worker.turns.values()
+            worker.leave()
+            self._leave(asyncio.to_thread(worker.process.end))
+        self._queue.clear()
+        self._workers.clear()
+        for turn in waiting:
+            turn.settle(JudgeRefused(UNAVAILABLE, "the verifier is closed"))
+        if self._starting:
+            await asyncio.wait([self._starting])
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    def _spread(self) -> None:
+        """Hand on what waits to whoever can take it now, and see to it that somebody can soon."""
+        left: list[Turn] = []
+        while self._queue and any(worker.open for worker in self._workers):
+            turn = self._queue.popleft()
+            if worker := self._place(turn):
+                self._hand(turn, worker)
+            else:
+                left.append(turn)
+        self._queue.extendleft(reversed(left))
+        if self._needs_another():
+            self._starting = asyncio.create_task(self._add())
+        if self._look is None and (self._queue or any(w.turns or w.stuck for w in self._workers)):
+            self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_around)
+
+    def _place(self, turn: Turn) -> TurnWorker | None:
+        """Who takes a turn now; None where it waits."""
+        home = self._home(turn)
+        if home and (self._bound(turn) or not home.stuck):
+            return home if home.open else None
+        able = [worker for worker in self._workers if worker.open]
+        return min(able, key=lambda worker: len(worker.turns), default=None)
+
+    def _hand(self, turn: Turn, worker: TurnWorker) -> None:
+        try:
+            admit(worker.process, self._all.specs, turn.move.task)
+            worker.take(turn)
+        except JudgeRefused as refused:
+            turn.settle(refused)
+        except ValueError as error:
+            turn.settle(JudgeRefused(CRASHED, str(error), 0.0))
+
+    def _home(self, turn: Turn) -> TurnWorker | None:
+        """The worker that has its episode."""
+        home = self._homes.of(turn.move)
+        return home if home in self._workers else None
+
+    def _bound(self, turn: Turn) -> bool:
+        """Whether it can go on nowhere but where its episode is."""
+        begun = turn.begun is not None or self._homes.of(turn.move) is not None
+        return begun and turn.move.task.env in self._all.unrepeatable
+
+    def _given_up(self, turn: Turn) -> bool:
+        """Whether its episode was lost and cannot be played again, which is its outcome then."""
+        lost = self._bound(turn) and self._home(turn) is None
+        if lost:
+            why = "its episode is lost, and it cannot be played again"
+            turn.settle(JudgeRefused(NOT_REPLAYED, why, 0.0))
+        return lost
+
+    def _movable(self, worker: TurnWorker) -> list[int]:
+        """Turns that can go on in another worker, by their numbers."""
+        turns = worker.turns.items()
+        return [n for n, turn in turns if turn is not worker.at and not self._bound(turn)]
+
+    def _look_around(self) -> None:
+        """Deal with workers that hang."""
+        self._look = None
+        now = time.monotonic()
+        for worker in list(self._workers):
+            if worker.overdue(now):
+                self._lose(worker, worker.late(), TimeoutError())
+            elif worker.silent(now):
+                worker.stuck = True
+        if any(worker.open for worker in self._workers):
+            for worker in self._workers:
+                if worker.stuck and (movable := self._movable(worker)):
+                    self._queue.extendleft(reversed(worker.drop(movable)))
+        self._spread()
+
+    def _needs_another(self) -> bool:
+        now = time.monotonic()
+        if self._closed or self._starting:
+            return False
+        if len(self._workers) + len(self._leaving) >= MOST_WORKERS:
+            return False
+        if not all(worker.stuck or worker.full(now) for worker in self._workers):
+            return False
+        if self._workers and now < self._next_start:
+            return False
+        return any(not self._bound(turn) for turn in self._queue) or any(
+            self._movable(worker) for worker in self._workers if worker.stuck
+        )
+
+    async def _add(self) -> None:
+        """Start a worker; where none can be had, say so to whoever has no other."""
+        try:
+            worker = await self._started()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            self._starting = None
+            self._unavailable(error)
+            return
+        self._starting = None
+        if self._closed:
+            worker.leave()
+            self._leave(asyncio.to_thread(worker.process.end))
+            return
+        self._workers.append(worker)
+        if not worker.connected:
+            self._ended(worker, None)
+        self._spread()
+
+    async def _started(self) -> TurnWorker:
+        process = await asyncio.to_thread(self._start)
+        worker = TurnWorker(
+            process,
+            self._wall_seconds,
+            answered=self._answered,
+            rested=self._spread,
+            ended=self._ended,
+        )
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: worker, sock=process.detach())
+        return worker
+
+    def _unavailable(self, error: Exception) -> None:
+        logger.error("no worker can be started for turns: %s", error)
+        if self._workers:
+            self._next_start = time.monotonic() + self._wall_seconds
+            return
+        refused = (
+            error if isinstance(error, JudgeRefused) else JudgeRefused(UNAVAILABLE, str(error))
+        )
+        while self._queue:
+            self._queue.popleft().settle(refused)
+
+    def _answered(self, worker: TurnWorker, turn: Turn, moved: Moved) -> None:
+        self._homes.answered(turn.move, moved, worker)
+        turn.settle(moved)
+
+    def _ended(self, worker: TurnWorker, death: WorkerDied | None) -> None:
+        if worker in self._workers:
+            self._lose(worker, worker.at, death or ChannelError("end of file"))
+
+    def _lose(self, worker: TurnWorker, culprit: Turn | None, error: OSError | WorkerDied) -> None:
+        """Let go of a worker over a turn, which is lost; the others go on elsewhere."""
+        self._workers.remove(worker)
+        worker.leave()
+        turns = list(worker.turns.values())
+        if not culprit:
+            for turn in turns:
+                turn.losses += 1
+        blamed = [t for t in turns if t is culprit or t.losses == MOST_LOSSES]
+        self._queue.extendleft(turn for turn in reversed(turns) if turn not in blamed)
+        self._queue = deque(turn for turn in self._queue if not self._given_up(turn))
+        self._leave(self._buried(worker.process, error, blamed))
+        self._spread()
+
+    def _leave(self, end: Coroutine[Any, Any, None]) -> None:
+        leaving = asyncio.create_task(end)
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def _buried(
+        self, process: WorkerProcess, error: OSError | WorkerDied, blamed: Sequence[Turn]
+    ) -> None:
+        now = time.monotonic()
+        death = await asyncio.to_thread(process.death, error, self._wall_seconds)
+        first = blamed[0] if blamed else None
+        env = first.move.task.env if first else None
+        begun = first.begun if first and first.begun is not None else now
+        refused = self._all.loss(env, death, now - begun)
+        for turn in blamed:
+            turn.settle(refused)
 
 
 class TurnWorkers:

@@ -17,17 +17,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from node.concurrency.channel import Channel, ChannelError, take_over_stdin
-from node.environments.driving import prepare_to_wait, run
+from node.environments.environment import prepare_to_wait, run
 from node.environments.replay import NotReplayed
 from node.tasks.catalogue import Allowed, open_envs
-from node.tasks.chance import kept
 from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.confine import Confinement, confine
-from node.tasks.scores import score
-from node.tasks.task import ScoringError, Task, TaskError, TaskSource
-from node.tasks.verifier.apart import OutOfTime, score_apart
-from node.tasks.verifier.cpu_time import allow_cpu
-from node.tasks.verifier.refused import refused
+from node.tasks.scorer import score
+from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
+from node.tasks.verifier.isolated_scoring import OutOfTime, allow_cpu, refused, score_apart
 from node.tasks.verifier.turn_server import TurnServer
 from protocol.manifest import EnvSpec
 from swarm.groups import Split

@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy
 import pytest
 
-from node.environments.driving import run
-from node.environments.episode import Episode
+from node.environments.environment import Episode, run
 
 
 class Waits:

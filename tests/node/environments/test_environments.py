@@ -11,8 +11,7 @@ import pytest
 
 from node.playing.played import Played
 from node.playing.player import judged
-from node.tasks.moves import Answered, Move
-from node.tasks.scorer import Scorer
+from node.tasks.scorer import Answered, Move, Scorer
 from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits

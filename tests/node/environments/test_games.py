@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.environments.driving import finished
-from node.environments.episode import MOST_OBSERVATION
-from node.environments.games.players import PLAYERS
+from node.environments.environment import MOST_OBSERVATION, finished
+from node.environments.games import PLAYERS, SHIPPED
 from node.environments.replay import replayed
-from node.environments.shipped import SHIPPED
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.sources.environments import Environments
 from node.tasks.task import Task, TaskSource

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from node.environments.driving import finished
-from node.environments.episode import Episode
-from node.environments.libraries.library import LIBRARIES
-from node.environments.own_file import environment_of
+from node.environments.environment import Episode, finished
+from node.environments.own_file import LIBRARIES, environment_of
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs, own_files
 from node.tasks.errors import CatalogueError
-from node.tasks.moves import Answered, Move
+from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec, canonical_json

@@ -8,15 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from node.environments.driving import finished
-from node.environments.episode import Episode
-from node.environments.guesses import BRACKETED, guess
-from node.environments.libraries.library import LIBRARIES
-from node.environments.libraries.textarena_games import ALONE, FORMS, REFUSED, REFUSED_VARIANTS
-from node.tasks.catalogue import Allowed, open_envs
+from node.environments.environment import Episode, finished
+from node.environments.own_file import LIBRARIES
+from node.environments.replay import BRACKETED, guess
+from node.environments.textarena import ALONE, FORMS, REFUSED, REFUSED_VARIANTS
+from node.tasks.catalogue import Allowed, open_envs, overview
 from node.tasks.errors import CatalogueError
-from node.tasks.moves import Answered, Move
-from node.tasks.overview import overview
+from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec, canonical_json
@@ -166,7 +164,7 @@ def test_the_library_is_named_among_the_tasks_of_a_swarm() -> None:
 
 
 def test_who_lacks_the_library_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.environments.libraries.library.find_spec", lambda name: None)
+    monkeypatch.setattr("node.environments.own_file.find_spec", lambda name: None)
     sources, closed = open_envs([spec("Nim-v0")], Allowed())
     assert not sources and "pip install 'swarm-node[textarena]'" in closed["textarena"]
     assert overview([spec("Nim-v0")], Allowed())[1] == closed["textarena"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.environments.tool_calls import MalformedCall, ToolCall, tool_calls
+from node.environments.tools import MalformedCall, ToolCall, tool_calls
 
 ADD = ToolCall("add", {"a": 1, "b": "x)y"})
 NAMES = st.from_regex(r"\A[a-z_][a-z0-9_]{0,8}\Z")

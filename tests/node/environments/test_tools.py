@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from node.environments.driving import run
-from node.environments.episode import Episode
+from node.environments.environment import Episode, run, unfit
 from node.environments.replay import replayed
-from node.environments.settings import unfit
 from node.environments.tools import as_environment, is_tool_class
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.errors import CatalogueError
-from node.tasks.moves import Answered, Move
+from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
 from swarm.verification import Turns

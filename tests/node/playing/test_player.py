@@ -10,15 +10,14 @@ import pytest
 
 from node.engines.engine import Sample, Sampling
 from node.engines.transformers.engine import TransformersEngine
-from node.environments import shipped
+from node.environments import games as shipped
 from node.evaluation.evaluator import Evaluator
 from node.playing.limits import TurnLimits
 from node.playing.open_trajectory import OpenTrajectory
 from node.playing.played import Played
 from node.playing.player import Player, judged
 from node.policy.policy import Policy
-from node.tasks.moves import Answered, Move, Moved, settled
-from node.tasks.scorer import Scorer
+from node.tasks.scorer import Answered, Move, Moved, Scorer, settled
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Completion, Finish, Writer
 from swarm.common.counters import Counters

@@ -21,7 +21,7 @@ from node.rollout.intake import Intake, Limits
 from node.run.outcome import Outcome
 from node.run.training_loop import Rounds
 from node.run.update_groups import ExternalGroups, TrainedPolicy
-from node.tasks.sampler import TaskSampler
+from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock

@@ -12,7 +12,7 @@ from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator
 from node.monitor.stopwatch import Stopwatch
 from node.rollout.generator import MANY_UNBUILT, MANY_UNFIT, Generator, TaskIndexes
-from node.tasks.sampler import TaskSampler
+from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.keys import epoch_of, task_seed
 from swarm.common.clock import SystemClock, VirtualClock

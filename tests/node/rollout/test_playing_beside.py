@@ -9,13 +9,13 @@ import pytest
 
 from node.engines.engine import Sampling, Trajectory
 from node.engines.transformers.engine import TransformersEngine
-from node.environments import shipped
+from node.environments import games as shipped
 from node.learner.batches import TrainingCompletion
 from node.monitor.stopwatch import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import OwnGroup
-from node.tasks.moves import Move, Moved, settled
+from node.tasks.scorer import Move, Moved, settled
 from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Completion, Writer
 from swarm.common.clock import VirtualClock

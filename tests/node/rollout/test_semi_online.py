@@ -8,7 +8,7 @@ import pytest
 
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
-from node.environments import shipped
+from node.environments import games as shipped
 from node.playing.limits import TurnLimits
 from node.playing.player import Player
 from node.playing.script import Script

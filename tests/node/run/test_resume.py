@@ -24,7 +24,7 @@ from node.monitor.record import RoundRecord
 from node.run.resume import RunState
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
-from node.tasks.sampler import TaskSampler
+from node.tasks.curriculum import TaskSampler
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.tasks.answer_extraction import extract
+from node.tasks.task import extract
 
 CASES = [
     ("text", " 42\n", "42"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.tasks.catalogue import load_catalogue
-from node.tasks.moves import Answered, Move
+from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import Split, TaskRef

@@ -13,8 +13,8 @@ import numpy
 import pytest
 
 from node.tasks.catalogue import open_catalogue
-from node.tasks.chance import seeded
-from node.tasks.sources.unsafe_families import UNREPEATABLE
+from node.tasks.sources.reasoning_gym import UNREPEATABLE
+from node.tasks.task import seeded
 from node.tasks.verifier.worker_process import worker_environment
 from protocol.manifest import EnvSpec
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from node.tasks.success_rates import KEPT, Beliefs, teaches
+from node.tasks.curriculum import KEPT, Beliefs, teaches
 
 GROUP = 8
 LEVEL = ("gcd", 0)

@@ -10,11 +10,8 @@ from dataclasses import replace
 import pytest
 
 from node.errors import ConfigError
-from node.tasks.curricula.thompson import Thompson
-from node.tasks.curricula.uniform import Uniform
-from node.tasks.curriculum import Curriculum
+from node.tasks.curriculum import Curriculum, TaskSampler, Thompson, Uniform, served_levels
 from node.tasks.errors import CatalogueError
-from node.tasks.sampler import TaskSampler, served_levels
 from protocol.manifest import EnvSpec
 
 LEVELS = (("gcd", 0), ("gcd", 1), ("lcm", 0))

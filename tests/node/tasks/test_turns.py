@@ -12,10 +12,9 @@ import psutil
 import pytest
 
 from node.tasks.catalogue import Allowed
-from node.tasks.moves import Answered, Move, Moved
+from node.tasks.scorer import Answered, Move, Moved
 from node.tasks.sources.jsonl import file_digest
-from node.tasks.verifier.pool import VerifierPool
-from node.tasks.verifier.verifier import Verifier
+from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.common.counters import Counters

@@ -16,8 +16,7 @@ import pytest
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.errors import CatalogueError
 from node.tasks.scorer import judge_all
-from node.tasks.verifier.pool import VerifierPool
-from node.tasks.verifier.verifier import Verifier
+from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.tasks.verifier.worker_process import WorkerProcess
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters

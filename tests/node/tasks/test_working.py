@@ -12,18 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.recipe.corpus import WORKING
-from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_catalogue, overview
+from node.tasks.chain_of_thought import MOST_STEPS, Working
+from node.tasks.chain_of_thought_families import (
+    FAMILIES,
+    Adding,
+    Bill,
+    Climbing,
+    Halving,
+    Paying,
+    Waiting,
+    Walk,
+    Walking,
+)
 from node.tasks.errors import CatalogueError
-from node.tasks.overview import overview
 from node.tasks.task import TaskSource
-from node.tasks.working.adding import Adding
-from node.tasks.working.climbing import Climbing
-from node.tasks.working.families import FAMILIES
-from node.tasks.working.halving import Halving
-from node.tasks.working.paying import Bill, Paying
-from node.tasks.working.waiting import Waiting
-from node.tasks.working.walking import Walk, Walking
-from node.tasks.working.working import MOST_STEPS, Working
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import Split
 

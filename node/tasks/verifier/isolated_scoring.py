@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from node.environments.replay import NotReplayed
 from node.tasks.sandbox import seccomp
-from node.tasks.scores import Scores, score
-from node.tasks.task import ScoringError, Task, TaskSource
+from node.tasks.scorer import Scores, score
+from node.tasks.task import ScoringError, Task, TaskError, TaskSource
+from swarm.verification import CRASHED, NOT_REPLAYED, TIMEOUT, UNKNOWN_ENV
 
 _REPLY_BYTES = 4096
 _REPLY = 3
@@ -23,7 +26,7 @@ class OutOfTime(Exception):  # noqa: N818 - what happened
 def score_apart(
     source: TaskSource, task: Task, texts: Sequence[str], program: bytes, cpu_seconds: int
 ) -> Scores:
-    """As :func:`node.tasks.scores.score`, where a text may run as code.
+    """As :func:`node.tasks.scorer.score`, where a text may run as code.
 
     The copy of this process that scores a text has no other text to bend, and no way to answer but
     for its own. What it says is a reward in [0, 1] or nothing.
@@ -92,3 +95,32 @@ def _checked(reply: bytes) -> tuple[float, bool]:
     if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
         raise ScoringError("a text left something that is no reward")
     return reward, bool(unreadable)
+
+
+def allow_cpu(seconds: float) -> None:
+    """Let the kernel end this process after ``seconds`` more of CPU time, whatever it is at.
+
+    The kernel counts whole seconds.
+    """
+    if os.name != "posix":
+        return  # the node ends it for the time that it takes
+    import resource
+
+    used = math.ceil(sum(os.times()[:2]))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (used + math.ceil(seconds), hard))
+
+
+def refused(error: Exception) -> dict[str, Any]:
+    """The reply that says why."""
+    match error:
+        case OutOfTime() | TimeoutError():
+            reason = TIMEOUT
+        case NotReplayed():
+            reason = NOT_REPLAYED
+        case TaskError():
+            reason = UNKNOWN_ENV
+        case _:
+            # How deep is too deep differs between interpreters, so it is nobody's verdict.
+            reason = CRASHED
+    return {"refused": reason, "detail": str(error)}

@@ -1,0 +1,384 @@
+"""Players of the games who see what a policy sees, and no more: how well a game can be played."""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from node.environments.environment import Environment
+
+
+def within(name: str, value: int, least: int, most: int) -> int:
+    """The value.
+
+    Raises:
+        ValueError: it is out of its range.
+    """
+    if not least <= value <= most:
+        raise ValueError(f"{name} = {value}: use {least} to {most}")
+    return value
+
+
+SIDE = 9
+WAYS = {"n": (0, -1), "e": (1, 0), "s": (0, 1), "w": (-1, 0)}
+WALLED = 0.25
+"""Chance of every cell that is not on the way to be closed."""
+
+Cell = tuple[int, int]
+"""Column and row, from 0."""
+
+
+class Maze:
+    """Tells where one is, where to go and which ways are open; takes n, e, s or w.
+
+    Worth 1 at the goal; else up to a half, for the share of the way that one came nearer.
+    """
+
+    version: ClassVar[str] = "1"
+    replayable: ClassVar[bool] = True
+
+    def reset(self, seed: int, *, far: int = 3, moves: int = 6) -> str:
+        """Cells as many steps apart as ``far``, with one way at least that only comes nearer."""
+        rng = random.Random(f"maze/{seed}")
+        across = rng.randint(0, within("far", far, 1, SIDE // 2))
+        self._here = rng.randrange(SIDE), rng.randrange(SIDE)
+        self._goal = _beside(rng, self._here[0], across), _beside(rng, self._here[1], far - across)
+        way = {self._here, *_way(rng, self._here, self._goal)}
+        cells = ((column, row) for row in range(SIDE) for column in range(SIDE))
+        self._closed = {cell for cell in cells if cell not in way and rng.random() < WALLED}
+        self._far, self._left = far, within("moves", moves, 1, 32)
+        return self._seen()
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """Go; against a wall, or where the action is none, one stays."""
+        self._left -= 1
+        if action in WAYS and (there := self._next(action)):
+            self._here = there
+        return self._seen(), self._here == self._goal or not self._left
+
+    def reward(self) -> float:
+        """How near one came."""
+        left = sum(abs(a - b) for a, b in zip(self._here, self._goal, strict=True))
+        return 1.0 if not left else max(0.0, 0.5 * (1 - left / self._far))
+
+    def _next(self, way: str) -> Cell | None:
+        there = self._here[0] + WAYS[way][0], self._here[1] + WAYS[way][1]
+        inside = all(0 <= each < SIDE for each in there)
+        return there if inside and there not in self._closed else None
+
+    def _seen(self) -> str:
+        open_ = "".join(way for way in WAYS if self._next(way))
+        (column, row), (to_column, to_row) = self._here, self._goal
+        return f"At {column}{row} to {to_column}{to_row} open {open_}"
+
+
+def _beside(rng: random.Random, place: int, far: int) -> int:
+    return rng.choice([each for each in (place - far, place + far) if 0 <= each < SIDE])
+
+
+def _way(rng: random.Random, here: Cell, goal: Cell) -> Iterator[Cell]:
+    """Cells of a way that only comes nearer."""
+    while here != goal:
+        axis = rng.choice([n for n in (0, 1) if here[n] != goal[n]])
+        nearer = here[axis] + (1 if here[axis] < goal[axis] else -1)
+        here = (nearer, here[1]) if axis == 0 else (here[0], nearer)
+        yield here
+
+
+LINES = ("012", "345", "678", "036", "147", "258", "048", "246")
+FREE = "."
+
+
+def won(board: str, mark: str) -> bool:
+    """Whether three of a mark stand in a line."""
+    return any(all(board[int(n)] == mark for n in line) for line in LINES)
+
+
+def placed(board: str, square: int, mark: str) -> str:
+    """The board with a mark on a square."""
+    return board[:square] + mark + board[square + 1 :]
+
+
+class TicTacToe:
+    """Shows nine squares by rows, ``x`` being the policy's; takes the number of one, 1 to 9.
+
+    Begins with ``stones`` of each. The other player wins where it can, then hinders, else draws.
+    Worth 1 for three in a line, a half for a full board, 0 for a loss or a square that is taken.
+    """
+
+    version: ClassVar[str] = "1"
+    replayable: ClassVar[bool] = True
+
+    def reset(self, seed: int, *, stones: int = 2) -> str:
+        """A board on which nobody has won."""
+        rng = random.Random(f"tictactoe/{seed}")
+        while True:
+            squares = rng.sample(range(9), 2 * within("stones", stones, 0, 3))
+            marks = {n: "xo"[place % 2] for place, n in enumerate(squares)}
+            self._board = "".join(marks.get(n, FREE) for n in range(9))
+            if not won(self._board, "x") and not won(self._board, "o"):
+                break
+        self._seed, self._reward = seed, 0.0
+        return f"Play {self._board}"
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """Place an x, and have an o placed."""
+        square = "123456789".find(action) if len(action) == 1 else -1
+        if square < 0 or self._board[square] != FREE:
+            self._reward = 0.0
+            return "not free", True
+        self._board = placed(self._board, square, "x")
+        if won(self._board, "x"):
+            self._reward = 1.0
+            return self._board, True
+        if FREE in self._board:
+            self._board = placed(self._board, self._answer(), "o")
+            if won(self._board, "o"):
+                return self._board, True
+        if FREE not in self._board:
+            self._reward = 0.5
+        return self._board, FREE not in self._board
+
+    def reward(self) -> float:
+        """What the game came to; nothing while it goes on."""
+        return self._reward
+
+    def _answer(self) -> int:
+        free = [n for n, mark in enumerate(self._board) if mark == FREE]
+        for mark in "ox":
+            for n in free:
+                if won(placed(self._board, n, mark), mark):
+                    return n
+        return random.Random(f"tictactoe/{self._seed}/{self._board}").choice(free)
+
+
+History = Sequence[str]
+"""The first observation, an action, an observation, and so on; the last is an observation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """How a game is played.
+
+    Attributes:
+        good: a good action; among several the chance given draws one.
+        any: one of an action's form, drawn without looking for what is good.
+    """
+
+    good: Callable[[History, random.Random], str]
+    any: Callable[[History, random.Random], str]
+
+
+def _range(seen: History) -> tuple[int, int]:
+    low, high = map(int, re.findall(r"\d+", seen[0]))
+    for guess, told in zip(seen[1::2], seen[2::2], strict=True):
+        if told == "higher":
+            low = max(low, int(guess) + 1)
+        elif told == "lower":
+            high = min(high, int(guess) - 1)
+    return low, high
+
+
+def _halving(seen: History, rng: random.Random) -> str:
+    low, high = _range(seen)
+    return str((low + high) // 2)
+
+
+def _any_number(seen: History, rng: random.Random) -> str:
+    low, high = map(int, re.findall(r"\d+", seen[0]))
+    return str(rng.randint(low, high))
+
+
+def _nearer(seen: History, rng: random.Random) -> str:
+    _, here, _, goal, _, *ways = seen[-1].split(" ")
+    open_ = "".join(ways)
+    ahead = [
+        way
+        for way, step in WAYS.items()
+        if way in open_
+        and any((int(g) - int(h)) * s > 0 for h, g, s in zip(here, goal, step, strict=True))
+    ]
+    return rng.choice(ahead or list(open_) or ["n"])
+
+
+def _any_way(seen: History, rng: random.Random) -> str:
+    return rng.choice(list(WAYS))
+
+
+def _free(seen: History) -> tuple[str, list[int]]:
+    board = seen[-1].removeprefix("Play ")
+    return board, [n for n, mark in enumerate(board) if mark == FREE]
+
+
+def _winning(seen: History, rng: random.Random) -> str:
+    board, free = _free(seen)
+    for mark in "xo":
+        for n in free:
+            if won(placed(board, n, mark), mark):
+                return str(n + 1)
+    return str((4 if 4 in free else rng.choice(free)) + 1)
+
+
+def _any_square(seen: History, rng: random.Random) -> str:
+    return str(rng.randint(1, 9))
+
+
+def _calling(seen: History, rng: random.Random) -> str:
+    return f"calc {seen[0].removeprefix('Compute ')}" if len(seen) == 1 else seen[-1]
+
+
+def _any_answer(seen: History, rng: random.Random) -> str:
+    return str(rng.randrange(10 ** rng.randint(1, 4)))
+
+
+def _staying(seen: History, rng: random.Random) -> str:
+    arms = seen[0].removeprefix("Pull ").split()
+    paid = dict.fromkeys(arms, 1.0)
+    for arm, told in zip(seen[1::2], seen[2::2], strict=True):
+        if arm in paid:
+            paid[arm] += 1.0 if told == "paid" else -0.7
+    return max(arms, key=paid.__getitem__)
+
+
+def _any_arm(seen: History, rng: random.Random) -> str:
+    return rng.choice(seen[0].removeprefix("Pull ").split())
+
+
+PLAYERS: Mapping[str, Player] = {
+    "guess": Player(_halving, _any_number),
+    "maze": Player(_nearer, _any_way),
+    "tictactoe": Player(_winning, _any_square),
+    "calculator": Player(_calling, _any_answer),
+    "bandit": Player(_staying, _any_arm),
+}
+
+
+CALL = re.compile(r"calc (0|[1-9][0-9]{0,5})([-+*])(0|[1-9][0-9]{0,5})")
+OPERATORS = "+-*"
+
+
+def computed(first: int, operator: str, second: int) -> int:
+    """What a calculator shows."""
+    return {"+": first + second, "-": first - second, "*": first * second}[operator]
+
+
+class Calculator:
+    """``calc 12*34`` is answered with its result; whatever else is written is the final answer.
+
+    Worth 1 for the right answer, 0 for another one, and for none within ``calls`` calls.
+    """
+
+    version: ClassVar[str] = "1"
+    replayable: ClassVar[bool] = True
+
+    def reset(self, seed: int, *, digits: int = 2, calls: int = 3) -> str:
+        """Two numbers of as many ``digits``, and what to do with them."""
+        rng = random.Random(f"calculator/{seed}")
+        within("digits", digits, 1, 5)
+        first, second = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
+        operator = rng.choice(OPERATORS)
+        self._right = str(computed(first, operator, second))
+        self._left = within("calls", calls, 1, 16)
+        self._answered = ""
+        return f"Compute {first}{operator}{second}"
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """Calculate, or take the answer."""
+        call = CALL.fullmatch(action)
+        if not call:
+            self._answered = action
+            return "", True
+        self._left -= 1
+        first, operator, second = call.groups()
+        return str(computed(int(first), operator, int(second))), not self._left
+
+    def reward(self) -> float:
+        """Whether the answer is right."""
+        return float(self._answered == self._right)
+
+
+NUMBER = re.compile(r"[0-9]{1,4}")
+HIGHEST = 900
+"""Of the lowest number of a range."""
+
+
+class Guess:
+    """Says ``higher`` or ``lower`` until the number is named or ``tries`` are used up.
+
+    Worth 1 where it is found, else 0.
+    """
+
+    version: ClassVar[str] = "1"
+    replayable: ClassVar[bool] = True
+
+    def reset(self, seed: int, *, most: int = 8, tries: int = 4) -> str:
+        """A range of ``most`` numbers; the hidden one does not follow from it."""
+        rng = random.Random(f"guess/{seed}")
+        low = rng.randint(1, HIGHEST)
+        self._hidden = rng.randrange(low, low + within("most", most, 2, 99))
+        self._left = within("tries", tries, 1, 16)
+        self._found = False
+        return f"Guess from {low} to {low + most - 1}"
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """Compare a guess; what is no number of up to four ASCII digits costs a try as well."""
+        self._left -= 1
+        if not NUMBER.fullmatch(action):
+            return "no number", not self._left
+        guess = int(action)
+        self._found = guess == self._hidden
+        told = "higher" if guess < self._hidden else "lower"
+        return told, self._found or not self._left
+
+    def reward(self) -> float:
+        """Whether it was found."""
+        return float(self._found)
+
+
+GOOD, BAD = 0.9, 0.15
+"""How often the one pays, and each of the others."""
+
+
+class Bandit:
+    """Names its arms by letters; takes one at a time, and says whether it paid.
+
+    Worth the share of pulls that paid; a letter that is no arm's pays nothing.
+    """
+
+    version: ClassVar[str] = "1"
+    replayable: ClassVar[bool] = True
+
+    def reset(self, seed: int, *, arms: int = 2, pulls: int = 6) -> str:
+        """Arms in any order; which one is good does not follow from their names."""
+        self._rng = random.Random(f"bandit/{seed}")
+        self._arms = "".join(self._rng.sample(string.ascii_lowercase, within("arms", arms, 2, 9)))
+        self._good = self._rng.choice(self._arms)
+        self._pulls = self._left = within("pulls", pulls, 1, 16)
+        self._paid = 0
+        return f"Pull {' '.join(self._arms)}"
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """Pull an arm."""
+        self._left -= 1
+        drawn = self._rng.random()
+        arm = len(action) == 1 and action in self._arms
+        pays = arm and drawn < (GOOD if action == self._good else BAD)
+        self._paid += pays
+        return "paid" if pays else "nothing", not self._left
+
+    def reward(self) -> float:
+        """The share that paid."""
+        return self._paid / self._pulls
+
+
+SHIPPED: Mapping[str, type[Environment]] = {
+    "bandit": Bandit,
+    "calculator": Calculator,
+    "guess": Guess,
+    "maze": Maze,
+    "tictactoe": TicTacToe,
+}

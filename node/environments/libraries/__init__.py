@@ -1,1 +1,0 @@
-"""Environments that other libraries bring, each opened where that library is installed."""

@@ -1,1 +1,0 @@
-"""Tasks whose answer is its own working: steps, each of which is checked, in any right order."""
