@@ -22,7 +22,7 @@ from typing import Any
 
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -111,8 +111,7 @@ def sampled(policy: Any) -> int:
 
 def learn(policy: Any, options: argparse.Namespace, *, weighed: bool, bounded: bool) -> None:
     """Train it on own and poisoned groups."""
-    from node.config.learning import LearnerSection
-    from node.config.mixing import MixtureSection
+    from node.config.learning import LearnerSection, MixtureSection
     from node.learner import gradient_bound
     from node.learner.learner import Learner
 
@@ -138,7 +137,7 @@ def main() -> None:
     arguments.add_argument("--groups-per-step", type=int, default=3, help="0: one step an update")
     arguments.add_argument("--json", action="store_true")
     options = arguments.parse_args()
-    cpu_threads.choose(1)
+    threads.choose(1)
     import copy
 
     base = taught(options.taught)

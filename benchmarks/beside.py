@@ -14,11 +14,9 @@ from typing import Any
 from node_step import NEVER, SignalVerifier
 
 from node.config.config import Config
-from node.config.kinds import ENGINES
-from node.config.learning import LearnerSection, PolicySection
-from node.config.mixing import MixtureSection
-from node.config.running import ScheduleSection
-from node.config.sections import EngineSection
+from node.config.learning import LearnerSection, MixtureSection, PolicySection
+from node.config.registry import ENGINES
+from node.config.sections import EngineSection, ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.process.child import Starter
 from node.engines.process.engine import EngineProcess
@@ -26,7 +24,7 @@ from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
 from node.learner.steps import Newest
 from node.lifecycle import Opened
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES, OverlappingGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes

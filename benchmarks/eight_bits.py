@@ -18,7 +18,7 @@ from engine import seconds
 from large_models import SHAPES, write_model
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 
 def load(folder: Path) -> Any:
@@ -56,7 +56,7 @@ def main() -> None:
     arguments.add_argument("--turns", type=int, default=5)
     arguments.add_argument("--json", action="store_true")
     options = arguments.parse_args()
-    cpu_threads.choose(options.threads)
+    threads.choose(options.threads)
 
     from node_step import PROMPTS
 

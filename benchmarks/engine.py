@@ -16,7 +16,7 @@ from typing import Any
 from options import arguments
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -72,7 +72,7 @@ def contenders(options: argparse.Namespace) -> tuple[Callable[[], Any], Callable
 
 def main() -> None:
     options = arguments(__doc__)
-    cpu_threads.choose(options.threads)
+    threads.choose(options.threads)
     reference, engine = contenders(options)
     engine()
     turns = [(seconds(reference), seconds(engine)) for _ in range(options.turns)]

@@ -18,7 +18,7 @@ from bare import seconds
 from options import parser
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 WARM_UP = 1
 
@@ -54,8 +54,8 @@ def main() -> None:
     arguments.set_defaults(prompts=4, turns=3, tokens=512)
     arguments.add_argument("--tasks", type=int, default=64, help="as schedule.eval_tasks")
     options = arguments.parse_args()
-    cpu_threads.choose(options.threads)
-    from node.config.running import ScheduleSection
+    threads.choose(options.threads)
+    from node.config.sections import ScheduleSection
 
     with tempfile.TemporaryDirectory() as folder:
         turns = measure(options, Path(folder))

@@ -26,7 +26,7 @@ from typing import Any
 from options import parser
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 SHAPES = {
     "0.1": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 2048},
@@ -247,7 +247,7 @@ def main() -> None:
     arguments.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = arguments.parse_args()
-    cpu_threads.choose(options.threads)
+    threads.choose(options.threads)
     work: dict[str, Callable[[argparse.Namespace], None]]
     work = {"node": node_side, "trl": trl_side, "engine": engine_side}
     if options.side:

@@ -24,7 +24,7 @@ from typing import Any
 from options import parser
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 WARM_UP = 2
 UPDATES = 4
@@ -97,7 +97,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--prompt-tokens", type=int, default=16, help="in each prompt")
     options = arguments.parse_args()
-    cpu_threads.choose(options.threads)
+    threads.choose(options.threads)
     from bare import seconds
 
     works, shape = contenders(options)

@@ -23,7 +23,7 @@ from large_models import peak
 from options import parser
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 NEVER = 1 << 60
 PROMPT = 16
@@ -115,7 +115,7 @@ def main() -> None:
     arguments.add_argument("--side", choices=("parts", "whole"), help=argparse.SUPPRESS)
     arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = arguments.parse_args()
-    cpu_threads.choose(options.threads)
+    threads.choose(options.threads)
     if options.side:
         print(json.dumps(update(options)))
         return

@@ -14,9 +14,8 @@ from bare import BareTrainer, bare_generate, seconds
 from layouts import padded, rows_of
 
 from node.config.config import Config
-from node.config.learning import LearnerSection
-from node.config.mixing import MixtureSection
-from node.config.running import ScheduleSection
+from node.config.learning import LearnerSection, MixtureSection
+from node.config.sections import ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import MicroBatch, TrainingGroup

@@ -20,7 +20,7 @@ from typing import Any
 from options import arguments
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 WARM_UP = 1
 STEPS = 4
@@ -61,7 +61,7 @@ def summary(turns: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     options = arguments(__doc__)
-    cpu_threads.choose(options.threads)
+    threads.choose(options.threads)
     with ExitStack() as stack:
         result = summary(measure(options, stack))
     show(result, as_json=options.json)

@@ -21,7 +21,7 @@ from typing import Any
 from options import parser
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 WARM_UP = 2
 ROUNDS = 3
@@ -70,7 +70,7 @@ def main() -> None:
     arguments.add_argument("--share", type=float, default=1.0, help="as schedule.over_provision")
     arguments.add_argument("--staleness", type=int, default=2, help="as schedule.max_staleness")
     options = arguments.parse_args()
-    cpu_threads.choose(options.threads)
+    threads.choose(options.threads)
     with ExitStack() as stack:
         turns = measure(options, stack)
     result = {f"{name}_tokens_s": round(median(t[name] for t in turns)) for name in turns[0]}

@@ -23,9 +23,8 @@ from output import show
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from node.dashboard.place import listen
-from node.swarm_page.documents import documents
-from node.swarm_page.files import data, unchanging
+from node.dashboard.access import listen
+from node.swarm_page.documents import data, documents, unchanging
 from node.swarm_page.server import PageServer
 from swarm.common.counters import Counters
 from tests.node.swarm_page.page_parts import seen

@@ -23,7 +23,7 @@ from typing import Any
 from options import arguments
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 WARM_UP = 2
 
@@ -127,7 +127,7 @@ def summary(turns: list[dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     options = arguments(__doc__)
-    cpu_threads.choose(options.threads)
+    threads.choose(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         result = summary(measure(options, Path(folder)))
     show(result, as_json=options.json)

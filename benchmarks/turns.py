@@ -21,7 +21,7 @@ from typing import Any
 from options import parser
 from output import show
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads
 
 ECHO = """
 class Echo:
@@ -142,7 +142,7 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=4, help="turns of a trajectory")
     arguments.add_argument("--wait", type=float, default=0.05, help="seconds of a slow tool")
     options = arguments.parse_args()
-    cpu_threads.choose(options.threads)
+    threads.choose(options.threads)
     with ExitStack() as stack:
         rows = measure(options, stack)
     found: dict[str, Any] = {

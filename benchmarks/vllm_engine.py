@@ -69,7 +69,7 @@ def dtype_of(policy: Any) -> str:
 
 def process(policy: Any, kind: str, threads: int, **options: Any) -> Any:
     from node.config.config import Config
-    from node.config.kinds import ENGINES
+    from node.config.registry import ENGINES
     from node.engines.process.child import Starter
     from node.engines.process.engine import EngineProcess
     from swarm.common.counters import Counters
@@ -148,9 +148,9 @@ def main() -> None:
     options = arguments(__doc__)
     for name, value in {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "ERROR"}.items():
         os.environ.setdefault(name, value)
-    from node.concurrency import cpu_threads
+    from node.concurrency.threads import choose
 
-    cpu_threads.choose(options.threads)
+    choose(options.threads)
     from node.config.learning import PolicySection
     from node.engines.engine import Sampling
     from node.policy.policy import Policy

@@ -18,7 +18,7 @@ from experiments.measures import Recordings, Summary, summarise
 from experiments.regimes import EQUAL, Regime
 from experiments.settings import Configuration, Settings
 from experiments.worker_pool import WorkerPool
-from node.concurrency.cpu_threads import cores
+from node.concurrency.threads import cores
 from node.config.config import Config
 from node.engines.registry import kind_of
 from node.errors import UsageError

@@ -15,7 +15,7 @@ import threading
 import time
 
 from experiments.jobs import Job
-from node.concurrency.cpu_threads import choose
+from node.concurrency.threads import choose
 from node.errors import NodeError
 
 REPORT_SECONDS = 0.5

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import IO
 
 from experiments.jobs import Job
-from node.concurrency.cpu_threads import environment
+from node.concurrency.threads import environment
 from node.errors import NodeError
 
 Progress = Callable[[Job, int, bool], None]

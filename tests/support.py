@@ -18,7 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from node.config.base import Section
+from node.config.schema import Section
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from node.config.base import Section, key
+from node.config.schema import Section, key
 from node.learner.losses import Loss, Terms, clipped_sum, masked
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from node.config.kinds import REGISTRIES
+from node.config.registry import REGISTRIES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 DRIVEN = (

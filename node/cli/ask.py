@@ -19,7 +19,7 @@ from node.cli.common import (
     print_json,
 )
 from node.cli.named_model import loading, model_of
-from node.monitor.printable import say, say_on
+from node.monitor.terminal import say, say_on
 
 
 def command(

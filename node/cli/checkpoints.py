@@ -30,7 +30,7 @@ def command(
 def _table(entries: list[Any]) -> Any:
     from rich.table import Table
 
-    from node.monitor.words import NONE, age, share, size
+    from node.monitor.record import NONE, age, share, size
 
     table = Table()
     for column in ("round", "step", "held-out reward", "size", "written"):

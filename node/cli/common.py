@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from node.config.overrides import parse_assignments, parse_mix
+from node.config.config import parse_assignments, parse_mix
 from node.errors import NodeError
 
 DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))

@@ -19,7 +19,7 @@ from node.cli.common import (
 )
 from node.cli.evaluation_bar import evaluated
 from node.cli.named_model import loading, model_of, node_named
-from node.monitor.printable import printable
+from node.monitor.terminal import printable
 
 SEED = 0
 """Of what both sample, so that the same models compare alike each time."""

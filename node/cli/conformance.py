@@ -83,8 +83,7 @@ async def _look(address: str, over: str) -> list[Finding]:
 def _show(findings: Sequence[Finding]) -> None:
     from rich.text import Text
 
-    from node.monitor.printable import printable
-    from node.monitor.terminal import Terminal
+    from node.monitor.terminal import Terminal, printable
 
     console = Terminal(soft_wrap=True)
     for finding in findings:

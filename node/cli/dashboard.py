@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from node.cli.common import ConfigOption, DebugOption, open_node
-from node.monitor.printable import say
+from node.monitor.terminal import say
 
 
 def command(

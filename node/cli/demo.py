@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from node.cli.common import DebugOption, JsonOption
-from node.config.overrides import parse_mix
+from node.config.config import parse_mix
 
 NODES, LARGE_NODES = 4, 2
 
@@ -67,7 +67,7 @@ def command(
 
     It says how to join from another terminal; --rounds 0 leaves all the time for that.
     """
-    from node.config.kinds import ENGINES
+    from node.config.registry import ENGINES
     from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run, table
     from node.monitor.terminal import Terminal
 

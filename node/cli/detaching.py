@@ -13,8 +13,7 @@ import typer
 from node.cli.common import print_json
 from node.cli.starting import ready
 from node.errors import UsageError
-from node.monitor.invocation import as_typed
-from node.monitor.printable import say
+from node.monitor.terminal import as_typed, say
 
 OPTION = "--detach"
 DetachOption = Annotated[

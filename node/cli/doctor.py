@@ -63,9 +63,7 @@ def _unmade(overrides: dict[str, Any]) -> Node:
 def _show(findings: list[Any]) -> None:
     from rich.text import Text
 
-    from node.monitor.invocation import as_typed
-    from node.monitor.printable import printable
-    from node.monitor.terminal import Terminal
+    from node.monitor.terminal import Terminal, as_typed, printable
 
     console = Terminal(soft_wrap=True)
     for finding in findings:

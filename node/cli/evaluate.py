@@ -21,7 +21,7 @@ from node.cli.common import (
 from node.cli.evaluation_bar import evaluated
 from node.cli.named_model import loading, model_of
 from node.errors import UsageError
-from node.monitor.printable import say, say_on
+from node.monitor.terminal import say, say_on
 
 
 def command(
@@ -77,7 +77,7 @@ def command(
 
 def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
     """The first tasks with what was written, turn by turn, and what it was worth."""
-    from node.monitor.transcript import transcript
+    from node.monitor.groups import transcript
 
     rows = zip(
         evaluation.tasks, evaluation.prompts, evaluation.written, evaluation.rewards, strict=True

@@ -16,7 +16,7 @@ from node.cli.common import (
     open_node,
     print_json,
 )
-from node.monitor.printable import say
+from node.monitor.terminal import say
 
 
 def command(

@@ -13,8 +13,7 @@ import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, Node, open_node, print_json
 from node.errors import NodeError, UsageError
-from node.monitor.invocation import as_typed
-from node.monitor.printable import say
+from node.monitor.terminal import as_typed, say
 
 if TYPE_CHECKING:
     from node.tasks.verifier.replay_trial import Trial

@@ -15,7 +15,7 @@ from node.cli.common import (
     open_node,
     print_json,
 )
-from node.monitor.printable import say
+from node.monitor.terminal import say
 
 if TYPE_CHECKING:
     from node.storage.run_folder import RunFolder

@@ -11,8 +11,7 @@ import typer
 from node.cli.common import LOADING, DebugOption, JsonOption, open_node, print_json
 from node.cli.plan import TASK_TOKENS, TaskTokensOption, planned
 from node.errors import UsageError
-from node.monitor.invocation import as_typed
-from node.monitor.printable import say
+from node.monitor.terminal import as_typed, say
 
 if TYPE_CHECKING:
     from node.plan.plan import Plan

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from node.cli.common import ConfigOption, DebugOption, open_node
-from node.monitor.printable import say
+from node.monitor.terminal import say
 
 LOOK_SECONDS = 0.25
 
@@ -25,7 +25,7 @@ def command(
     debug: DebugOption = False,
 ) -> None:
     """Show the end of the node's log, node.log in its run folder. Ctrl-C ends it."""
-    from node.monitor.log_tail import LogTail
+    from node.monitor.logs import LogTail
 
     folder = open_node(config).folder
     with closing(LogTail(folder.log)) as tail:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from node.cli.common import LOADING, Node, find_config, open_node
-from node.monitor.printable import say
+from node.monitor.terminal import say
 
 
 @contextmanager

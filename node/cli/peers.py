@@ -9,7 +9,7 @@ import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.cli.id_prefix import only
-from node.monitor.printable import say
+from node.monitor.terminal import say
 from swarm.common.util import counted
 
 LARGEST_WIDTH = 10_000
@@ -33,7 +33,7 @@ def command(
     debug: DebugOption = False,
 ) -> None:
     """List the peers met, with what they gave and what was refused; or show one in full."""
-    from node.monitor.present_status import present_status
+    from node.monitor.terminal import present_status
 
     status = present_status(open_node(config).folder)
     peers = status["peers"]
@@ -76,7 +76,7 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from node.monitor.words import short_ids, size
+    from node.monitor.record import short_ids, size
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("peer", no_wrap=True)
@@ -105,8 +105,8 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 
 
 def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
-    from node.monitor.present_status import TOLD
-    from node.monitor.words import NONE, size
+    from node.monitor.record import NONE, size
+    from node.monitor.terminal import TOLD
 
     _, *author = _names(peer)
     step = peer.get("policy_step")
@@ -136,7 +136,7 @@ def _name(peer: dict[str, Any]) -> Any:
     """What it says it is called, as the end of nothing else: its id stands before it."""
     from rich.text import Text
 
-    from node.monitor.printable import printable
+    from node.monitor.terminal import printable
 
     shown = Text(printable(peer.get("name") or ""))
     shown.truncate(NAME_WIDTH, overflow="ellipsis")
@@ -162,7 +162,7 @@ def _link(peer: dict[str, Any]) -> str:
 
 
 def _round_trip(peer: dict[str, Any]) -> str:
-    from node.monitor.words import NONE
+    from node.monitor.record import NONE
 
     seconds = peer.get("round_trip_s")
     return NONE if seconds is None else f"{1000 * seconds:.3g} ms"
@@ -170,7 +170,7 @@ def _round_trip(peer: dict[str, Any]) -> str:
 
 def _clock(peer: dict[str, Any]) -> str:
     """Its clock against this machine's, and by how much that may be wrong."""
-    from node.monitor.words import NONE
+    from node.monitor.record import NONE
 
     ahead, around = peer.get("clock_ahead_s"), peer.get("round_trip_s")
     if ahead is None or around is None:
@@ -185,13 +185,13 @@ def _when(peer: dict[str, Any]) -> str:
 
 
 def _ago(unix: float | None) -> str:
-    from node.monitor.words import NONE, lapse
+    from node.monitor.record import NONE, lapse
 
     return NONE if unix is None else lapse(max(0.0, time.time() - unix))
 
 
 def _refused(peer: dict[str, Any]) -> str:
-    from node.monitor.words import refusals
+    from node.monitor.record import refusals
 
     refused = peer["refused"]
     return refusals(refused) if isinstance(refused, dict) else str(refused)

@@ -10,8 +10,7 @@ import typer
 
 from node.cli.common import LOADING, DebugOption, JsonOption, print_json
 from node.errors import UsageError
-from node.monitor.invocation import as_typed
-from node.monitor.printable import say
+from node.monitor.terminal import as_typed, say
 
 if TYPE_CHECKING:
     from node.plan.plan import Plan

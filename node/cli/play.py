@@ -11,7 +11,7 @@ import typer
 
 from node.cli.common import LOADING, DebugOption
 from node.errors import NodeError, UsageError
-from node.monitor.printable import say, say_on
+from node.monitor.terminal import say, say_on
 
 if TYPE_CHECKING:
     from protocol.manifest import EnvSpec

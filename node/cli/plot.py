@@ -12,7 +12,7 @@ import typer
 
 from node.cli.common import DebugOption, open_node
 from node.errors import NodeError, UsageError
-from node.monitor.printable import say
+from node.monitor.terminal import say
 
 if TYPE_CHECKING:
     from node.monitor.record import RoundRecord
@@ -56,19 +56,19 @@ def command(
     if out is None and not terminal and not sys.stdout.isatty():
         remedy = "Add --out FILE.png, or --terminal for lines of bars."
         raise UsageError("standard output is no terminal to draw in", None, remedy)
-    from node.monitor.run_chart import ENDINGS
+    from node.monitor.charts import ENDINGS
     from node.monitor.terminal import Terminal
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
     with Terminal(stderr=True).status("reading what the runs recorded") as status:
         found = histories(runs or [])
-        from node.monitor.curves import window_for
+        from node.monitor.history import window_for
 
         window = smooth or window_for(list(found.values()))
         if out is not None:
             status.update("drawing the chart")
-            from node.monitor.run_chart import draw_runs
+            from node.monitor.charts import draw_runs
 
             draw_runs(found, window, out)
     if out is not None:
@@ -78,7 +78,7 @@ def command(
 
 
 def _show(found: dict[str, list[RoundRecord]], window: int) -> None:
-    from node.monitor.run_table import run_table
+    from node.monitor.charts import run_table
     from node.monitor.terminal import Terminal
 
     console = Terminal()

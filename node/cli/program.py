@@ -45,9 +45,8 @@ from node.cli.first_words import BEGINNING, versions
 from node.cli.peers_option import SpreadPeers
 from node.cli.usage import check_text, usage_error
 from node.errors import NodeError
-from node.monitor.invocation import as_typed
-from node.monitor.lasting_output import drop_what_fails, last
-from node.monitor.printable import guard_terminal, printable_lines, say
+from node.monitor.logs import drop_what_fails, last
+from node.monitor.terminal import as_typed, guard_terminal, printable_lines, say
 
 PROGRAM = "swarm-node"
 app = typer.Typer(

@@ -8,8 +8,7 @@ import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.errors import UsageError
-from node.monitor.invocation import as_typed
-from node.monitor.printable import say
+from node.monitor.terminal import as_typed, say
 
 
 def command(

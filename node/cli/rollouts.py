@@ -21,8 +21,7 @@ def command(
     Of each round the worst and the best answer of one own group and of one external group are
     kept, some two dozen in all.
     """
-    from node.monitor.rollout_view import in_full
-    from node.monitor.rollouts_file import read_rollouts
+    from node.monitor.rollouts import in_full, read_rollouts
     from node.monitor.terminal import Terminal
 
     rollouts = read_rollouts(open_node(config).folder.rollouts)[-number:]

@@ -10,7 +10,7 @@ import typer
 
 from node.cli.common import DebugOption, JsonOption, print_json
 from node.errors import UsageError
-from node.monitor.printable import say
+from node.monitor.terminal import say
 from swarm.common.util import counted
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _table(runs: list[Run]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from node.monitor.words import NONE, lapse, share, short_ids, size
+    from node.monitor.record import NONE, lapse, share, short_ids, size
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold")

@@ -39,7 +39,7 @@ def command(
         detach(config, overrides, json=json)
         return
     node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-    from node.monitor.stages import Stages
+    from node.monitor.live import Stages
 
     with closing(Stages(quiet=json)) as stages:
         stages.begin("looking at the config and this machine")

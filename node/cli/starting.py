@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from node.cli.common import Node, find_config, open_node
-from node.monitor.printable import say
+from node.monitor.terminal import say
 
 NEW_FOLDER = Path("swarm-run")
 WAY_BACK = ("network.lan", "network.peers")
@@ -25,8 +25,7 @@ def start(
     stop_on_eof: bool = False,
 ) -> Node:
     """The node of :func:`ready`, with its log open, which outlives its output."""
-    from node.monitor.lasting_output import drop_what_fails
-    from node.monitor.logs import start_logging
+    from node.monitor.logs import drop_what_fails, start_logging
 
     node = ready(given, overrides, json=json)
     start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
@@ -42,7 +41,7 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
     Of the overrides only where the peers are is written to a config that is made here: that is the
     way back, while the others are for this run.
     """
-    from node.concurrency.semaphores import check_semaphores
+    from node.concurrency.threads import check_semaphores
     from node.config.config import Config
     from node.run.preflight import open_identity, prepare
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
-from node.monitor.printable import say
+from node.monitor.terminal import say
 
 PAGES = {"dashboard": "page", "public": "public"}
 """What a line with the address of each page begins with."""
@@ -15,7 +15,7 @@ def command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """Show what the node is doing, or did last."""
-    from node.monitor.present_status import present_status
+    from node.monitor.terminal import present_status
 
     status = present_status(open_node(config).folder)
     if json:
@@ -26,8 +26,7 @@ def command(
 
 
 def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
-    from node.monitor.record import RoundRecord
-    from node.monitor.words import one_line, refusals, split
+    from node.monitor.record import RoundRecord, one_line, refusals, split
 
     process = f" as process {status['pid']}" if status["running"] else ""
     age = "" if status["age_s"] is None else f", told {status['age_s']:.0f} s ago"

@@ -8,7 +8,7 @@ import typer
 
 from node.cli.common import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.errors import NodeError
-from node.monitor.printable import say
+from node.monitor.terminal import say
 
 
 def command(
@@ -23,8 +23,7 @@ def command(
 
     Ctrl-C ends the waiting alone. Stopping a node that does not run is no error.
     """
-    from node.monitor.present_status import CRASHED, present_status
-    from node.monitor.terminal import Terminal
+    from node.monitor.terminal import CRASHED, Terminal, present_status
     from node.run.background import stop_node
     from node.storage.checkpoints import Checkpoints
 

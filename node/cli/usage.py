@@ -51,7 +51,7 @@ def usage_error(error: typer.TyperException, program: str) -> UsageError:
 def _wrong_value(option: str, cause: ValueError, remedy: str) -> UsageError:
     from pydantic import ValidationError
 
-    from node.config.validation_errors import wording
+    from node.config.schema import wording
 
     if not isinstance(cause, ValidationError):
         return UsageError(option, cause, remedy)

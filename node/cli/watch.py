@@ -69,7 +69,7 @@ def command(
             prepare(Path(place), {"network.start_timeout": PATIENCE_SECONDS})
             config = Path(place)
         node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-        from node.monitor.stages import Stages
+        from node.monitor.live import Stages
 
         stages = stack.enter_context(closing(Stages(quiet=json)))
         stages.begin("looking at the config and this machine")

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from node.config.config import Config
-from node.config.kinds import REGISTRIES
-from node.config.registry import Registry
-from node.config.toml import keys, reference
+from node.config.registry import REGISTRIES, Registry
+from node.config.schema import keys, reference
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 

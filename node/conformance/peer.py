@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.config.kinds import TRANSPORTS
+from node.config.registry import TRANSPORTS
 from node.config.sections import NetworkSection
 from node.errors import ConfigError
 from node.network.transport_kind import TransportKind

@@ -17,14 +17,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from node.dashboard.asking import Asking, CannotAskError
-from node.dashboard.feed import Feed
 from node.dashboard.groups import MOST, Wanted
-from node.dashboard.log_lines import MOST_LINES
-from node.dashboard.replies import QueryError, failure, number, reply, text
-from node.dashboard.run_view import RunView
+from node.dashboard.rounds import QueryError, failure, number, reply, text
+from node.dashboard.run_view import MOST_LINES, Feed, RunView
 from node.errors import NodeError
 from node.monitor.groups import ORIGINS
-from node.monitor.prometheus import exposition
+from node.monitor.sinks import exposition
 from swarm.journal import JournalError
 
 log = logging.getLogger(__name__)

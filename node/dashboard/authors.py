@@ -3,15 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from node.dashboard.rounds import Rounds
-from node.dashboard.usefulness import Learned, usefulness
-from node.monitor.present_status import TOLD
+from node.monitor.terminal import TOLD
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
 from swarm.reputation import Account, is_banned, standing, strikes_now
+
+LEAST = 4
+"""Changes of the held-out reward, below which nothing is said."""
+NORMAL_95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Usefulness:
+    """A gain of held-out reward, and the interval that it lies in."""
+
+    gain: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What each round learned from.
+
+    Attributes:
+        heldout: reward by round, of the policy before it learned in that round; NaN in rounds that
+            did not evaluate.
+        own: own groups by round that teach.
+        places, authors, values: round, author and usefulness of each author's groups in a round,
+            the first two as numbers from 0 up.
+    """
+
+    heldout: NDArray[np.float64]
+    own: NDArray[np.float64]
+    places: NDArray[np.intp]
+    authors: NDArray[np.intp]
+    values: NDArray[np.float64]
+
+
+def usefulness(learned: Learned, asked: Sequence[int]) -> list[Usefulness] | None:
+    """Of each author that is asked for; None where too little was evaluated."""
+    looks = np.flatnonzero(~np.isnan(learned.heldout))
+    if len(looks) <= LEAST:
+        return None
+    changes = np.diff(learned.heldout[looks])
+    count = len(changes)
+    # of each round the change that came of it; rounds before the first and behind the last: none
+    change = np.searchsorted(looks, np.arange(len(learned.heldout)), "right") - 1
+    inside = change[learned.places]
+    within = (inside >= 0) & (inside < count)
+    values, inside, authors = learned.values[within], inside[within], learned.authors[within]
+    own = (change >= 0) & (change < count)
+    total = np.bincount(change[own], np.nan_to_num(learned.own[own]), minlength=count)
+    total += np.bincount(inside, values, minlength=count)
+    error = float(np.var(changes, ddof=1)) / 2.0
+
+    def of(author: int) -> Usefulness:
+        theirs = authors == author
+        given = np.bincount(inside[theirs], values[theirs], minlength=count)
+        share = np.divide(given, total, out=np.zeros(count), where=total > 0)
+        gain = float(share @ changes)
+        steps = np.diff(share, prepend=0.0, append=0.0)
+        spread = NORMAL_95 * float(np.sqrt(error * (steps @ steps)))
+        return Usefulness(gain, gain - spread, gain + spread)
+
+    return [of(author) for author in asked]
+
 
 MOST = 200
 """Authors in an answer: those with most groups in updates, then those who gave most."""

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from node.monitor.growing_lines import GrowingLines
+from node.monitor.history import GrowingLines
 
 MOST = 100
 """Groups in an answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from array import array
 from collections import deque
@@ -12,11 +13,69 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
 
-from node.dashboard.entries import Entries
-from node.monitor.growing_lines import GrowingLines
-from node.monitor.history import files, parsed
+from node.monitor.history import GrowingLines, files, parsed
 from node.monitor.record import RoundRecord
+
+
+class Entries:
+    """What rounds have under names, without a place for what they have not."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._rounds: array[float] = array("d")
+        self._which: array[int] = array("i")
+        self._values: array[float] = array("d")
+
+    def add(self, number: int, values: Mapping[str, float]) -> None:
+        """Take the values of a round, which is the latest."""
+        for name, value in values.items():
+            if name not in self._numbers:
+                self._numbers[name] = len(self.names)
+                self.names.append(name)
+            self._rounds.append(number)
+            self._which.append(self._numbers[name])
+            self._values.append(float(value))
+
+    def drop(self, number: int) -> None:
+        """Forget what rounds from this one on have."""
+        while self._rounds and self._rounds[-1] >= number:
+            for column in (self._rounds, self._which, self._values):
+                column.pop()
+
+    def rows(self, rounds: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Of each entry the place of its round among these, which rise, and the place of its name
+        in :attr:`names`."""
+        places = np.searchsorted(rounds, np.array(self._rounds, np.float64))
+        return places, np.array(self._which, np.intp)
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Of each entry."""
+        return np.array(self._values, np.float64)
+
+    def totals(self, rounds: NDArray[np.float64], weights: NDArray[np.float64]) -> dict[str, float]:
+        """By name the sum over these rounds, each counted so many times."""
+        places, which = self.rows(rounds)
+        summed = np.bincount(which, self.values * weights[places], minlength=len(self.names))
+        return dict(zip(self.names, summed.tolist(), strict=True))
+
+    def number(self, name: str) -> int | None:
+        """The place of a name in :attr:`names`; None where no round has it."""
+        return self._numbers.get(name)
+
+    def column(self, name: str, rounds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The values of one name in these rounds; NaN where there is none."""
+        found = np.full(len(rounds), np.nan)
+        if name in self._numbers:
+            places, which = self.rows(rounds)
+            ours = which == self._numbers[name]
+            found[places[ours]] = self.values[ours]
+        return found
+
 
 SCALARS = frozenset(each.name for each in fields(RoundRecord) if each.default_factory is MISSING)
 """Figures that every record has a place for."""
@@ -186,3 +245,72 @@ def significant(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]
     places = np.clip(digits - 1 - np.nan_to_num(size), 0, 15)
     scale = 10.0**places
     return np.asarray(np.round(values * scale) / scale)
+
+
+MEDIA_TYPE = "application/json"
+MOST_BYTES = 4 << 20
+"""Of one answer."""
+TEXT = 200
+"""Characters of one value of a query."""
+
+
+class QueryError(ValueError):
+    """A query asks for what there cannot be; the message says what to ask for."""
+
+
+def plain(value: Any) -> str:
+    """JSON in ASCII; what is no finite number becomes null."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+
+
+def reply(value: Mapping[str, Any], status: int = 200) -> Response:
+    """An answer of one object; one that is too long is refused instead."""
+    text = plain(value)
+    if len(text) > MOST_BYTES:
+        return failure("that is more than one answer holds: ask for less", 413)
+    return Response(text, status, media_type=MEDIA_TYPE)
+
+
+def failure(words: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer that says what is wrong."""
+    return Response(plain({"error": words}), status, headers, MEDIA_TYPE)
+
+
+def number(query: QueryParams, name: str, default: int, least: int, most: int) -> int:
+    """A whole number of a query; one beyond the limits counts as the nearest of them.
+
+    Raises:
+        QueryError: it is no whole number.
+    """
+    text = query.get(name, "")
+    if not text:
+        return default
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 18):
+        raise QueryError(f"{name}: write a whole number")
+    return max(least, min(most, int(text)))
+
+
+def text(query: QueryParams, name: str, most: int = TEXT) -> str:
+    """A text of a query; empty where there is none.
+
+    Raises:
+        QueryError: it is too long.
+    """
+    found = query.get(name, "")
+    if len(found) > most:
+        raise QueryError(f"{name}: write at most {most} characters")
+    return found
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

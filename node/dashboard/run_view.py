@@ -2,24 +2,195 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 import threading
 import time
 from collections import deque
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from anyio import to_thread
 
 from node.config.config import Config
 from node.dashboard.authors import authors
-from node.dashboard.feed import GONE, Event
 from node.dashboard.groups import Groups, Wanted
 from node.dashboard.health import Doctor, alarms
-from node.dashboard.log_lines import last_lines
-from node.dashboard.rounds import Rounds
-from node.dashboard.updates import levels, updates
+from node.dashboard.rounds import DIGITS, Rounds, plain, plain_values, thinned
 from node.errors import NodeError
-from node.monitor.present_status import CRASHED, STOPPED, present_status
 from node.monitor.record import RoundRecord
+from node.monitor.terminal import CRASHED, STOPPED, present_status, printable
 from node.storage.run_folder import RunFolder
 from swarm.reputation import read_accounts
+
+log = logging.getLogger(__name__)
+
+STREAMS = 32
+"""Open at once."""
+WAITING = 64
+"""Events that wait for one listener; of more, the oldest are left out."""
+LOOK_SECONDS = 0.5
+QUIET_SECONDS = 15.0
+
+
+class Event(NamedTuple):
+    """One thing that happened; ``number`` is the round's, where it is a round."""
+
+    name: str
+    data: Any
+    number: int | None = None
+
+    def text(self) -> bytes:
+        """As it stands in a stream of events (HTML, 9.2.5)."""
+        number = "" if self.number is None else f"id: {self.number}\n"
+        return f"event: {self.name}\n{number}data: {plain(self.data)}\n\n".encode()
+
+
+GONE = "gone"
+
+
+class Feed:
+    """Watches while anybody listens, and tells all of them the same.
+
+    Args:
+        look: what happened since it was last asked, on a thread of its own.
+        begin: what a new listener is told first, given the last round that it has heard of and
+            whether nobody else listens.
+    """
+
+    def __init__(
+        self, look: Callable[[], list[Event]], begin: Callable[[int | None, bool], list[Event]]
+    ) -> None:
+        self._look = look
+        self._begin = begin
+        self._listeners: set[asyncio.Queue[Event | None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody else may listen now."""
+        return len(self._listeners) >= STREAMS
+
+    async def listen(self, last: int | None) -> AsyncIterator[bytes]:
+        """The stream of one listener, until the run has ended or the feed is closed."""
+        queue: asyncio.Queue[Event | None] = asyncio.Queue(WAITING)
+        first = not self._listeners
+        self._listeners.add(queue)
+        try:
+            for event in await to_thread.run_sync(self._begin, last, first):
+                yield event.text()
+            if self._closed:
+                queue.put_nowait(None)
+            elif self._watch is None or self._watch.done():
+                self._watch = asyncio.create_task(self._run())
+            while True:
+                try:
+                    found = await asyncio.wait_for(queue.get(), QUIET_SECONDS)
+                except TimeoutError:
+                    yield b": nothing new\n\n"
+                    continue
+                if found is None:
+                    yield Event(GONE, {}).text()
+                    return
+                yield found.text()
+        finally:
+            self._listeners.discard(queue)
+
+    def close(self) -> None:
+        """Tell everybody that it is over; called on the loop that they listen on."""
+        self._closed = True
+        for queue in self._listeners:
+            _put(queue, None)
+
+    async def _run(self) -> None:
+        while self._listeners and not self._closed:
+            try:
+                events = await to_thread.run_sync(self._look)
+            except NodeError as error:
+                log.warning("the dashboard cannot read the run: %s", error)
+                events = []
+            for queue in tuple(self._listeners):
+                for event in events:
+                    _put(queue, event)
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def _put(queue: asyncio.Queue[Event | None], event: Event | None) -> None:
+    if queue.full():
+        queue.get_nowait()
+    queue.put_nowait(event)
+
+
+MOST_BYTES = 256 << 10
+MOST_LINES = 1000
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last whole lines of a log, of at most a quarter of a MiB; none where there is no log.
+
+    Raises:
+        NodeError: it may not be read.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = max(0, size - MOST_BYTES)
+            file.seek(begin)
+            lines = file.read(MOST_BYTES).split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        remedy = "Ask as the user that the node runs as, or as root."
+        raise NodeError(f"cannot read the log ({error.strerror})", path, remedy) from error
+    whole = lines[1:] if begin else lines
+    return [printable(line.decode(errors="replace")) for line in whole[-count:]]
+
+
+NAMED = 12
+"""Authors that have a series of their own, those with most groups."""
+
+
+def updates(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
+    """Groups of an update by author: this node's own, the largest authors', and those of others."""
+    numbers, edges = rounds.column("round"), rounds.edges(since, points)
+    authors, shown = rounds.named["authors"], numbers[edges[0] : edges[-1]]
+    recent = (numbers > since) * rounds.weights()
+    totals = {name: n for name, n in authors.totals(numbers, recent).items() if n > 0}
+    largest = sorted(totals, key=lambda name: (-totals[name], name))[:NAMED]
+    others = np.nan_to_num(rounds.column("groups_external"))
+    series = {}
+    for name in largest:
+        groups = np.nan_to_num(authors.column(name, numbers))
+        others = others - groups
+        series[name] = plain_values(thinned(groups, edges, last=False), DIGITS)
+    own = np.nan_to_num(rounds.column("groups_own"))
+    return {
+        "rounds": plain_values(thinned(numbers, edges, last=True), None) if len(shown) else [],
+        "own": plain_values(thinned(own, edges, last=False), DIGITS),
+        "authors": series,
+        "other": plain_values(thinned(np.maximum(others, 0.0), edges, last=False), DIGITS),
+    }
+
+
+def levels(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
+    """Rewards of own completions by family and level, in the rounds that have any."""
+    numbers, edges, found = rounds.column("round"), rounds.edges(since, points), []
+    of = plain_values(thinned(numbers, edges, last=True), None) if len(edges) > 1 else []
+    for name in sorted(rounds.named["levels"].names):
+        values = thinned(rounds.named["levels"].column(name, numbers), edges, last=False)
+        pairs = zip(of, plain_values(values, DIGITS), strict=True)
+        known = [(number, value) for number, value in pairs if value is not None]
+        env, _, level = name.rpartition("/")
+        if known and level.isdecimal():
+            at, rewards = zip(*known, strict=True)
+            family = {"env": env, "level": int(level), "rounds": at, "reward": rewards}
+            found.append(family)
+    return {"families": found}
+
 
 AT_ONCE = 20
 """Rounds that one look tells of, the latest."""
@@ -84,13 +255,13 @@ class RunView:
             return self._groups.find(wanted)
 
     def updates(self, since: int, points: int) -> dict[str, Any]:
-        """What updates were made of; see :func:`node.dashboard.updates.updates`."""
+        """What updates were made of; see :func:`node.dashboard.run_view.updates`."""
         with self._lock:
             self._read_on()
             return updates(self._rounds, since, points)
 
     def levels(self, since: int, points: int) -> dict[str, Any]:
-        """Rewards by family and level; see :func:`node.dashboard.updates.levels`."""
+        """Rewards by family and level; see :func:`node.dashboard.run_view.levels`."""
         with self._lock:
             self._read_on()
             return levels(self._rounds, since, points)

@@ -2,22 +2,174 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import ClassVar
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from node.config.config import Config
+from node.dashboard.access import Entry, Guard, Hosts, Place, listen
 from node.dashboard.app import application
 from node.dashboard.asking import Asking
-from node.dashboard.entry import Entry
-from node.dashboard.feed import Feed
-from node.dashboard.guard import Guard
-from node.dashboard.hosts import Hosts
-from node.dashboard.place import listen
-from node.dashboard.run_view import RunView
-from node.dashboard.serving import Serving
+from node.dashboard.run_view import Feed, RunView
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from swarm.common.util import version
+
+MOST = 96
+"""At once."""
+MOST_OF_ONE = 64
+"""Of one address."""
+PATIENCE_SECONDS = 10.0
+"""In which a request has to be complete, and an answer to be read before more of it is sent."""
+
+
+class Connection(H11Protocol):
+    """A connection that ends where too many are open, and where its client takes no part in it.
+
+    Attributes:
+        most: at once.
+        most_of_one: of one address.
+    """
+
+    most: ClassVar[int] = MOST
+    most_of_one: ClassVar[int] = MOST_OF_ONE
+    _writing: asyncio.TimerHandle | None = None
+    _looking: asyncio.TimerHandle | None = None
+    _last: RequestResponseCycle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Called once it is open."""
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        others = [each for each in self.connections if isinstance(each, Connection)]
+        of_one = [each for each in others if each.client and each.client[0] == address]
+        if len(self.connections) > self.most or len(of_one) > self.most_of_one:
+            transport.abort()
+            return
+        self._looking = self.loop.call_later(PATIENCE_SECONDS, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called once it is closed."""
+        for timer in (self._looking, self._writing):
+            if timer:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Called where the client reads less than it is sent."""
+        self._writing = self.loop.call_later(PATIENCE_SECONDS, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Called once it has read on."""
+        if self._writing:
+            self._writing.cancel()
+        super().resume_writing()
+
+    def _look(self) -> None:
+        """End it where no request has come since the last look, and none is being answered."""
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self.cycle is self._last:
+            self.transport.abort()
+            return
+        self._last = self.cycle
+        self._looking = self.loop.call_later(PATIENCE_SECONDS, self._look)
+
+
+FAREWELL_SECONDS = 0.2
+"""In which open streams are told that it is over."""
+START_SECONDS = 10.0
+STOP_SECONDS = 5.0
+MOST_HEAD = 16 << 10
+"""Bytes of a request before its body, of which there is none."""
+
+
+class Serving:
+    """Serves an application until it is closed.
+
+    Args:
+        place: where it listens; closed with it.
+        name: of the thread.
+        failed: told what fails in it, once; it ends nothing else.
+        farewell: awaited on its loop before connections are closed.
+        connection: what each of them is.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        place: Place,
+        name: str,
+        failed: Callable[[BaseException], None],
+        *,
+        farewell: Callable[[], Awaitable[None]] | None = None,
+        connection: type[Connection] = Connection,
+    ) -> None:
+        self._place = place
+        self._failed = failed
+        self._farewell = farewell
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http=connection,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                h11_max_incomplete_event_size=MOST_HEAD,
+                timeout_keep_alive=5,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+        self._up.wait(START_SECONDS)
+
+    def close(self) -> None:
+        """Tell who listens that it is over, and stop; harmless when called twice."""
+        with suppress(RuntimeError):  # its loop has ended, as where it failed
+            if self._loop:
+                self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            self._failed(TimeoutError("its thread does not end"))
+
+    def _serve(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:  # noqa: BLE001 - uvicorn exits; the node goes on
+            self._failed(error)
+        finally:
+            self._up.set()
+            self._place.socket.close()
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._up.set)
+        serving = asyncio.create_task(self._server.serve(sockets=[self._place.socket]))
+        over = asyncio.create_task(self._over.wait())
+        await asyncio.wait({serving, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if self._farewell:
+            await self._farewell()
+        self._server.should_exit = True
+        await asyncio.sleep(FAREWELL_SECONDS)
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+        await serving
+
 
 log = logging.getLogger(__name__)
 

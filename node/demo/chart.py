@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from node.monitor.canvas import new_figure
-from node.monitor.curves import Curve
+from node.monitor.charts import new_figure
+from node.monitor.history import Curve
 from node.monitor.record import RoundRecord
 
 WINDOW = 9

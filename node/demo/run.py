@@ -16,9 +16,9 @@ from typing import Any
 
 from rich.console import Console
 
-from node.concurrency.semaphores import check_semaphores
+from node.concurrency.threads import check_semaphores
 from node.config.config import Config, write_config
-from node.config.kinds import ENGINES
+from node.config.registry import ENGINES
 from node.config.sections import NetworkSection
 from node.demo.practice import practice_of
 from node.demo.processes import NodeProcess, stop_all
@@ -28,7 +28,7 @@ from node.demo.view import SwarmView
 from node.engines.registry import EngineKind
 from node.errors import NodeError
 from node.monitor.history import read_history
-from node.monitor.invocation import as_typed
+from node.monitor.terminal import as_typed
 from node.network.founding import found_swarm
 from node.network.transport_kind import check_transport
 from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new

@@ -10,8 +10,7 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from node.monitor.record import RoundRecord
-from node.monitor.words import number
+from node.monitor.record import RoundRecord, number
 from swarm.common.util import counted
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
-from node.monitor.growing_lines import GrowingLines
-from node.monitor.history import parsed
+from node.monitor.history import GrowingLines, parsed
 from node.monitor.record import RoundRecord
 
 KEPT = 4096

@@ -14,9 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from node.demo.summary import known, mean
-from node.monitor.record import RoundRecord
-from node.monitor.sparkline import bars_for, sparkline
-from node.monitor.words import percent, share
+from node.monitor.record import RoundRecord, bars_for, percent, share, sparkline
 
 POINTS = 16
 RECENT = 10

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from node.concurrency.semaphores import check_semaphores
+from node.concurrency.threads import check_semaphores
 from node.config.config import Config
-from node.config.kinds import ENGINES, TRANSPORTS
+from node.config.registry import ENGINES, TRANSPORTS
 from node.config.sections import NetworkSection
 from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.tasks import check_pinned, check_walls

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from node.config.config import Config
-from node.config.kinds import TRANSPORTS
+from node.config.registry import TRANSPORTS
 from node.doctor.finding import Finding, fail, ok, warn
 from node.doctor.local_network import check_local_network
 from node.doctor.reach import check_reach, told_by_node

@@ -14,7 +14,7 @@ class BackendSettings:
     """What a back-end is opened with.
 
     Attributes:
-        kind: of the engine, a name of :data:`node.config.kinds.ENGINES`.
+        kind: of the engine, a name of :data:`node.config.registry.ENGINES`.
         folder: of the snapshot (see :mod:`node.engines.weight_snapshot`).
         dtype: of the weights and the cache.
         device: torch's name of it.

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from node.config.base import Section, key
 from node.config.config import Config
-from node.config.kind import Kind
-from node.config.kinds import ENGINES
+from node.config.registry import ENGINES, Kind
+from node.config.schema import Section, key
 from node.config.sections import EngineSection
 from node.engines.engine import RolloutEngine
 from node.engines.process.child import Starter

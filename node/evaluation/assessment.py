@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.evaluation.evaluator import SOLVED, Evaluation
-from node.monitor.words import percent, share
+from node.monitor.record import percent, share
 
 TASKS = 16
 """Held-out tasks that a policy is tried on, of each as many completions as a group has."""

@@ -12,8 +12,7 @@ from pathlib import Path
 from huggingface_hub import ModelCard, ModelCardData, constants, try_to_load_from_cache
 
 from node.config.config import Config
-from node.monitor.record import RoundRecord
-from node.monitor.words import share
+from node.monitor.record import RoundRecord, share
 from node.policy.model_source import SHIPPED
 from protocol.manifest import Manifest, swarm_id
 

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from node.config.kind import Kind
+from node.config.registry import Kind
 from swarm.groups import informative
 
 

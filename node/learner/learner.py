@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from node.config.kinds import ADVANTAGES, CORRECTIONS, LOSSES
 from node.config.learning import LearnerSection
+from node.config.registry import ADVANTAGES, CORRECTIONS, LOSSES
 from node.errors import ConfigError
 from node.learner.batches import MicroBatch, Row, TrainingGroup, held_tokens, micro_batches
 from node.learner.gradient_bound import BoundedGradient

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from node.config.base import Section
+from node.config.schema import Section
 
 
 @dataclass(frozen=True, slots=True)

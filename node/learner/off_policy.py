@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from node.config.base import Section, key
-from node.config.kind import Kind
 from node.config.learning import LearnerSection
+from node.config.registry import Kind
+from node.config.schema import Section, key
 from node.learner.batches import MicroBatch, Row, TrainingGroup
 from node.learner.external_filters import unlikely
 from node.learner.losses import masked

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
-from collections.abc import Sequence
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
 from typing import Any, Literal
 
+from node.concurrency.threads import WorkThread
+from node.monitor.record import RoundRecord
 from node.monitor.rollouts import LONGEST, shortened
+from node.storage.atomic_files import replacing, write_error
+from protocol.rollout import Segment, Writer
+from swarm.common.util import make_private
 
 Origin = Literal["own", "external", "refused"]
 ORIGINS: tuple[Origin, ...] = ("own", "external", "refused")
 MOST_ANSWERS = 16
 MOST_TOKENS = 512
 """Of one answer; of a longer one there are none."""
-MOST_BYTES = 64 << 10
+MAX_GROUP_BYTES = 64 << 10
 SHORT = 400
 """Characters of a text where all of them together would be too long."""
 
@@ -100,7 +112,7 @@ class ShownGroup:
         then the middle of the texts, are left out."""
         for longest, tokens in ((LONGEST, True), (LONGEST, False)):
             line = self._line(number, longest, tokens=tokens)
-            if len(line) <= MOST_BYTES:
+            if len(line) <= MAX_GROUP_BYTES:
                 return line
         return self._line(number, SHORT, tokens=False)
 
@@ -126,3 +138,184 @@ class ShownGroup:
 def _figure(value: float | None) -> float | None:
     """With four places; None for what JSON has no number for."""
     return round(value, 4) if value is not None and math.isfinite(value) else None
+
+
+MAX_FILE_BYTES = 4 << 20
+KEPT = 70
+"""Groups of each origin that stay when the file is full, of half of its bytes at most together."""
+SECONDS = 2.0
+"""Between two writes: some rounds take a hundredth of that."""
+
+
+class GroupsFile:
+    """A sink that appends what there is to be shown, on a thread of its own.
+
+    When the file is full, the newest groups of each origin stay: who sends much that is refused
+    takes no place from the others.
+
+    Args:
+        latest: the groups to be written.
+        now: seconds of a clock that only goes forward.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        latest: Callable[[], Sequence[ShownGroup]],
+        most_bytes: int = MAX_FILE_BYTES,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._latest = latest
+        self._most = most_bytes
+        self._now = now
+        self._number: int | None = None
+        self._written = float("-inf")
+        self._thread = WorkThread("groups")
+        self._work: Future[None] | None = None
+
+    def write(self, record: RoundRecord) -> None:
+        """Have the latest groups written, unless that was done a moment ago.
+
+        Raises:
+            NodeError: those before could not be written.
+        """
+        if self._now() - self._written < SECONDS or (self._work and not self._work.done()):
+            return
+        self._written = self._now()
+        done, groups = self._work, self._latest()
+        self._work = self._thread.submit(lambda: self._append(groups))
+        if done:
+            done.result()
+
+    def close(self) -> None:
+        """Wait until everything is written; harmless when called twice."""
+        done, self._work = self._work, None
+        self._thread.close()
+        if done:
+            done.result()
+
+    def _append(self, groups: Sequence[ShownGroup]) -> None:
+        try:
+            if self._number is None:
+                self._number = max((_number(line) for line in _lines(self._path)), default=0)
+            first = self._number + 1
+            data = b"".join(group.line(n) for n, group in enumerate(groups, first))
+            self._number += len(groups)
+            if self._size() + len(data) > self._most:
+                self._thin()
+            with make_private(self._path).open("ab+", buffering=0) as file:
+                _end_line(file)
+                if file.write(data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise write_error(self._path, error) from error
+
+    def _size(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def _thin(self) -> None:
+        room = {origin: self._most // (2 * len(ORIGINS)) for origin in ORIGINS}
+        count = dict.fromkeys(ORIGINS, KEPT)
+        kept: deque[bytes] = deque()
+        for line in reversed(list(_lines(self._path))):
+            origin = json.loads(line)["origin"]
+            count[origin] -= 1
+            room[origin] -= len(line)
+            if count[origin] >= 0 and room[origin] >= 0:
+                kept.appendleft(line)
+        with replacing(self._path, durable=False) as draft:
+            draft.writelines(kept)
+
+
+def _end_line(file: FileIO) -> None:
+    """Close the line of which a process that was killed, or a full disk, has left half."""
+    if file.seek(0, os.SEEK_END):
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Those that are groups: a process that was killed may have left half of one."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if _number(line):
+                yield line
+
+
+def _number(line: bytes) -> int:
+    """A group's number; 0 where the line is none."""
+    try:
+        values = json.loads(line)
+        whole = line.endswith(b"\n") and values["origin"] in ORIGINS
+        return int(values["id"]) if whole else 0
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
+
+
+_BROKEN = "It is not what the protocol allows"
+WORDS: Mapping[str, str] = {
+    "bad_signature": "It is not signed by the author whose name it bears.",
+    "bad_key": "Its author's key is no usable one.",
+    "wrong_author": "It is another author's than the one who announced it.",
+    "reward_mismatch": "This node's verifier gives other rewards than its author claims.",
+    "equivocation": "Its author told the same draw before, with other answers.",
+    "offer_mismatch": "It is not what its author's announcement says.",
+    "protocol_error": f"{_BROKEN}.",
+    "bad_magic": f"{_BROKEN}: it is no frame.",
+    "truncated": f"{_BROKEN}: it ends too early.",
+    "trailing_bytes": f"{_BROKEN}: something follows its end.",
+    "too_large": f"{_BROKEN}: it is too large.",
+    "too_deep": f"{_BROKEN}: it is nested too deeply.",
+    "too_many_items": f"{_BROKEN}: it has too many parts.",
+    "duplicate_key": f"{_BROKEN}: it says one thing twice.",
+    "bad_encoding": f"{_BROKEN}: it is not encoded the one way there is.",
+    "bad_compression": f"{_BROKEN}: it cannot be unpacked.",
+    "bad_schema": f"{_BROKEN}: a part is missing or of another kind.",
+    "wrong_swarm": "It is of another swarm.",
+    "wrong_shard": "It was announced where it does not belong.",
+    "not_replayed": "Its environment, rebuilt here, answers otherwise.",
+    "not_replayable": "Its environment never answers twice alike: it cannot be checked.",
+    "unexpected_segments": "Its answers have parts that no family here has.",
+    "wrong_content": "What was sent is not what was announced.",
+    "response_too_large": "More was sent than was announced.",
+    "timeout": "The verifier did not get done with its answers in time.",
+    "crashed": "The verifier died over its answers.",
+    "too_slow": "Its author or the line was too slow.",
+    "stale_epoch": "It is too old.",
+    "epoch_ahead": "It is from the future: its author's clock or this one is off.",
+    "before_restore": "It may have been used before this node's journal was restored.",
+    "replay": "It was met before.",
+    "expired": "Its announcement had run out.",
+    "bad_lifetime": "Its announcement was to last longer than is allowed.",
+    "not_admitted": "Its author is not among those whom this swarm admits.",
+    "banned": "Its author is banned here for what it sent before.",
+    "unknown_env": "This node has no such family of tasks, or not this version or level.",
+    "evaluates_text": "To score this family is to execute what answers say: not allowed here.",
+    "unavailable": "The verifier was not at hand.",
+    "abandoned": "Others of its frame had kept the verifier for too long.",
+    "over_budget": "The time to verify its author's groups was used up.",
+    "bad_verdict": "This node's verifier found no sound rewards.",
+    "judge_failed": "This node's verifier failed.",
+}
+"""By the names of :mod:`swarm.refusals`."""
+
+
+def in_words(reason: str) -> str:
+    """A sentence for a reason; of one that is not known here, its name."""
+    return WORDS.get(reason, f"Refused: {reason}.")
+
+
+ANSWERED = "» "
+"""Before what an environment said."""
+
+
+def transcript(segments: Iterable[Segment]) -> str:
+    """The policy's words; between its turns, marked, what it was answered."""
+    return "\n".join(
+        segment.text if segment.writer is Writer.POLICY else f"{ANSWERED}{segment.text}"
+        for segment in segments
+    )

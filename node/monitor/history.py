@@ -3,19 +3,80 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from node.errors import NodeError
-from node.monitor.growing_lines import GrowingLines
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
+
+
+class GrowingLines:
+    """Hands out each whole line once, and all of them again where the last file is another one."""
+
+    def __init__(self) -> None:
+        self._read: tuple[int, int] | None = None
+        self._offset = 0
+
+    def new(self, paths: Sequence[Path]) -> tuple[Iterator[bytes], bool]:
+        """The lines that came since, to be gone through at once, and whether all come anew.
+
+        Args:
+            paths: the files, the one that grows last; none: nothing is there yet.
+
+        Raises:
+            NodeError: one may not be read.
+        """
+        try:
+            file = paths[-1].open("rb") if paths else None
+        except FileNotFoundError:
+            file = None
+        except OSError as error:
+            raise _unreadable(paths[-1], error) from error
+        if file is None:
+            anew = self._read is not None
+            self._read, self._offset = None, 0
+            return iter(()), anew
+        state = os.fstat(file.fileno())
+        which = state.st_dev, state.st_ino
+        anew = which != self._read or state.st_size < self._offset
+        if anew:
+            self._read, self._offset = which, 0
+        return self._lines(paths[:-1] if anew else (), file), anew
+
+    def _lines(self, earlier: Sequence[Path], last: BinaryIO) -> Iterator[bytes]:
+        with last:
+            for path in earlier:
+                try:
+                    with path.open("rb") as file:
+                        yield from (line for line in file if line.endswith(b"\n"))
+                except FileNotFoundError:
+                    continue  # its lines stand in the next file by now
+                except OSError as error:
+                    raise _unreadable(path, error) from error
+            last.seek(self._offset)
+            for line in last:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                yield line
+
+
+def _unreadable(path: Path, error: OSError) -> NodeError:
+    remedy = "Ask as the user that the node runs as, or as root."
+    return NodeError(f"cannot read ({error.strerror})", path, remedy)
 
 
 def read_history(folder: Path) -> list[RoundRecord]:
     """The records of a run, one a round, in the order of rounds; empty where there are none.
 
-    Older rounds are thinned (:mod:`node.monitor.thinning`). Of rounds that were lost in a crash
+    Older rounds are thinned (:mod:`node.monitor.history`). Of rounds that were lost in a crash
     and done again the later record counts. The node may be running.
 
     Args:
@@ -69,3 +130,149 @@ def _records(path: Path) -> Iterator[RoundRecord]:
                 path,
                 "Take that line out: the others stand for themselves.",
             ) from error
+
+
+SMOOTHED_OVER = 20
+"""Of all rounds, the part that a curve's window is long when nobody chose one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of a round.
+
+    Attributes:
+        title: what people call it, with its unit.
+        of: its value in a round; ``None`` in a round that did not measure it.
+        style: how a value is written, as in :func:`format`.
+    """
+
+    title: str
+    of: Callable[[RoundRecord], float | None]
+    style: str = ".3f"
+
+
+def _external_share(record: RoundRecord) -> float | None:
+    groups = record.groups_own + record.groups_external
+    return record.groups_external / groups if groups else None
+
+
+MEASURES = (
+    Measure("reward, own", lambda r: r.reward_own),
+    Measure("reward, held-out", lambda r: r.reward_eval),
+    Measure("reward, external", lambda r: r.reward_external),
+    Measure("external share", _external_share),
+    Measure("informative share", lambda r: r.informative_own),
+    Measure("entropy, nats", lambda r: r.entropy),
+    Measure("tokens/s", lambda r: r.tokens_per_s, ",.0f"),
+    Measure("seconds a round", lambda r: r.seconds.get("total"), ",.2f"),
+    Measure("tokens a completion", lambda r: r.mean_length, ",.1f"),
+)
+"""What is drawn, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A measure by round: ``values[i]`` is of round ``rounds[i]``, which rise."""
+
+    rounds: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, points: Sequence[tuple[int, float]]) -> Curve:
+        """The curve through points of round and value."""
+        pairs = np.array(points, np.float64).reshape(-1, 2)
+        return cls(pairs[:, 0], pairs[:, 1])
+
+    @classmethod
+    def measured(cls, measure: Measure, history: Sequence[RoundRecord]) -> Curve:
+        """The curve of a measure; rounds that did not measure it are left out."""
+        found = ((record.round, measure.of(record)) for record in history)
+        return cls.of([(number, value) for number, value in found if value is not None])
+
+    def smoothed(self, window: float) -> Curve:
+        """Each value as the mean of those measured in the ``window`` rounds around it."""
+        if not len(self.rounds):
+            return self
+        first = np.searchsorted(self.rounds, self.rounds - window / 2, "right")
+        behind = np.searchsorted(self.rounds, self.rounds + window / 2, "right")
+        sums = np.concatenate([[0.0], np.cumsum(self.values)])
+        return Curve(self.rounds, (sums[behind] - sums[first]) / (behind - first))
+
+    def at(self, rounds: NDArray[np.float64]) -> list[float | None]:
+        """The value at each of these rounds, straight between two that were measured; ``None``
+        before the first and behind the last."""
+        if not len(self.rounds):
+            return [None] * len(rounds)
+        inside = (self.rounds[0] <= rounds) & (rounds <= self.rounds[-1])
+        values = np.interp(rounds, self.rounds, self.values)
+        return [float(v) if has else None for v, has in zip(values, inside, strict=True)]
+
+
+def window_for(histories: Sequence[Sequence[RoundRecord]]) -> int:
+    """Rounds that curves of these histories are smoothed over when nobody chose a number."""
+    return max(1, max(history[-1].round for history in histories) // SMOOTHED_OVER)
+
+
+class Line(NamedTuple):
+    """What is looked at of a record.
+
+    Attributes:
+        round: its number.
+        evaluated: whether it has a reward on held-out tasks, which few rounds have.
+        size: bytes.
+    """
+
+    round: int
+    evaluated: bool
+    size: int
+
+
+def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
+    """The places of the lines that stay, so that together they take ``most`` bytes.
+
+    The newest rounds stay all of them. Of those up to twice as old every 2nd stays, of those up to
+    four times as old every 4th, and so on, those preferred that were evaluated; how many are the
+    newest is what ``most`` has room for. Thinning again what was thinned takes nothing out that
+    thinning once would have kept for longer, and the first round of a run stays for good.
+
+    Lines of rounds that were done again later are left out, and those that are no record (None).
+    Some dozen lines are kept in any case, two for each doubling of the run's length.
+    """
+    kept = standing = _standing(lines)
+    if not standing:
+        return []
+    recent = standing[-1].line.round - standing[0].line.round + 1
+    while recent > 1 and sum(each.line.size for each in kept) > most:
+        recent //= 2
+        kept = _sample(standing, recent)
+    return [each.place for each in kept]
+
+
+class _Placed(NamedTuple):
+    place: int
+    line: Line
+
+
+def _standing(lines: Sequence[Line | None]) -> list[_Placed]:
+    """The lines that no later one takes the place of, in the order of rounds."""
+    standing: list[_Placed] = []
+    for place, line in enumerate(lines):
+        if line is None:
+            continue
+        while standing and standing[-1].line.round >= line.round:
+            standing.pop()
+        standing.append(_Placed(place, line))
+    return standing
+
+
+def _sample(standing: Sequence[_Placed], recent: int) -> list[_Placed]:
+    """One line of each stretch of rounds, whose length doubles whenever their age does."""
+    newest = standing[-1].line.round
+    stretches: dict[tuple[int, int], _Placed] = {}
+    for each in standing:
+        level = ((newest - each.line.round) // recent).bit_length()
+        stretch = level, each.line.round >> level
+        chosen = stretches.setdefault(stretch, each)
+        if each.line.evaluated and not chosen.line.evaluated:
+            stretches[stretch] = each
+    return list(stretches.values())

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 import sys
+from collections import deque
+from collections.abc import Callable
 from copy import copy
 from io import TextIOWrapper
+from itertools import takewhile
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from rich.logging import RichHandler
 
-from node.errors import NodeError
-from node.monitor.printable import PrintableFormatter, printable, say
-from node.monitor.terminal import Terminal
+from node.errors import DiskFullError, NodeError
+from node.monitor.terminal import PrintableFormatter, Terminal, printable, say
+from node.storage.atomic_files import FULL
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import UNREPEATED, Repeats
 from swarm.common.util import make_private
@@ -166,3 +172,180 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 def _is_new(record: logging.LogRecord) -> bool:
     return not hasattr(record, _SAID)
+
+
+class LogTail:
+    """Reads a log as lines, from its beginning or from its end on.
+
+    Args:
+        path: of the file that is written to; earlier ones lie beside it.
+        skip: begin behind what is there.
+
+    Raises:
+        NodeError: there is no such file, or it may not be read.
+    """
+
+    def __init__(self, path: Path, *, skip: bool = False) -> None:
+        self._path = path
+        self._begun = b""
+        self._file = self._opened(path)
+        if skip:
+            self._file.seek(0, os.SEEK_END)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def last(self, count: int) -> list[str]:
+        """The last whole lines that there are, of earlier files too; :meth:`new` goes on there."""
+        lines = deque(self.new(), maxlen=count)
+        for path in earlier_logs(self._path):
+            room = count - len(lines)
+            if room <= 0 or not path.exists():
+                break
+            earlier = path.read_bytes().split(b"\n")[:-1]
+            lines.extendleft(_text(line) for line in reversed(earlier[-room:]))
+        return list(lines)
+
+    def new(self) -> list[str]:
+        """Whole lines that were added since."""
+        unread = self._unread()  # first: nothing is added to a file that another one follows
+        lines = self._lines()
+        for path in unread:
+            self._file.close()
+            self._file = self._opened(path)
+            lines += self._lines()
+        return lines
+
+    def rest(self) -> list[str]:
+        """What stands behind the last line's end, as of a writer that was killed."""
+        return [_text(self._begun)] if self._begun else []
+
+    def _lines(self) -> list[str]:
+        *whole, self._begun = (self._begun + self._file.read()).split(b"\n")
+        return [_text(line) for line in whole]
+
+    def _unread(self) -> list[Path]:
+        """Files that were begun after the one being read, the oldest first."""
+        ours = os.fstat(self._file.fileno())
+        there = [p for p in (self._path, *earlier_logs(self._path)) if p.exists()]
+        newer = takewhile(lambda path: not os.path.samestat(path.stat(), ours), there)
+        return list(newer)[::-1]
+
+    @staticmethod
+    def _opened(path: Path) -> BinaryIO:
+        try:
+            return path.open("rb")
+        except OSError as error:
+            raise NodeError(
+                f"cannot read the log ({error.strerror})",
+                path,
+                "A node writes it once it starts; ask as the user that it runs as.",
+            ) from error
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace")
+
+
+GONE = (errno.EPIPE, errno.EIO)
+"""Of a pipe that nobody reads any more, and of a terminal that was closed."""
+
+_STDERR = 2
+
+
+class LastingOutput(io.FileIO):
+    """A descriptor that fails once at most: what is written afterwards is lost.
+
+    Where its reader is gone nothing is raised, and the log says so.
+
+    Attributes:
+        drops: whether that holds for whatever else keeps it from being written.
+    """
+
+    drops = False
+
+    def write(self, data: Any) -> int:
+        """Write, or drop what nobody can read.
+
+        Raises:
+            NodeError: it cannot be written, as on a full disk.
+        """
+        try:
+            return super().write(data)
+        except OSError as error:
+            # Python writes what is left once more when it exits, and a second failure is a trace
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if error.errno not in GONE and not self.drops:
+                raise _write_error(error) from error
+            self._tell(error)
+        return len(data)
+
+    def _tell(self, error: OSError) -> None:
+        extra = None
+        if self.fileno() == _STDERR:
+            extra = SAID  # to the log alone: standard error is in the middle of a write
+        if error.errno in GONE:
+            text = "nobody reads descriptor %d any more: what is shown is lost"
+            log.info(text, self.fileno(), extra=extra)
+        else:
+            text = "descriptor %d cannot be written (%s): what is shown is lost"
+            log.warning(text, self.fileno(), error.strerror, extra=extra)
+
+
+def _write_error(error: OSError) -> NodeError:
+    what = f"cannot write to standard output ({error.strerror})"
+    if error.errno in FULL:
+        return DiskFullError(what, None, "Free some space there, or send it to another place.")
+    return NodeError(what, None, "Send it to another place.")
+
+
+def last() -> None:
+    """Let nothing that this process prints end it.
+
+    A reader that is gone is no error, and a character that the encoding lacks is shown by its
+    Python escape. Standard output that cannot be written raises a :class:`NodeError`, once.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        try:
+            raw = LastingOutput(stream.fileno(), "w", closefd=False)
+        except (AttributeError, OSError):
+            continue  # closed from the start, or put in place by whoever called this process
+        raw.drops = name == "stderr"  # there is no other place to say it
+        stream.flush()
+        setattr(
+            sys,
+            name,
+            io.TextIOWrapper(
+                io.BufferedWriter(raw),
+                encoding=stream.encoding,
+                errors="backslashreplace",
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            ),
+        )
+
+
+def drop_what_fails() -> None:
+    """Lose what cannot be written from here on, for a node that has more to do than to show it."""
+    if isinstance(raw := getattr(getattr(sys.stdout, "buffer", None), "raw", None), LastingOutput):
+        raw.drops = True
+
+
+def teller(path: Path, *, err: bool = False) -> Callable[[str], None]:
+    """What prints a line and logs it with its time.
+
+    Args:
+        path: the log; where the output is that very file the line is logged alone.
+        err: print on standard error.
+    """
+
+    def tell(line: str) -> None:
+        log.info("%s", line, extra=SAID)
+        if not goes_to(STDERR if err else STDOUT, path):
+            say(line, err=err)
+
+    return tell

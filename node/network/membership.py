@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from node.concurrency.loop_thread import LoopThread
+from node.concurrency.threads import LoopThread
 from node.config.config import Config
-from node.config.kinds import TRANSPORTS
+from node.config.registry import TRANSPORTS
 from node.errors import NodeError
 from node.lifecycle import Opened
 from node.network.own_profile import own_profile

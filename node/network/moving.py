@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from node.concurrency.loop_thread import LoopThread
+from node.concurrency.threads import LoopThread
 from node.config.config import Config
-from node.config.kinds import TRANSPORTS
+from node.config.registry import TRANSPORTS
 from node.errors import NodeError, UsageError
 from node.network.pinned_manifest import checked_manifest, handed_over
 from node.network.transport_kind import TransportKind

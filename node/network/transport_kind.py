@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from node.config.kind import Kind
-from node.config.kinds import TRANSPORTS
+from node.config.registry import TRANSPORTS, Kind
 from node.config.sections import NetworkSection
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters

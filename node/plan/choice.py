@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from node.config.config import Config
-from node.config.kinds import ENGINES
+from node.config.registry import ENGINES
 from node.errors import ConfigError, NodeError
 from node.plan.amounts import gigabytes
 from node.plan.estimate import Estimate, Place, estimate

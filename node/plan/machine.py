@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from node.concurrency.cpu_threads import cores
+from node.concurrency.threads import cores
 
 GIB = 1 << 30
 COPIED = 64 << 20

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from node.concurrency.cpu_threads import choose, fastest
+from node.concurrency.threads import choose, fastest
 from node.plan.speed import Speed
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from node.config.toml import toml_value
+from node.config.schema import toml_value
 from node.plan.amounts import gigabytes
 from node.plan.plan import Plan
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from node.concurrency.work_thread import WorkThread
+from node.concurrency.threads import WorkThread
 from node.engines.engine import RolloutEngine
 from node.errors import NodeError
 from node.learner.batches import TrainingGroup
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.generator import MANY_UNBUILT, Generator
 from node.rollout.group_writer import GroupWriter, RunningGroup, UnfinishedGroups

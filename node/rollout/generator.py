@@ -12,7 +12,7 @@ from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
 from node.evaluation.evaluator import LONGER_CONTEXT
 from node.learner.batches import TrainingGroup
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from node.playing.limits import TurnLimits
 from node.playing.played import Played
 from node.playing.player import Player, judged

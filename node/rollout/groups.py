@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from node.playing.played import Played
 from node.policy.policy import Policy
 from protocol.rollout import Completion, Finish, Group, Writer

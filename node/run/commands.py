@@ -15,11 +15,11 @@ from node.distributed.ranks import Ranks, end_at_once
 from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
-from node.monitor.groups_file import GroupsFile
-from node.monitor.printable import PrintableFormatter, say
+from node.monitor.groups import GroupsFile
+from node.monitor.live import Stages
+from node.monitor.logs import teller
 from node.monitor.sinks import open_sinks
-from node.monitor.stages import Stages
-from node.monitor.telling import teller
+from node.monitor.terminal import PrintableFormatter, say
 from node.network.membership import Membership
 from node.network.moving import enter
 from node.run.foreground import STOPS, RunOptions, announce, dashboard, stopping

@@ -10,9 +10,9 @@ import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from node.concurrency.cpu_threads import choose, fastest
+from node.concurrency.threads import choose, fastest
 from node.config.config import Config
-from node.config.kinds import ADVANTAGES
+from node.config.registry import ADVANTAGES
 from node.distributed.ranks import Ranks
 from node.lifecycle import Opened
 from node.network.answer_bounds import caution

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from node.config.config import Config
-from node.dashboard.place import Place, listen
+from node.dashboard.access import Place, listen
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
-from node.swarm_page.census_file import read_census, write_census
-from node.swarm_page.documents import Observed, dialled, documents
-from node.swarm_page.files import data, unchanging
-from node.swarm_page.server import PageServer
-from node.swarm_page.snapshot import Snapshot
+from node.swarm_page.documents import Observed, data, dialled, documents, unchanging
+from node.swarm_page.server import PageServer, Snapshot, read_census, write_census
 from swarm.census.authors import Tally
 from swarm.census.census import Census
 from swarm.common.clock import SystemClock
@@ -45,7 +42,7 @@ class Observer:
     Whatever fails in it is logged and counted (``public_page_failures``), and ends nothing else.
 
     Args:
-        wanted: where the page is served, as for :func:`node.dashboard.place.listen`; False is
+        wanted: where the page is served, as for :func:`node.dashboard.access.listen`; False is
             nowhere.
 
     Raises:

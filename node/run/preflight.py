@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from node.config.config import Config, write_config
-from node.config.kinds import CORRECTIONS, ENGINES, LOGGERS
 from node.config.learning import PolicySection
+from node.config.registry import CORRECTIONS, ENGINES, LOGGERS
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
 from node.network.ports import why_not_free

@@ -13,13 +13,17 @@ import psutil
 
 from node.learner.advantages import Advantage
 from node.learner.update_stats import UpdateStats
-from node.monitor.fenced import Fenced
-from node.monitor.groups import MOST_ANSWERS, ShownCompletion, ShownGroup, ShownTokens
+from node.monitor.groups import (
+    MOST_ANSWERS,
+    ShownCompletion,
+    ShownGroup,
+    ShownTokens,
+    in_words,
+    transcript,
+)
 from node.monitor.record import RoundRecord
-from node.monitor.refusal_words import in_words
 from node.monitor.rollouts import LONGEST, LastRollouts, ShownRollout, shortened
-from node.monitor.sink import Sink
-from node.monitor.transcript import transcript
+from node.monitor.sinks import Fenced, Sink
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.run.outcome import Outcome

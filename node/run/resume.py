@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from node.config.learning import PolicySection
-from node.config.running import ScheduleSection
+from node.config.sections import ScheduleSection
 from node.errors import CheckpointError, NodeError
 from node.monitor.history import read_history
 from node.monitor.record import RoundRecord

@@ -15,8 +15,8 @@ from dataclasses import replace
 from hashlib import sha256
 
 from node.config.config import Config
-from node.config.mixing import MixtureSection
-from node.config.running import ScheduleSection
+from node.config.learning import MixtureSection
+from node.config.sections import ScheduleSection
 from node.distributed.ranks import Ranks
 from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
@@ -24,7 +24,7 @@ from node.evaluation.assessment import TASKS, Assessment
 from node.evaluation.evaluator import Evaluator, heldout_tasks
 from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.batches import TrainingGroup
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from node.playing.limits import TurnLimits
 from node.playing.player import Player
 from node.policy.policy import Policy

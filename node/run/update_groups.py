@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from node.config.config import Config
-from node.config.kinds import CURRICULA, SELECTIONS
+from node.config.registry import CURRICULA, SELECTIONS
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import open_learner
 from node.engines.engine import RolloutEngine, Sampling

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from node.config.base import Section
+from node.config.schema import Section
 from node.errors import ConfigError
 from node.tasks.errors import CatalogueError
 from protocol.manifest import EnvSpec

@@ -79,7 +79,7 @@ def test_other_views_of_a_hostile_swarm_hold(browser: Browser, hostile: Site, vi
 def test_whatever_a_swarm_is_called_the_page_stays_as_it_is(
     browser: Browser, hostile: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.dashboard.feed.LOOK_SECONDS", 0.05)  # two hundred looks follow
+    monkeypatch.setattr("node.dashboard.run_view.LOOK_SECONDS", 0.05)  # two hundred looks follow
     browser.open(hostile.told[-1], "swarm")
     status = status_of(hostile.folder)
     for at, text in enumerate(TEXTS):

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from node.cli.program import app
 from node.demo import run
+from node.monitor.groups import ANSWERED
 from node.monitor.history import read_records
-from node.monitor.rollouts_file import read_rollouts
-from node.monitor.transcript import ANSWERED
+from node.monitor.rollouts import read_rollouts
 from tests.end_to_end.forked import ForkedNode
 
 pytestmark = pytest.mark.processes

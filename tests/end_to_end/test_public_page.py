@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from commands import NOBODY, Command
 
-from node.concurrency.loop_thread import LoopThread
+from node.concurrency.threads import LoopThread
 from node.demo.processes import NodeProcess
 from node.run.preflight import prepare
 from protocol.identity import Identity

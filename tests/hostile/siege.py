@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from node.concurrency.loop_thread import LoopThread
+from node.concurrency.threads import LoopThread
 from node.tasks.catalogue import load_catalogue
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest

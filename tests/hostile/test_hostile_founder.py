@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.concurrency.loop_thread import LoopThread
+from node.concurrency.threads import LoopThread
 from node.config.config import Config
 from node.errors import NodeError
 from node.network.pinned_manifest import pinned_manifest

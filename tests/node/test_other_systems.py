@@ -76,7 +76,7 @@ NO_KEYS = """
 from importlib import util
 find = util.find_spec
 util.find_spec = lambda name, *rest: None if name == "termios" else find(name, *rest)
-from node.monitor.keys import Keys
+from node.monitor.live import Keys
 keys = Keys(print, print)
 keys.start()
 keys.close()
@@ -118,7 +118,7 @@ def test_the_default_transport_is_the_one_that_is_installed(system: str, transpo
     told = subprocess.run(
         [
             *(sys.executable, "-c"),
-            "import pydantic, node.config.kinds, sys\n"
+            "import pydantic, node.config.registry, sys\n"
             f"sys.platform = {system!r}\n"
             "from node.config.sections import NetworkSection\n"
             "print(NetworkSection().transport)",

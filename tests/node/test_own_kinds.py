@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from node.config.config import Config
-from node.config.kinds import LOSSES, SELECTIONS
-from node.config.registry import Registry
+from node.config.registry import LOSSES, SELECTIONS, Registry
 from node.errors import ConfigError
 from node.learner.learner import Learner
 from tests.node.learner.test_learner import MIXED

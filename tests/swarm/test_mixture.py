@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config.mixing import MixtureSection
+from node.config.learning import MixtureSection
 from swarm.groups import Candidate, informative
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.peer_advantage import OWN, Earned

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.config.mixing import MixtureSection
+from node.config.learning import MixtureSection
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.selections.uniform import Uniform
 from swarm.reputation import PROMISING

@@ -17,9 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from node.concurrency.channel import ChannelError
-from node.concurrency.child_process import spawn
-from node.concurrency.cpu_threads import environment
+from node.concurrency.channel import ChannelError, spawn
+from node.concurrency.threads import environment
 from node.engines.backend import BackendSettings
 from node.engines.weight_snapshot import Snapshot
 from node.errors import NodeError
@@ -250,7 +249,7 @@ class Starter:
     """Starts processes for one engine, one after the other, each on the newest weights.
 
     Attributes:
-        kind: of the engine, a name of :data:`node.config.kinds.ENGINES`.
+        kind: of the engine, a name of :data:`node.config.registry.ENGINES`.
         seed: of the draws, with the policy's version at the start.
         threads: CPU threads of a process.
         patience: seconds that it may be silent for while it has something to do.

@@ -22,7 +22,7 @@ from dataclasses import astuple
 from typing import Any
 
 from node.concurrency.channel import Channel, ChannelError, take_over_stdin
-from node.config.kinds import ENGINES
+from node.config.registry import ENGINES
 from node.engines.backend import Backend, BackendSettings, Job, Written
 from node.engines.process.child import PULSE_SECONDS
 from node.engines.registry import EngineKind

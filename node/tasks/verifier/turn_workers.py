@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from node.concurrency.channel import ChannelError
-from node.concurrency.loop_thread import LoopThread
+from node.concurrency.threads import LoopThread
 from node.tasks.sandbox.sandbox import Grants
 from node.tasks.scorer import Answered, Move, Moved, settled
 from node.tasks.verifier.dialogue import admit

@@ -15,8 +15,7 @@ from typing import Any
 
 import psutil
 
-from node.concurrency.channel import Channel, ChannelError
-from node.concurrency.child_process import spawn
+from node.concurrency.channel import Channel, ChannelError, spawn
 from node.tasks.catalogue import Allowed
 from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.confine import Confinement

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.swarm_page.files import SHARED, STATIC
+from node.swarm_page.documents import SHARED, STATIC
 from swarm.refusals import STRIKES
 from tests.dashboard.swarm_page.laid_out import sent
 

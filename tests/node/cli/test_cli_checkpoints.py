@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from node.config.learning import PolicySection
-from node.monitor.jsonl import JsonLinesFile
 from node.monitor.record import RoundRecord
+from node.monitor.sinks import JsonLinesFile
 from node.network.founding import found_swarm
 from node.policy.policy import Policy
 from node.storage.checkpoints import Checkpoints

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from node.monitor.rollouts import LastRollouts
-from node.monitor.rollouts_file import RolloutsFile
+from node.monitor.rollouts import LastRollouts, RolloutsFile
 from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
 from tests.node.monitor.test_monitor import RECORD

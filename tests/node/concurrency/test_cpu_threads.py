@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.concurrency import cpu_threads
+from node.concurrency import threads as cpu_threads
 
 
 class Clock:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from node.concurrency.work_thread import WorkThread
+from node.concurrency.threads import WorkThread
 
 
 def test_work_is_done_in_turn_on_one_thread() -> None:

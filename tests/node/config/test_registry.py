@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.config.config import Config, build
-from node.config.kinds import LOGGERS, LOSSES, REGISTRIES
-from node.config.registry import Registry
+from node.config.registry import LOGGERS, LOSSES, REGISTRIES, Registry
 from node.errors import ConfigError
 from tests.node.packages import declare
 
@@ -106,7 +105,7 @@ class Mine(EngineKind):
         raise NotImplementedError
 """,
     "monitor.loggers": """
-from node.monitor.logger import Logger
+from node.monitor.loggers import Logger
 class Mine(Logger):
     def write(self, record):
         print(record.round)

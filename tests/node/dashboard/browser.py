@@ -13,8 +13,8 @@ from typing import Any
 
 from node.config.config import Config
 from node.dashboard.server import Dashboard
-from node.monitor.jsonl import JsonLinesFile
 from node.monitor.record import RoundRecord
+from node.monitor.sinks import JsonLinesFile
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from tests.node.monitor.test_monitor import RECORD

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from node.dashboard import asking
-from node.dashboard.entry import COOKIE
+from node.dashboard.access import COOKIE
 from node.storage.run_folder import RunFolder
 from swarm.common.util import import_path
 from tests.node.dashboard.asked import LONG, OWN_PAGE, Asked, answered, answering, trained
@@ -230,8 +230,7 @@ def test_a_dashboard_without_questions_has_no_way_to_ask(tmp_path: Path) -> None
 
     from node.config.config import Config
     from node.dashboard.app import application
-    from node.dashboard.feed import Feed
-    from node.dashboard.run_view import RunView
+    from node.dashboard.run_view import Feed, RunView
 
     run = RunView(RunFolder(tmp_path), Config(), "")
     routes = application(run, Feed(run.look, run.begin)).routes

@@ -10,11 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.dashboard import connections, guard
-from node.dashboard.entry import COOKIE, Entry
-from node.dashboard.guard import HEADERS
-from node.dashboard.hosts import Hosts
-from node.dashboard.rate import AT_ONCE, CLIENTS, Rate
+from node.dashboard import access as guard
+from node.dashboard import server as connections
+from node.dashboard.access import AT_ONCE, CLIENTS, COOKIE, HEADERS, Entry, Hosts, Rate
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from tests.node.dashboard.browser import Answer, Site, served, write_rounds

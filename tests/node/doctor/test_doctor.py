@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from node.cli.main import run
-from node.concurrency.loop_thread import LoopThread
+from node.concurrency.threads import LoopThread
 from node.config.config import Config
 from node.doctor.machine import (
     check_clock,

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config.kinds import ADVANTAGES, LOSSES
+from node.config.registry import ADVANTAGES, LOSSES
 from node.learner.losses import Cispo, Clip, Counts, Grpo, Gspo, Terms
 from node.learner.off_policy import (
     FALL,

@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from node.config.kinds import ADVANTAGES, LOSSES
+from node.config.registry import ADVANTAGES, LOSSES
 from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
 from node.learner.losses import Clip, Terms

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config.kinds import LOSSES
+from node.config.registry import LOSSES
 from node.learner.batches import TrainingCompletion
 from node.learner.learner import Learner
 from node.learner.update_rows import turns_of, undecided

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.monitor.curves import MEASURES, Curve, window_for
+from node.monitor.history import MEASURES, Curve, window_for
 from tests.node.monitor.test_monitor import RECORD, rounds
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import logging
 
-from node.monitor.fenced import Fenced
 from node.monitor.record import RoundRecord
+from node.monitor.sinks import Fenced
 from swarm.common.counters import Counters
 from tests.node.monitor.test_monitor import RECORD
 

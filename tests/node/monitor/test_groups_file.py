@@ -14,9 +14,15 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError
-from node.monitor.groups import MOST_BYTES, ShownCompletion, ShownGroup, ShownTokens
-from node.monitor.groups_file import KEPT, GroupsFile
-from node.monitor.refusal_words import WORDS
+from node.monitor.groups import (
+    KEPT,
+    MAX_GROUP_BYTES,
+    WORDS,
+    GroupsFile,
+    ShownCompletion,
+    ShownGroup,
+    ShownTokens,
+)
 from swarm.refusals import STRIKES
 from tests.node.monitor.test_monitor import RECORD
 
@@ -102,10 +108,10 @@ def test_long_groups_lose_their_tokens_and_then_the_middle_of_their_texts() -> N
     answers = tuple(ShownCompletion("y" * 10_000, 1.0, 0.0, False, long) for _ in range(64))
     line = replace(GROUP, completions=answers).line(1)
     told = json.loads(line)
-    assert len(line) <= MOST_BYTES and len(told["completions"]) == 16
+    assert len(line) <= MAX_GROUP_BYTES and len(told["completions"]) == 16
     assert all(each["tokens"]["text"] == [] for each in told["completions"])
     wide = replace(GROUP, prompt="\N{SNOWMAN}" * 10_000, completions=answers[:15])
-    assert len(wide.line(1)) <= MOST_BYTES
+    assert len(wide.line(1)) <= MAX_GROUP_BYTES
 
 
 def test_what_is_no_number_is_none_in_the_file() -> None:

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 
 from node.config.config import Config
 from node.errors import NodeError
-from node.monitor.history import read_history, read_records
-from node.monitor.jsonl import JsonLinesFile
+from node.monitor.history import Line, read_history, read_records, thinned
 from node.monitor.record import RoundRecord
 from node.monitor.rollouts import LastRollouts
-from node.monitor.sinks import open_sinks
-from node.monitor.thinning import Line, thinned
+from node.monitor.sinks import JsonLinesFile, open_sinks
 from node.storage.run_folder import RunFolder
 from tests.node.monitor.test_monitor import RECORD
 from tests.swarm.test_journal import killed_after

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.monitor.keys import Keys
+from node.monitor.live import Keys
 from tests.node.monitor.job_control import ROOT, TerminalJob
 
 PROGRAM = """
 import os, signal, threading, time
-from node.monitor.keys import LOOK_SECONDS, Keys
+from node.monitor.live import LOOK_SECONDS, Keys
 ended = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: ended.set())
 def tell(line):

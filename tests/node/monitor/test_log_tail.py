@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError
-from node.monitor.log_tail import LogTail
-from node.monitor.logs import FILES
+from node.monitor.logs import FILES, LogTail
 
 ROOT = Path(__file__).parents[3]
 
@@ -117,7 +116,7 @@ import logging, sys
 from pathlib import Path
 from node.config.config import Config
 from node.monitor import logs
-from node.monitor.printable import say
+from node.monitor.terminal import say
 from node.monitor.rollouts import LastRollouts
 from node.monitor.sinks import open_sinks
 from node.storage.run_folder import RunFolder

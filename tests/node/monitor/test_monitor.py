@@ -16,16 +16,12 @@ from rich.console import Console
 from node.config.config import Config
 from node.errors import DiskFullError, NodeError
 from node.monitor.history import read_history
-from node.monitor.jsonl import JsonLinesFile
 from node.monitor.live import LivePanel, PlainLines
-from node.monitor.loggers.tensorboard import TensorBoard
+from node.monitor.loggers import TensorBoard
 from node.monitor.logs import start_logging
-from node.monitor.prometheus import Prometheus
-from node.monitor.record import RoundRecord
+from node.monitor.record import BARS, PLAIN_BARS, RoundRecord, one_line, sparkline
 from node.monitor.rollouts import LastRollouts
-from node.monitor.sinks import open_sinks
-from node.monitor.sparkline import BARS, PLAIN_BARS, sparkline
-from node.monitor.words import one_line
+from node.monitor.sinks import JsonLinesFile, Prometheus, open_sinks
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
@@ -317,7 +313,7 @@ def test_lines_that_found_no_room_are_written_whole_once_there_is_some(tmp_path:
 import resource, signal, sys
 from pathlib import Path
 from node.errors import DiskFullError
-from node.monitor.jsonl import JsonLinesFile
+from node.monitor.sinks import JsonLinesFile
 from tests.node.monitor.test_monitor import rounds
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 lines = JsonLinesFile(Path(sys.argv[1]), 1 << 20)

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from node.monitor.live import LivePanel, PlainLines
+from node.monitor.live import ROUNDS, LivePanel, PlainLines, Remaining
 from node.monitor.record import RoundRecord
-from node.monitor.remaining import ROUNDS, Remaining
 from node.monitor.rollouts import LastRollouts
 from swarm.common.util import duration
 from tests.node.monitor.test_monitor import RECORD

@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError
-from node.monitor.rollout_view import in_full, in_lines
-from node.monitor.rollouts import KEPT, LONGEST, LastRollouts, ShownRollout, shortened
-from node.monitor.rollouts_file import SECONDS, RolloutsFile, read_rollouts
+from node.monitor.rollouts import (
+    KEPT,
+    LONGEST,
+    SECONDS,
+    LastRollouts,
+    RolloutsFile,
+    ShownRollout,
+    in_full,
+    in_lines,
+    read_rollouts,
+    shortened,
+)
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD
 from tests.node.monitor.test_printable import ACTS

@@ -10,9 +10,9 @@ from textwrap import dedent
 
 import pytest
 
-from node.config.kinds import LOGGERS
+from node.config.registry import LOGGERS
 from node.errors import NodeError
-from node.monitor.logger import figures, run_name
+from node.monitor.loggers import figures, run_name
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 from tests.end_to_end.commands import ROOT
@@ -20,7 +20,7 @@ from tests.end_to_end.commands import ROOT
 MAKE = """
 import sys
 from pathlib import Path
-from node.config.kinds import LOGGERS
+from node.config.registry import LOGGERS
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 

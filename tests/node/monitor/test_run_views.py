@@ -10,10 +10,8 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from node.monitor.record import RoundRecord
-from node.monitor.run_chart import ENDINGS, draw_runs
-from node.monitor.run_table import run_table
-from node.monitor.sparkline import BARS, PLAIN_BARS
+from node.monitor.charts import ENDINGS, draw_runs, run_table
+from node.monitor.record import BARS, PLAIN_BARS, RoundRecord
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD, rounds
 

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from node.monitor import stages as module
-from node.monitor.stages import Stages
+from node.monitor import live as module
+from node.monitor.live import Stages
 from node.monitor.terminal import Terminal
 
 

@@ -15,7 +15,7 @@ PROGRAM = """
 import logging, sys
 from pathlib import Path
 from node.monitor.logs import log_error, start_logging
-from node.monitor.telling import teller
+from node.monitor.logs import teller
 
 path = Path(sys.argv[1])
 log_error("before there is a log")

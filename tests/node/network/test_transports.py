@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.config.config import Config
-from node.config.kinds import TRANSPORTS
+from node.config.registry import TRANSPORTS
 from node.demo.run import SEED, DemoSettings
 from node.errors import ConfigError
 from node.network.transport_kind import check_transport

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from node.config.learning import LearnerSection, PolicySection
-from node.config.running import ScheduleSection
+from node.config.sections import ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import FusedDecoder

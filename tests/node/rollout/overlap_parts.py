@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from node.config.config import Config
-from node.config.mixing import MixtureSection
-from node.config.running import ScheduleSection
+from node.config.learning import MixtureSection
+from node.config.sections import ScheduleSection
 from node.engines.engine import Sample, Sampling, Trajectory
 from node.playing.limits import TurnLimits
 from node.policy.policy import Policy

@@ -10,7 +10,7 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from node.rollout.generator import MANY_UNBUILT, MANY_UNFIT, Generator, TaskIndexes
 from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer

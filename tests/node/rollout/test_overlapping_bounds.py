@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from node.errors import NodeError
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
 from swarm.verification import CRASHED, JudgeRefused, Verdict

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from node.engines.engine import Sample, Sampling, Trajectory
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from node.rollout.group_writer import UnfinishedGroups
 from node.run.outcome import Outcome
 from node.run.training_loop import Rounds

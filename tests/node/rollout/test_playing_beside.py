@@ -11,7 +11,7 @@ from node.engines.engine import Sampling, Trajectory
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games as shipped
 from node.learner.batches import TrainingCompletion
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import OwnGroup

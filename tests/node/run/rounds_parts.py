@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from node.config.config import Config
-from node.config.mixing import MixtureSection
-from node.config.running import ScheduleSection
+from node.config.learning import MixtureSection
+from node.config.sections import ScheduleSection
 from node.learner.update_stats import UpdateStats
 from node.rollout.groups import OwnGroup
 from node.rollout.intake import Intake, Limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.learner.update_stats import UpdateStats
-from node.monitor.stopwatch import Stopwatch
+from node.monitor.record import Stopwatch
 from node.rollout.intake import Intake
 from node.run.outcome import Rules
 from node.run.update_groups import open_intake

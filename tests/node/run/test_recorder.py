@@ -13,8 +13,8 @@ import pytest
 
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
-from node.monitor.jsonl import JsonLinesFile
 from node.monitor.record import RoundRecord
+from node.monitor.sinks import JsonLinesFile
 from node.playing.played import Played
 from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.run import recorder

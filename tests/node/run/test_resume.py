@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from node.config.learning import PolicySection
-from node.config.running import ScheduleSection
+from node.config.sections import ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import CheckpointError
 from node.evaluation.forgetting import ForgettingAlarm
 from node.learner.learner import Learner
-from node.monitor.jsonl import JsonLinesFile
 from node.monitor.record import RoundRecord
+from node.monitor.sinks import JsonLinesFile
 from node.run.resume import RunState
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder

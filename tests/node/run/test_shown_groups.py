@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from node.config.kinds import ADVANTAGES
+from node.config.registry import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
 from node.monitor.groups import ShownGroup

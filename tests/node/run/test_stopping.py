@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.concurrency.loop_thread import LoopThread
+from node.concurrency.threads import LoopThread
 from node.run.foreground import STOPS, stopping
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from node.config.mixing import MixtureSection
+from node.config.learning import MixtureSection
 from node.evaluation.evaluator import Evaluation
 from node.run import training_loop as module
 from node.run.outcome import Rules

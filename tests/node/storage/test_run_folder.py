@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError, RunFolderBusy
-from node.monitor.jsonl import JsonLinesFile
 from node.monitor.logs import start_logging
+from node.monitor.sinks import JsonLinesFile
 from node.run.preflight import prepare
 from node.storage.atomic_files import private_umask
 from node.storage.checkpoints import Checkpoints

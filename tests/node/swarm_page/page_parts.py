@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from node.dashboard.place import listen
-from node.swarm_page.documents import Observed, documents
-from node.swarm_page.files import Page, data, unchanging
+from node.dashboard.access import listen
+from node.swarm_page.documents import Observed, Page, data, documents, unchanging
 from node.swarm_page.server import PageServer
 from swarm.common.counters import Counters
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError
-from node.swarm_page.census_file import read_census, write_census
-from node.swarm_page.documents import dialled, documents
-from node.swarm_page.files import INDEX, SHARED, STATIC
-from node.swarm_page.snapshot import Snapshot
+from node.swarm_page.documents import INDEX, SHARED, STATIC, dialled, documents
+from node.swarm_page.server import Snapshot, read_census, write_census
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from tests.node.swarm_page.page_parts import page_of, seen, swarm_of

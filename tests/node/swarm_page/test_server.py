@@ -10,8 +10,7 @@ from contextlib import closing
 import pytest
 from starlette.types import Message
 
-from node.dashboard.guard import HEADERS
-from node.dashboard.rate import AT_ONCE, Rate
+from node.dashboard.access import AT_ONCE, HEADERS, Rate
 from node.swarm_page.server import Files, Proxied, Reader
 from tests.node.swarm_page.page_parts import Site, page_of, shown
 

@@ -1,0 +1,215 @@
+"""An asyncio loop on a thread of its own, for the side of a node that talks to the swarm."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from multiprocessing import get_context
+from pathlib import Path
+from queue import SimpleQueue
+from statistics import median
+from typing import Any, TypeVar
+
+import psutil
+
+from node.errors import NodeError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STOP_SECONDS = 15.0
+
+
+class LoopThread:
+    """An asyncio loop that runs on its own thread until closed."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine on the loop and wait for its result.
+
+        A wait that is interrupted, by Ctrl-C or by ``timeout``, cancels the work and lasts until
+        that has put everything back.
+
+        Raises:
+            NodeError: it took longer than ``timeout`` seconds.
+        """
+        ended = threading.Event()
+
+        async def watched() -> T:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
+        try:
+            return future.result(timeout)
+        except BaseException as error:
+            if ended.is_set():
+                raise
+            future.cancel()
+            ended.wait(STOP_SECONDS)
+            if not isinstance(error, TimeoutError):
+                raise
+        raise NodeError(
+            "the network did not answer within seconds",
+            timeout,
+            "Raise network.start_timeout, or run: swarm-node doctor.",
+        )
+
+    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine on the loop in the background."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def soon(self, action: Any) -> None:
+        """Call a plain function on the loop's thread."""
+        self._loop.call_soon_threadsafe(action)
+
+    def close(self) -> None:
+        """Cancel what still runs and end the thread."""
+        if not self._loop.is_running():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            pending = asyncio.all_tasks(self._loop)
+            for task in pending:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        finally:
+            self._loop.close()
+
+
+TURNS = 5
+GAIN = 0.15
+"""Share of the time that a doubling of threads has to save."""
+
+LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Environment variables that pin a process started with them to ``threads`` CPU threads.
+
+    Raises:
+        ValueError: fewer than one.
+    """
+    if threads < 1:
+        raise ValueError(f"threads = {threads} must be at least 1")
+    return dict.fromkeys(LIBRARIES, str(threads))
+
+
+def choose(threads: int, share: int = 1) -> int:
+    """Pin this process, and the ones it will start, to ``threads`` CPU threads; 0 takes every
+    physical core it may run on, divided by the ``share`` of processes that work at a time. Returns
+    the number.
+
+    Call it before the first import of numpy: what is loaded by then keeps its own count, torch
+    excepted.
+    """
+    threads = threads or max(1, cores() // share)
+    os.environ.update(environment(threads))
+    import torch
+
+    torch.set_num_threads(threads)
+    return threads
+
+
+def fastest(work: Callable[[], object], most: int) -> int:
+    """The number of threads, up to ``most``, that gets ``work`` done soonest here and now.
+
+    Doublings from one thread up take turns, so that a passing load meets them all alike. More
+    threads have to pay: on a small model, or beside other processes on the same cores, they wait
+    for each other longer than they work. torch is left pinned to the number returned.
+    """
+    import torch
+
+    counts = [1 << n for n in range(most.bit_length()) if 1 << n < most] + [most]
+    seconds: dict[int, list[float]] = {count: [] for count in counts}
+    for turn in range(TURNS + 1):
+        for count in counts:
+            torch.set_num_threads(count)
+            begin = time.perf_counter()
+            work()
+            if turn:  # the first one warms up
+                seconds[count].append(time.perf_counter() - begin)
+    best = 1
+    for count in counts:
+        if median(seconds[count]) < (1 - GAIN) * median(seconds[best]):
+            best = count
+    torch.set_num_threads(best)
+    log.info("%d of %d threads: %s", best, most, {c: median(s) for c, s in seconds.items()})
+    return best
+
+
+def cores() -> int:
+    """Physical cores that this process may run on."""
+    allowed = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 0
+    physical = psutil.cpu_count(logical=False) or 1
+    return min(physical, allowed) if allowed else physical
+
+
+class WorkThread:
+    """Unlike an executor's, it does not keep the process from ending.
+
+    It lives as long as its owner wants it: memory that a thread has returned is at hand for the
+    next allocation of that thread, and new to any other. An update on a new thread each time took
+    a sixth longer.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Do ``work`` after all that was submitted before."""
+        result: Future[T] = Future()
+        self._work.put((work, result))
+        return result
+
+    def close(self) -> None:
+        """End once everything is done; nobody waits for it."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, result = item
+            try:
+                result.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+                result.set_exception(error)
+
+
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Linux keeps them."""
+
+
+def check_semaphores() -> None:
+    """Make one and give it back.
+
+    Raises:
+        NodeError: none can be made here.
+    """
+    try:
+        get_context("fork").Semaphore()  # the others start a process for it
+    except (ImportError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise NodeError(
+            "no semaphore can be made in shared memory",
+            f"{SHARED_MEMORY} ({reason})",
+            "Free some space there, or make it larger, as with: docker run --shm-size=1g.",
+        ) from error

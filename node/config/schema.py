@@ -1,0 +1,292 @@
+"""A config as TOML in which every key is explained, and as a reference page."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from node.errors import ConfigError
+from protocol.errors import BadKey
+from protocol.identity import author_of
+from swarm.common.util import counted
+
+WIDTH = 96
+_TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
+_BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
+
+
+def commented(config: BaseModel, title: str) -> str:
+    """``config`` as TOML; reading it back gives an equal config."""
+    lines = [f"# {title}", "# Every key is here; one that you leave out has its default.", ""]
+    for name in type(config).model_fields:
+        section = getattr(config, name)
+        lines += [f"# {_purpose(section)}", f"[{name}]", ""]
+        for key, field in type(section).model_fields.items():
+            about = f"{field.description} ({_values(field)})"
+            lines += textwrap.wrap(about, WIDTH, initial_indent="# ", subsequent_indent="# ")
+            lines += [f"{key} = {toml_value(getattr(section, key))}", ""]
+    return "\n".join(lines)
+
+
+def reference(config: BaseModel) -> str:
+    """The reference page: a table of keys for each section, with the values in ``config``."""
+    lines = [
+        "# Configuration",
+        "",
+        "Made from the config classes by `python -m node.config.reference`; change those instead.",
+        "`swarm-node init` writes a file with every key, and `--set section.key=value` overrides",
+        "one for a single run. Unknown keys and impossible values are refused.",
+        "",
+    ]
+    for name in type(config).model_fields:
+        section = getattr(config, name)
+        lines += [f"## [{name}]", "", _purpose(section), "", *keys(section), ""]
+    return "\n".join(lines)
+
+
+def keys(section: BaseModel) -> list[str]:
+    """The lines of a table of keys, with the values in ``section``."""
+    lines = ["| key | default | values | what it does |", "|---|---|---|---|"]
+    for key, field in type(section).model_fields.items():
+        default = f"`{toml_value(getattr(section, key))}`"
+        cells = (f"`{key}`", default, _values(field), field.description or "")
+        lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+    return lines
+
+
+def toml_value(value: Any) -> str:
+    """One value in TOML's notation: text, numbers, booleans, lists and inline tables.
+
+    Raises:
+        TypeError: TOML has no such value.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{toml_value(str(k))} = {toml_value(v)}" for k, v in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, Sequence):
+        return f"[{', '.join(map(toml_value, value))}]"
+    raise TypeError(f"TOML has no {type(value).__name__}")
+
+
+def _purpose(section: BaseModel) -> str:
+    return (section.__doc__ or "").strip()
+
+
+def _values(field: FieldInfo) -> str:
+    """Which values a key takes, as in ``number, above 0, seconds``."""
+    kind = field.annotation
+    if get_origin(kind) is Literal:
+        return ", ".join(toml_value(choice) for choice in get_args(kind))
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    if isinstance(choices := extra["choices"], list) and choices:
+        return ", ".join([*map(toml_value, choices), "or a package's own"])
+    if values := extra["values"]:
+        return str(values)
+    parts = [_TYPES[kind] if kind in _TYPES else _container(kind)]
+    for bound in field.metadata:
+        if type(bound) in _BOUNDS:
+            attribute, words = _BOUNDS[type(bound)]
+            parts.append(f"{words} {getattr(bound, attribute)}")
+    if extra["unit"]:
+        parts.append(str(extra["unit"]))
+    return ", ".join(parts)
+
+
+def _container(kind: Any) -> str:
+    return "table" if get_origin(kind) is dict else "list"
+
+
+_EXPECTED = {
+    "bool": "true or false",
+    "dict": "a table",
+    "float": "a number",
+    "int": "an integer",
+    "list": "a list",
+    "model": "a table",
+    "string": "text",
+    "tuple": "a list",
+}
+_WORDS = {
+    "int_from_float": "It should be an integer",
+    "string_pattern_mismatch": "It is not written as it should be",
+    "string_too_short": "It should not be empty",
+}
+
+
+def explain(root: type[BaseModel], error: ValidationError) -> ConfigError:
+    """Name the first wrong value, its remedy, and how many more there are."""
+    details = error.errors()
+    detail = details[0]
+    location = [str(part) for part in detail["loc"]]
+    value = detail["input"]
+    more = f" ({len(details) - 1} more to correct after this one.)" if len(details) > 1 else ""
+    if detail["type"] == "extra_forbidden":
+        remedy = _known(root, location, value)
+        value = None if isinstance(value, Mapping) else value
+    else:
+        remedy = f"{wording(detail)}. {_documented(root, location)}"
+    return ConfigError(".".join(location), value, remedy + more)
+
+
+def wording(detail: ErrorDetails) -> str:
+    """What one value should be, in the words of a TOML file instead of Python's; without an end."""
+    kind, _, reason = detail["type"].rpartition("_")
+    if reason in ("type", "parsing") and kind in _EXPECTED:
+        return f"It should be {_EXPECTED[kind]}"
+    if detail["type"] in _WORDS:
+        return _WORDS[detail["type"]]
+    if detail["type"] == "too_short":
+        return f"It should have at least {counted(detail['ctx']['min_length'], 'item')}"
+    if detail["type"] == "too_long":
+        return f"It should have at most {counted(detail['ctx']['max_length'], 'item')}"
+    return detail["msg"].replace("Input should", "It should").rstrip(".")
+
+
+def _known(root: type[BaseModel], location: Sequence[str], value: Any) -> str:
+    *tables, last = location
+    known = list(_section(root, tables).model_fields)
+    what = "table" if not tables and isinstance(value, Mapping) else "key"
+    elsewhere = [f"{name}.{last}" for name in root.model_fields if last in _keys(root, name)]
+    close = [
+        ".".join([*tables, key]) for key in difflib.get_close_matches(last, known, n=1, cutoff=0.7)
+    ]
+    if meant := (close or elsewhere):
+        return f"Unknown {what}: did you mean {meant[0]}?"
+    return f"Unknown {what}: take it out, or use one of {', '.join(known)}."
+
+
+def _documented(root: type[BaseModel], location: Sequence[str]) -> str:
+    """What the key is for and its default; deeper parts of a location are items of its value."""
+    if len(location) < 2:
+        return f"Write it as a table: [{location[0]}]."
+    field = _section(root, location[:1]).model_fields[location[1]]
+    return f"{field.description} (Default: {toml_value(field.default)}.)"
+
+
+def _keys(root: type[BaseModel], table: str) -> Mapping[str, Any]:
+    return _section(root, [table]).model_fields
+
+
+def _section(root: type[BaseModel], tables: Sequence[str]) -> type[BaseModel]:
+    for name in tables:
+        inner = root.model_fields[name].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            raise TypeError(f"{name} is not a table")
+        root = inner
+    return root
+
+
+Texts = Annotated[tuple[Annotated[str, Strict()], ...], Strict(False)]
+Refusals = Annotated[
+    tuple[Literal["unlikely", "overlong", "repeating", "trailing", "copied"], ...], Strict(False)
+]
+Options = dict[str, Any]
+DecayRates = Annotated[tuple[Annotated[float, Strict(), Field(ge=0, lt=1)], ...], Strict(False)]
+
+
+def key(
+    default: Any,
+    about: str,
+    *,
+    unit: str = "",
+    choices: Sequence[str] = (),
+    values: str = "",
+    **limits: Any,
+) -> Any:
+    """A key with its description, default and limits, the unit of its value, and its choices.
+
+    Args:
+        values: which ones it takes, in words, where its type does not tell.
+    """
+    extra: dict[str, Any] = {"unit": unit, "choices": list(choices), "values": values}
+    return Field(default, description=about, json_schema_extra=extra, **limits)
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys, wrong types and non-finite numbers are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+_ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/\s,]+)/tcp/(\d{1,5})(/[^/\s,]+)*")
+_NAMED = re.compile(r"/dnsaddr/[^/\s,]+(/p2p/[^/\s,]+)")
+"""A name whose TXT records ``_dnsaddr.NAME`` list addresses, port included; of the peer named."""
+
+_PLACE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]@]+)):(\d{1,5})")
+_IP = {"ip4": IPv4Address, "ip6": IPv6Address}
+_HIGHEST_PORT = 65535
+_PLAIN = "/ip4/10.0.0.5/tcp/31337"
+_PEER = f"{_PLAIN}/p2p/12D3Koo…"
+
+
+def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
+    """Look at the addresses of ``network.listen``, ``network.announce`` or ``network.peers``.
+
+    Raises:
+        ConfigError: one of them is no multiaddress, or none that such a key takes.
+    """
+    dialled = key == "network.peers"
+    for address in addresses:
+        if dialled and _NAMED.fullmatch(address) and _is_peer(address):
+            continue
+        parsed = _ADDRESS.fullmatch(address)
+        if not parsed or not _has_host(parsed[1], parsed[2]) or int(parsed[3]) > _HIGHEST_PORT:
+            example = _PEER if dialled else _PLAIN
+            raise ConfigError(
+                key, address, f"Write a multiaddress such as {example}: no URL, no host:port."
+            )
+        if int(parsed[3]) == 0 and key != "network.listen":
+            raise ConfigError(
+                key, address, "Nobody can be dialled at port 0: write the port that is listened on."
+            )
+        if dialled and not _is_peer(address):
+            raise ConfigError(
+                key,
+                address,
+                f"End it with /p2p/ and the peer's id, as in {_PEER}; the peer's start message "
+                "shows it whole.",
+            )
+
+
+def host_and_port(key: str, place: str) -> tuple[str, int]:
+    """Where ``host:port`` is; an IPv6 address stands in brackets.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    parsed = _PLACE.fullmatch(place)
+    if not parsed or int(parsed[3]) > _HIGHEST_PORT:
+        raise ConfigError(key, place, "Write host:port, as in 127.0.0.1:8710 or [::1]:8710.")
+    return parsed[1] or parsed[2], int(parsed[3])
+
+
+def _has_host(family: str, host: str) -> bool:
+    try:
+        return family not in _IP or bool(_IP[family](host))
+    except ValueError:
+        return False
+
+
+def _is_peer(address: str) -> bool:
+    _, named, peer = address.rpartition("/p2p/")
+    try:
+        author_of(peer)
+    except BadKey:
+        return False
+    return bool(named)

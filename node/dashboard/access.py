@@ -1,0 +1,354 @@
+"""What stands between a browser and the dashboard: who may ask, for what, and how often."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from node.config.schema import host_and_port
+from node.dashboard.rounds import failure
+from node.errors import NodeError
+
+COOKIE = "swarm_node_dashboard"
+BYTES = 32
+
+
+class Entry:
+    """A token that opens once, and the cookie that it is exchanged for.
+
+    Whoever runs the node finds the next token, as it found the first, in what it is told of.
+
+    Args:
+        tell: told every new token.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._session = secrets.token_urlsafe(BYTES)
+        self._lock = threading.Lock()
+        self._token = secrets.token_urlsafe(BYTES)
+        tell(self._token)
+
+    def exchange(self, token: str) -> str | None:
+        """The cookie's value for the token of the moment, which is worth nothing from then on."""
+        with self._lock:
+            if not _equal(token, self._token):
+                return None
+            self._token = secrets.token_urlsafe(BYTES)
+            self._tell(self._token)
+        return self._session
+
+    def admits(self, cookie: str) -> bool:
+        """Whether the value of a cookie is the one that was given out."""
+        return _equal(cookie, self._session)
+
+
+def _equal(given: str, secret: str) -> bool:
+    """In the same time wherever they differ."""
+    return hmac.compare_digest(given.encode(), secret.encode())
+
+
+HOST, PORT = "127.0.0.1", 8710
+ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""What stands for every address of a machine, and one of these."""
+PORTS = 100
+"""Tried one after the other where no port is named."""
+BACKLOG = 128
+KEY = "monitor.dashboard"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A socket that listens.
+
+    Attributes:
+        host: as it was asked for, a name or an address.
+        port: that was found.
+        private: whether only this machine reaches it.
+    """
+
+    socket: socket.socket
+    host: str
+    port: int
+    private: bool
+
+    @property
+    def url(self) -> str:
+        """Where a browser on this machine finds it."""
+        host = ANY.get(self.host, self.host)
+        shown = f"[{host}]" if ":" in host else host
+        return f"http://{shown}:{self.port}/"
+
+
+def listen(wanted: bool | str, key: str = KEY) -> Place:
+    """Listen where the config asks for it: True is this machine alone, on the next free port.
+
+    Args:
+        key: of the config, that asks.
+
+    Raises:
+        ConfigError: it is no ``host:port``.
+        NodeError: the port is taken, or the address is none of this machine.
+    """
+    if isinstance(wanted, str):
+        host, port = host_and_port(key, wanted)
+        return _place(host, _bound(host, port, key))
+    for port in range(PORT, PORT + PORTS):
+        try:
+            return _place(HOST, _bound(HOST, port, key))
+        except NodeError:
+            if port == PORT + PORTS - 1:
+                raise
+    raise AssertionError("there are ports to try")
+
+
+def _bound(host: str, port: int, key: str) -> socket.socket:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind)
+    except OSError as error:
+        raise _unusable(host, port, key, error) from error
+    try:
+        if os.name == "posix":  # Windows would let it take a port from its holder
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise _unusable(host, port, key, error) from error
+    return listening
+
+
+def _place(host: str, listening: socket.socket) -> Place:
+    address, port, *_ = listening.getsockname()
+    return Place(listening, host, port, ipaddress.ip_address(address).is_loopback)
+
+
+def _unusable(host: str, port: int, key: str, error: OSError) -> NodeError:
+    what, other = "the swarm's page", "or 0 for any that is free."
+    if key == KEY:
+        what, other = "the dashboard", "or true for the next that is free."
+    return NodeError(
+        f"cannot serve {what} ({error.strerror or error})",
+        f"{key} = {host}:{port}",
+        f"Stop what holds that port, or name another one, {other}",
+    )
+
+
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253}))(?::(\d{1,5}))?")
+LOCAL = "localhost"
+
+
+class Hosts:
+    """The names that the header ``Host`` may have.
+
+    These are the one that was asked for, ``localhost`` where only this machine is served, and IP
+    addresses: no name server leads anybody from one address to another. Where only this machine is
+    served the address has to be of its loopback.
+
+    Args:
+        host: that was asked for.
+        private: whether only this machine is served.
+    """
+
+    def __init__(self, host: str, *, private: bool) -> None:
+        self._private = private
+        self._names = {host.lower()} - ANY.keys()
+        if private:
+            self._names.add(LOCAL)
+
+    def known(self, header: str) -> bool:
+        """Whether a header's host, with or without a port, is one of ours."""
+        parsed = _HOST.fullmatch(header)
+        if not parsed:
+            return False
+        host = (parsed[1] or parsed[2]).lower()
+        return host in self._names or self._is_address(host)
+
+    def same(self, origin: str, header: str) -> bool:
+        """Whether a page of this origin was served under that very host and port."""
+        return origin.lower() in (f"http://{header.lower()}", f"https://{header.lower()}")
+
+    def _is_address(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return address.is_loopback or not self._private
+
+
+AT_ONCE = 240
+A_SECOND = 40.0
+CLIENTS = 1024
+"""Remembered; of more, whoever has asked last longest ago is a new one again."""
+
+
+class Rate:
+    """A bucket of requests for each client, which fills again at an even rate.
+
+    Args:
+        now: seconds of a clock that only goes forward.
+        a_second: requests; six times as many at once.
+    """
+
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, a_second: float = A_SECOND
+    ) -> None:
+        self._now = now
+        self._a_second = a_second
+        self._at_once = a_second * AT_ONCE / A_SECOND
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, client: str) -> bool:
+        """Whether a client may make one more request now."""
+        now = self._now()
+        left, at = self._left.pop(client, (self._at_once, now))
+        left = min(self._at_once, left + (now - at) * self._a_second)
+        allowed = left >= 1.0
+        self._left[client] = (left - allowed, now)
+        if len(self._left) > CLIENTS:
+            self._left.popitem(last=False)
+        return allowed
+
+
+MOST_QUERY = 2048
+MOST_PATH = 512
+"""Bytes."""
+OWN_SITE = ("same-origin", "none")
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "object-src 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+"""Of every answer."""
+
+
+def out_of_bounds(scope: Scope, rate: Rate) -> Response | None:
+    """The refusal of what nobody may ask of a page: too often, too long, or to change something."""
+    client = scope["client"][0] if scope["client"] else ""
+    if not rate.allows(client):
+        return failure("too many requests: ask again in a second", 429, {"retry-after": "1"})
+    if scope["method"] not in ("GET", "HEAD"):
+        allowed = {"allow": "GET, HEAD"}
+        return failure("there is nothing to be changed here: only GET and HEAD", 405, allowed)
+    if len(scope["query_string"]) > MOST_QUERY or len(scope["raw_path"]) > MOST_PATH:
+        return failure("that address is too long", 414)
+    return None
+
+
+class Guard:
+    """Lets through what a page of this very server asks for, to be read.
+
+    Methods other than GET and HEAD, names that are not ours, pages of other sites, and, where an
+    entry is given, whoever has no cookie are refused with a sentence.
+
+    Args:
+        app: what is guarded.
+        hosts: names that requests may come under.
+        entry: asked for where others than this machine are served.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Hosts, entry: Entry | None) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._entry = entry
+        self._rate = Rate()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return  # websockets are closed by the server, and there is no other
+        guarded = Sending(send)
+        refused = self._refusal(scope) or self._entrance(scope)
+        await (refused or self._app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        if refused := out_of_bounds(scope, self._rate):
+            return refused
+        headers = Headers(scope=scope)
+        host = headers.getlist("host")
+        if len(host) != 1 or not self._hosts.known(host[0]):
+            return failure("this node is not known under that name: use its address", 403)
+        return self._foreign(headers, host[0])
+
+    def _foreign(self, headers: Headers, host: str) -> Response | None:
+        """The refusal of what a page of another site asks for; it may lead here, and no more."""
+        origins = headers.getlist("origin")
+        if any(not self._hosts.same(origin, host) for origin in origins):
+            return failure("pages of other sites may not read this node", 403)
+        site = headers.get("sec-fetch-site", "none")
+        leads_here = headers.get("sec-fetch-mode") == "navigate" and (
+            headers.get("sec-fetch-dest", "document") == "document"
+        )
+        if site not in OWN_SITE and not leads_here:
+            return failure("pages of other sites may not read this node", 403)
+        return None
+
+    def _entrance(self, scope: Scope) -> Response | None:
+        """The answer to who is not let in, or comes with a token."""
+        entry = self._entry
+        if entry is None:
+            return None
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and token and scope["method"] == "GET":
+            if (session := entry.exchange(token)) is None:
+                return failure(
+                    "this token is used up, or none of this node: the address with the next one "
+                    "is what swarm-node status says on the node's machine",
+                    401,
+                )
+            inside = RedirectResponse("/", 303)
+            inside.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
+            return inside
+        if entry.admits(_cookie(Headers(scope=scope))):
+            return None
+        words = "come in by the address that swarm-node status says on the node's machine"
+        return failure(words, 401)
+
+
+class Sending:
+    """Adds the headers of every answer."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message["headers"])
+            for name, value in HEADERS.items():
+                headers[name] = value
+            if "etag" not in headers:
+                headers["cache-control"] = "no-store"
+            else:
+                headers["cache-control"] = "no-cache"
+            message = {**message, "headers": headers.raw}
+        await self._send(message)
+
+
+def _cookie(headers: Headers) -> str:
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel else ""
