@@ -143,7 +143,7 @@ def compared(
 ) -> dict[str, Any]:
     """A row: estimate and peak, MiB, and the first in the second."""
     from node.config.config import Config
-    from node.plan.estimate import OTHERS, estimate
+    from node.plan.memory import OTHERS, estimate
     from node.plan.model_shape import shape_of
 
     config = Config.with_overrides(overrides)

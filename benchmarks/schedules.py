@@ -31,7 +31,7 @@ from typing import Any
 
 from output import show
 
-from node.cli.common import overrides_of
+from node.cli.options import overrides_of
 from node.config.config import write_config
 from node.demo.processes import NodeProcess
 from node.demo.run import loopback

@@ -85,11 +85,11 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
     from node.config.learning import PolicySection
     from node.engines.engine import Sample, Sampling
     from node.engines.registry import open_engine
-    from node.playing.limits import TurnLimits
-    from node.playing.player import Player
     from node.policy.policy import Policy
     from node.tasks.catalogue import Allowed, load_catalogue
     from node.tasks.verifier.verifier import Verifier
+    from node.trajectories.player import Player
+    from node.trajectories.trajectory import TurnLimits
     from protocol.rollout import Finish
     from swarm.common.counters import Counters
     from swarm.groups import TaskRef

@@ -15,7 +15,7 @@ from experiments.options import Folder, Long, Rounds, Seeds, Vary, What, Workers
 from experiments.outcome import tell
 from experiments.scale.command import command as scale
 from node.cli import program
-from node.cli.common import DebugOption, JsonOption
+from node.cli.options import DebugOption, JsonOption
 
 PROGRAM = "python -m experiments"
 app = typer.Typer(

@@ -20,7 +20,7 @@ from experiments.regimes import UNHARMED, Regime
 from experiments.run import Plan, done, read
 from experiments.settings import Settings
 from experiments.tables import extent, markdown_rows, show
-from node.evaluation.estimate import Estimate
+from node.evaluation.comparison import Estimate
 from node.storage.atomic_files import write_atomic
 from swarm.common.util import counted
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.common import DebugOption
+from node.cli.options import DebugOption
 from node.errors import UsageError
 from node.monitor.terminal import say
 

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.arms import Arm
 from experiments.influence import Shares
 from experiments.recording import Recording
-from node.evaluation.estimate import Estimate
+from node.evaluation.comparison import Estimate
 
 Recordings = Mapping[tuple[str, int], Recording]
 """By name of the arm and seed."""

@@ -10,7 +10,7 @@ from node.monitor.charts import new_figure
 
 if TYPE_CHECKING:
     from experiments.method_report import Worths
-    from node.evaluation.estimate import Estimate
+    from node.evaluation.comparison import Estimate
 
 APART = 0.22
 """Of the marks of one method, in rows."""

@@ -22,7 +22,7 @@ from experiments.run import Plan, check_engine, done, read
 from experiments.settings import Settings
 from experiments.tables import extent, markdown_rows, show
 from node.errors import ConfigError
-from node.evaluation.estimate import Estimate
+from node.evaluation.comparison import Estimate
 from node.storage.atomic_files import write_atomic
 
 FACTORS = ("equal rounds", "equal tokens", "equal CPU time")

@@ -9,7 +9,7 @@ import typer
 
 from experiments.options import Folder, Seeds, Vary, Workers
 from experiments.outcome import tell
-from node.cli.common import DebugOption, JsonOption
+from node.cli.options import DebugOption, JsonOption
 
 MOST_SEED = 1_000_000_000
 """Numbers of more than 32 bits are no seeds to what draws with them."""

@@ -6,7 +6,7 @@ from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.cli.common import print_json
+from node.cli.options import print_json
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from experiments.arms import AUTO, Arm
 from experiments.measures import Recordings, Summary, summarise
 from experiments.regimes import Regime
-from node.evaluation.estimate import Estimate
+from node.evaluation.comparison import Estimate
 
 FLOOR = 0.97
 """Of the best fixed mix's reward: below it, the default hurts."""

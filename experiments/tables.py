@@ -10,7 +10,7 @@ from rich.table import Table
 
 from experiments.measures import Summary
 from experiments.settings import Settings
-from node.evaluation.estimate import Estimate
+from node.evaluation.comparison import Estimate
 from swarm.common.util import counted
 
 COLUMNS = (

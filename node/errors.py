@@ -64,3 +64,7 @@ class DiskFullError(NodeError):
 
 class RunFolderBusy(NodeError):  # noqa: N818 - reads as what it says
     """Another process works in this run folder."""
+
+
+class CatalogueError(ValueError):
+    """A catalogue cannot be read or opened; the message names the env, the key and the remedy."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.common import DebugOption, JsonOption, print_json
+from node.cli.options import DebugOption, JsonOption, print_json
 from node.errors import UsageError
 from node.monitor.terminal import say
 

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.common import DebugOption, JsonOption, print_json
+from node.cli.options import DebugOption, JsonOption, print_json
 from node.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
-    from node.conformance.case import Finding
+    from node.conformance.peer import Finding
+
 
 COLOURS = {"ok": "green", "skip": "yellow", "fail": "red"}
 EXAMPLE = "/ip4/192.0.2.7/tcp/31337/p2p/12D3Koo…"
 
 
-def command(
+def conformance_command(
     address: Annotated[
         str,
         typer.Option(
@@ -62,7 +63,7 @@ def command(
 
 
 async def _look(address: str, over: str) -> list[Finding]:
-    from node.conformance.trial import look_at
+    from node.conformance.streams import look_at
     from protocol.errors import ProtocolError
     from swarm.transport.transport import TransportError
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from node.cli.common import DebugOption, JsonOption
+from node.cli.options import DebugOption, JsonOption
 from node.config.config import parse_mix
 
 NODES, LARGE_NODES = 4, 2
 
 
-def command(
+def demo_command(
     nodes: Annotated[
         int | None,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from node.cli.common import (
+from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
@@ -23,7 +23,7 @@ from node.cli.common import (
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-def command(
+def doctor_command(
     peers: PeersOption = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -52,7 +52,7 @@ def command(
 
 def _unmade(overrides: dict[str, Any]) -> Node:
     """The node that join would make here."""
-    from node.cli.starting import NEW_FOLDER
+    from node.cli.join import NEW_FOLDER
     from node.config.config import Config, run_folder
 
     config = Config.with_overrides(overrides)

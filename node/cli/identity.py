@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.common import (
+from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
@@ -19,6 +19,7 @@ from node.monitor.terminal import say
 
 if TYPE_CHECKING:
     from node.storage.run_folder import RunFolder
+
 
 app = typer.Typer(
     help="Show, copy or put back the key that a node is known by.", no_args_is_help=True
@@ -102,7 +103,7 @@ def _folder_without_node(config: Path | None) -> RunFolder | None:
 
     It is ./swarm-run where none is named: there the other commands look.
     """
-    from node.cli.starting import NEW_FOLDER
+    from node.cli.join import NEW_FOLDER
     from node.storage.run_folder import RunFolder
 
     path = find_config(config)

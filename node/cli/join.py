@@ -2,26 +2,163 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
 from contextlib import closing
-from typing import Annotated
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any
 
 import typer
 
-from node.cli.common import (
+from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
     LanOption,
+    Node,
     PeersOption,
+    PublicOption,
     SetOption,
+    SnapshotOption,
     StopOption,
+    find_config,
+    open_node,
     overrides_of,
+    page_overrides,
+    print_json,
 )
-from node.cli.detaching import DetachOption, detach
-from node.cli.starting import start
+from node.errors import UsageError
+from node.monitor.terminal import as_typed, say
+
+NEW_FOLDER = Path("swarm-run")
+WAY_BACK = ("network.lan", "network.peers")
 
 
-def command(
+def start(
+    given: Path | None,
+    overrides: Mapping[str, Any],
+    *,
+    json: bool = False,
+    debug: bool = False,
+    stop_on_eof: bool = False,
+) -> Node:
+    """The node of :func:`ready`, with its log open, which outlives its output."""
+    from node.monitor.logs import drop_what_fails, start_logging
+
+    node = ready(given, overrides, json=json)
+    start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
+    drop_what_fails()
+    if stop_on_eof:
+        interrupt_on_eof()
+    return node
+
+
+def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> Node:
+    """Read the node's config, or make a node in ./swarm-run; see that it has an identity.
+
+    Of the overrides only where the peers are is written to a config that is made here: that is the
+    way back, while the others are for this run.
+    """
+    from node.concurrency.threads import check_semaphores
+    from node.config.config import Config
+    from node.run.preflight import open_identity, prepare
+
+    check_semaphores()
+    path = find_config(given)
+    if path is None:
+        Config.with_overrides(overrides)  # a wrong one makes no node
+        back = {key: value for key, value in overrides.items() if key in WAY_BACK}
+        folder, identity = prepare(NEW_FOLDER, back)
+        path = folder.config
+        say(
+            f"made a node in ./{NEW_FOLDER}: {identity.peer_id}; its settings are in {path}",
+            err=json,
+        )
+    node = open_node(path, overrides)
+    identity, made = open_identity(node.folder)
+    if made:
+        say(f"made an identity: {identity.peer_id}, kept in {node.folder.identity}", err=json)
+    return node
+
+
+def interrupt_on_eof() -> None:
+    """Interrupt this process, as Ctrl-C does, once standard input is closed.
+
+    A parent that holds the other end of the pipe thereby takes this process along, however the
+    parent ends.
+    """
+
+    def wait() -> None:
+        # Not through sys.stdin, whose lock a blocked thread would hold while the process ends.
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=wait, name="stop-on-eof", daemon=True).start()
+
+
+OPTION = "--detach"
+DetachOption = Annotated[
+    bool,
+    typer.Option(OPTION, help="Go on in the background once the node runs; it prints to its log."),
+]
+
+
+def detach(
+    given: Path | None, overrides: Mapping[str, Any], *, json: bool = False, member: bool = True
+) -> None:
+    """Start this very command line in the background, and say how to follow it once it runs.
+
+    Args:
+        member: whether others can join its swarm through it.
+
+    Raises:
+        UsageError: torchrun has started this process.
+        typer.Exit: the node has ended before it ran, with the exit status it ended with.
+    """
+    from node.distributed.torchrun import Launch
+    from node.monitor.logs import ERROR
+    from node.monitor.terminal import Terminal
+    from node.run.background import start_detached
+
+    if Launch.read():
+        raise UsageError(OPTION, "under torchrun", "Start torchrun itself in the background.")
+    node = ready(given, overrides, json=json)
+    arguments = [argument for argument in sys.argv[1:] if argument not in (OPTION, "--json")]
+    with Terminal(stderr=True).status("waiting until the node runs; Ctrl-C ends it"):
+        started = start_detached(arguments, node.folder)
+    if started.exit_code:
+        words = started.last_words or "it said nothing"
+        if not words.startswith(ERROR):
+            words = f"{ERROR}the node ended with status {started.exit_code}: {words}"
+            words += f". All it said is in {node.folder.log}."
+        say(words, err=True)
+        raise typer.Exit(started.exit_code)
+    told = started.status or {}
+    addresses = told.get("addresses", []) if member else []
+    if json:
+        facts = {"pid": started.pid, "running": started.exit_code is None, "addresses": addresses}
+        facts["public"] = told.get("public")
+        print_json({**facts, "log": str(node.folder.log)})
+        return
+    if started.status is None:
+        say(f"the node has ended: {started.last_words}")
+        return
+    say(f"the node runs in the background, as process {started.pid}")
+    for address in addresses:
+        say(f"others join with: swarm-node join --peers {address}")
+    if told.get("public"):
+        say(f"the swarm's page: {told['public']}")
+    config = quote(str(node.path))
+    say(as_typed(f"follow it with: swarm-node logs -f --config {config}"))
+    say(as_typed(f"stop it with: swarm-node stop --config {config}"))
+
+
+def join_command(
     peers: PeersOption = None,
     lan: LanOption = False,
     config: ConfigOption = None,
@@ -78,3 +215,34 @@ def command(
         from node.run.commands import run_join
 
         run_join(node.config, node.folder, RunOptions(json, swarm or ""), stages)
+
+
+def seed_command(
+    peers: PeersOption = None,
+    lan: LanOption = False,
+    config: ConfigOption = None,
+    public: PublicOption = None,
+    snapshot: SnapshotOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    detached: DetachOption = False,
+    stop_on_eof: StopOption = False,
+) -> None:
+    """Serve a swarm's manifest and records, and train nothing. Ctrl-C ends it cleanly."""
+    from node.run.foreground import RunOptions
+
+    overrides = overrides_of(assignments, peers, lan=lan) | page_overrides(public, snapshot)
+    if detached:
+        detach(config, overrides, json=json)
+        return
+    node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+    from node.monitor.live import Stages
+
+    with closing(Stages(quiet=json)) as stages:
+        stages.begin("looking at the config and this machine")
+        from node.run.commands import run_seed
+        from node.run.preflight import check_places
+
+        check_places(node.config, node.folder)
+        run_seed(node.config, node.folder, RunOptions(json=json), stages)

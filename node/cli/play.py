@@ -9,17 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.common import LOADING, DebugOption
+from node.cli.options import (
+    LOADING,
+    BestOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    StepOption,
+    check_choice,
+    open_node,
+    print_json,
+)
 from node.errors import NodeError, UsageError
 from node.monitor.terminal import say, say_on
 
 if TYPE_CHECKING:
     from protocol.manifest import EnvSpec
 
+
 MOST_SEED = (1 << 63) - 1
 
 
-def command(
+def play_command(
     family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the catalogue.")],
     catalogue: Annotated[
         str,
@@ -57,8 +68,8 @@ def command(
 
     Ctrl-D ends it before its end, with the reward so far.
     """
+    from node.errors import CatalogueError
     from node.tasks.catalogue import Allowed, in_file, load_catalogue
-    from node.tasks.errors import CatalogueError
     from node.tasks.verifier.verifier import Verifier
     from swarm.groups import TaskRef
     from swarm.verification import JudgeRefused
@@ -99,7 +110,7 @@ def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) ->
 
 
 def _by_hand(verifier: Any, task: Any) -> None:
-    from node.playing.sitting import Sitting
+    from node.trajectories.turns import Sitting
 
     sitting = Sitting(verifier, task)
     _show(sitting.first)
@@ -119,10 +130,10 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
         from node.config.learning import PolicySection
         from node.engines.engine import Sampling
         from node.engines.transformers.engine import TransformersEngine
-        from node.playing.limits import TurnLimits
-        from node.playing.player import Player
-        from node.playing.sitting import turns_of
         from node.policy.policy import Policy
+        from node.trajectories.player import Player
+        from node.trajectories.trajectory import TurnLimits
+        from node.trajectories.turns import turns_of
 
         policy = Policy.load(PolicySection(model=model))
     (prompt,) = verifier.prompts([task])
@@ -147,3 +158,58 @@ def _show(text: str) -> None:
 
 def _worth(reward: float, so_far: str = "") -> None:
     say(f"reward{so_far} {reward:.2f}")
+
+
+def export_command(
+    out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Write the LoRA adapter alone, in peft's layout.")
+    ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push",
+            metavar="OWNER/NAME",
+            help="Upload it to the model hub that you are logged in to, into a private repository "
+            "where there is none of that name.",
+            show_default=False,
+        ),
+    ] = None,
+    step: StepOption = None,
+    best: BestOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a checkpoint, the newest unless told otherwise, for transformers and vLLM to load."""
+    check_choice(step, best)
+    if push is not None:
+        from node.evaluation.export import check_pushable
+
+        check_pushable(push)
+    from node.monitor.terminal import Terminal
+
+    node = open_node(config)
+    with Terminal(stderr=True).status(LOADING) as status:
+        from node.evaluation.export import write_card
+        from node.policy.checkpoint_policy import chosen, export
+
+        with chosen(node.folder, step=step, best=best) as loaded:
+            for note in loaded.notes:
+                say(note, err=True)
+            export(node.config, loaded, out, adapter=adapter, tell=status.update)
+            write_card(node.config, node.folder, loaded, out, adapter=adapter)
+    if not json:
+        say(f"wrote {out} from {loaded.path.name}")
+    address = _pushed(out, push) if push is not None else None
+    if json:
+        facts = {"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state}
+        print_json({**facts, "pushed": address})
+
+
+def _pushed(out: Path, repo: str) -> str:
+    from node.evaluation.export import push
+
+    address = push(out, repo)
+    say(f"pushed it to {address}", err=True)
+    return address

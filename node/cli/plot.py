@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.common import DebugOption, open_node
+from node.cli.options import DebugOption, open_node
 from node.errors import NodeError, UsageError
 from node.monitor.terminal import say
 
 if TYPE_CHECKING:
     from node.monitor.record import RoundRecord
 
+
 CONFIG, METRICS = "node.toml", "metrics.jsonl"
 
 
-def command(
+def plot_command(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(

@@ -6,47 +6,119 @@ Commands import torch and the network in their bodies, so that ``--help`` answer
 from __future__ import annotations
 
 import importlib.metadata
+import platform
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from node.cli import (
-    ask,
-    checkpoints,
-    compare,
-    conformance,
-    dashboard,
-    demo,
-    doctor,
-    evaluate,
-    export,
-    found,
-    identity,
-    init,
-    join,
-    logs,
-    peers,
-    plan,
-    play,
-    plot,
-    rollback,
-    rollouts,
-    runs,
-    seed,
-    status,
-    stop,
-    watch,
+from node.cli import identity
+from node.cli.conformance import conformance_command
+from node.cli.demo import demo_command
+from node.cli.doctor import doctor_command
+from node.cli.inspect import (
+    checkpoints_command,
+    dashboard_command,
+    logs_command,
+    rollback_command,
+    rollouts_command,
+    runs_command,
+    status_command,
+    stop_command,
 )
-from node.cli.first_words import BEGINNING, versions
-from node.cli.peers_option import SpreadPeers
-from node.cli.usage import check_text, usage_error
-from node.errors import NodeError
+from node.cli.join import join_command, seed_command
+from node.cli.model import ask_command, compare_command, evaluate_command
+from node.cli.options import SpreadPeers
+from node.cli.peers import peers_command, watch_command
+from node.cli.play import export_command, play_command
+from node.cli.plot import plot_command
+from node.cli.setup import found_command, init_command, plan_command
+from node.errors import NodeError, UsageError
 from node.monitor.logs import drop_what_fails, last
 from node.monitor.terminal import as_typed, guard_terminal, printable_lines, say
+
+BEGINNING = """\
+see a swarm learn here:  swarm-node demo
+take part in one:        swarm-node init my-node; swarm-node join --config my-node --peers ADDRESS
+read on:                 swarm-node --help, and docs/tutorial.md of the source"""
+
+TRANSPORTS = ("hivemind", "libp2p")
+"""Packages over which nodes meet; one is enough."""
+
+
+def versions() -> str:
+    """Lines with the versions of the program and of what decides how it behaves.
+
+    Read from the metadata of installed packages: nothing is imported.
+    """
+    transports = ", ".join(f"{name} {found}" for name in TRANSPORTS if (found := _installed(name)))
+    rows = {
+        "swarm-node": _installed("swarm-node") or "a source tree that is not installed",
+        "Python": platform.python_version(),
+        "torch": _installed("torch") or "not installed",
+        "transport": transports or "none installed",
+    }
+    return "\n".join(f"{name:<10} {value}" for name, value in rows.items())
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def check_text(arguments: Sequence[str]) -> None:
+    """See that the arguments and the name of this folder are text.
+
+    They reach models, the wire and files of text, which take nothing else.
+
+    Raises:
+        UsageError: bytes of one are not in the encoding of this locale.
+    """
+    folder = ""
+    with suppress(FileNotFoundError):  # where it was deleted, whatever needs it says so
+        folder = str(Path.cwd())
+    told = [("folder", folder), *(("argument", text) for text in arguments)]
+    for what, text in told:
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            remedy = "Rename it, or choose a locale that has its characters: LC_ALL=C.UTF-8."
+            raise UsageError(f"{what} that is no text in this locale", text, remedy)
+
+
+def usage_error(error: typer.TyperException, program: str) -> UsageError:
+    """What typer says of a program's command line, with the option, its value and the way to its
+    help."""
+    context: Any = getattr(error, "ctx", None)
+    # the parser's own errors know no command
+    command = context.command_path if context else " ".join([program, *sys.argv[1:2]])
+    remedy = f"See what it takes with: {command} --help."
+    parameter, cause = getattr(error, "param", None), error.__cause__
+    if parameter is not None and isinstance(cause, ValueError):
+        option = f"{command} {max(parameter.opts, key=len)}"
+        return _wrong_value(option, cause, remedy)
+    what, _, hint = error.format_message().rstrip(".").partition(". ")
+    if alike := getattr(error, "possibilities", None):
+        what, hint = error.message, f"Did you mean {' or '.join(alike)}?"
+    return UsageError(f"{command}: {what}", None, f"{hint} {remedy}".strip())
+
+
+def _wrong_value(option: str, cause: ValueError, remedy: str) -> UsageError:
+    from pydantic import ValidationError
+
+    from node.config.schema import wording
+
+    if not isinstance(cause, ValidationError):
+        return UsageError(option, cause, remedy)
+    detail = cause.errors()[0]
+    return UsageError(option, repr(detail["input"]), f"{wording(detail)}. {remedy}")
+
 
 PROGRAM = "swarm-node"
 app = typer.Typer(
@@ -61,30 +133,30 @@ GROUP = "swarm_node.commands"
 """Entry points by which a package adds commands."""
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
-    ("demo", demo.command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
-    ("plan", plan.command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
-    ("init", init.command, TyperCommand, "init my-node"),
-    ("join", join.command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
-    ("seed", seed.command, SpreadPeers, "seed --config public/node.toml"),
-    ("watch", watch.command, SpreadPeers, f"watch --peers {PEER} --snapshot public --seconds 60"),
-    ("found", found.command, TyperCommand, "found --name sums --catalogue tiny"),
-    ("status", status.command, TyperCommand, "status --json"),
-    ("runs", runs.command, TyperCommand, "runs ~ --depth 3"),
-    ("logs", logs.command, TyperCommand, "logs -f -n 50 --config my-node"),
-    ("stop", stop.command, TyperCommand, "stop --config my-node"),
-    ("peers", peers.command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),
-    ("plot", plot.command, TyperCommand, "plot demo-run/20260101-120000 --out swarm.png"),
-    ("dashboard", dashboard.command, TyperCommand, "dashboard --config my-node"),
-    ("rollouts", rollouts.command, TyperCommand, "rollouts -n 8"),
-    ("doctor", doctor.command, SpreadPeers, f"doctor --peers {PEER}"),
-    ("conformance", conformance.command, TyperCommand, f"conformance --peers {PEER}"),
-    ("eval", evaluate.command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
-    ("play", play.command, TyperCommand, "play maze --level 1 --model tiny-games"),
-    ("ask", ask.command, TyperCommand, "ask --base --config my-node"),
-    ("compare", compare.command, TyperCommand, "compare my-node tiny --tasks 256"),
-    ("checkpoints", checkpoints.command, TyperCommand, "checkpoints --config my-node"),
-    ("rollback", rollback.command, TyperCommand, "rollback --to best"),
-    ("export", export.command, TyperCommand, "export --out my-model"),
+    ("demo", demo_command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
+    ("plan", plan_command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
+    ("init", init_command, TyperCommand, "init my-node"),
+    ("join", join_command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
+    ("seed", seed_command, SpreadPeers, "seed --config public/node.toml"),
+    ("watch", watch_command, SpreadPeers, f"watch --peers {PEER} --snapshot public --seconds 60"),
+    ("found", found_command, TyperCommand, "found --name sums --catalogue tiny"),
+    ("status", status_command, TyperCommand, "status --json"),
+    ("runs", runs_command, TyperCommand, "runs ~ --depth 3"),
+    ("logs", logs_command, TyperCommand, "logs -f -n 50 --config my-node"),
+    ("stop", stop_command, TyperCommand, "stop --config my-node"),
+    ("peers", peers_command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),
+    ("plot", plot_command, TyperCommand, "plot demo-run/20260101-120000 --out swarm.png"),
+    ("dashboard", dashboard_command, TyperCommand, "dashboard --config my-node"),
+    ("rollouts", rollouts_command, TyperCommand, "rollouts -n 8"),
+    ("doctor", doctor_command, SpreadPeers, f"doctor --peers {PEER}"),
+    ("conformance", conformance_command, TyperCommand, f"conformance --peers {PEER}"),
+    ("eval", evaluate_command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
+    ("play", play_command, TyperCommand, "play maze --level 1 --model tiny-games"),
+    ("ask", ask_command, TyperCommand, "ask --base --config my-node"),
+    ("compare", compare_command, TyperCommand, "compare my-node tiny --tasks 256"),
+    ("checkpoints", checkpoints_command, TyperCommand, "checkpoints --config my-node"),
+    ("rollback", rollback_command, TyperCommand, "rollback --to best"),
+    ("export", export_command, TyperCommand, "export --out my-model"),
 )
 """Name, function, kind and example of each command."""
 
@@ -125,17 +197,17 @@ def add_commands() -> None:
             say(f"warning: {entry.value} is left out: there is a command {entry.name}", err=True)
             continue
         try:
-            found = entry.load()
+            loaded = entry.load()
         except Exception as error:  # noqa: BLE001 - a package's fault takes no other command away
             say(
                 f"warning: command {entry.name}: {entry.value} cannot be imported: {error}",
                 err=True,
             )
             continue
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=entry.name)
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=entry.name)
         else:
-            app.command(entry.name)(found)
+            app.command(entry.name)(loaded)
 
 
 def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str = PROGRAM) -> int:
@@ -156,9 +228,9 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
     try:
         check_text(sys.argv[1:])
         # standalone, typer would show a wrong command line in a dozen lines
-        status = commands(prog_name=name, standalone_mode=False) or 0
+        code = commands(prog_name=name, standalone_mode=False) or 0
         print(end="", flush=True)
-        return status
+        return code
     except typer.TyperException as error:
         # what shows the help instead has no message
         return _fail(usage_error(error, name)) if error.format_message() else 2
@@ -197,7 +269,7 @@ def explain(error: Exception) -> str:
 
 def _expected() -> tuple[type[Exception], ...]:
     """Errors whose message already says what to do."""
-    from node.tasks.errors import CatalogueError
+    from node.errors import CatalogueError
     from protocol.errors import ProtocolError
     from protocol.identity import KeyFileError
     from swarm.journal import JournalError

@@ -208,10 +208,10 @@ ENGINES = Registry(
 )
 TRANSPORTS = Registry(
     "network.transport",
-    "node.network.transport_kind:TransportKind",
+    "node.network.transports:TransportKind",
     {
-        "hivemind": "node.network.transports.hivemind:Hivemind",
-        "libp2p": "node.network.transports.libp2p:Libp2p",
+        "hivemind": "node.network.transports:Hivemind",
+        "libp2p": "node.network.transports:Libp2p",
     },
     "swarm_node.transports",
 )

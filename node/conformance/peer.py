@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from node.config.registry import TRANSPORTS
 from node.config.sections import NetworkSection
 from node.errors import ConfigError
-from node.network.transport_kind import TransportKind
+from node.network.transports import TransportKind
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
@@ -127,3 +128,62 @@ async def meet(address: str, folder: Path, over: str) -> AsyncIterator[Peer]:
         yield Peer(peer_id, identity, transport, open_manifest(signed), swarm_id(signed))
     finally:
         await transport.close()
+
+
+Outcome = Literal["ok", "fail", "skip"]
+
+
+class Broken(Exception):  # noqa: N818 - a finding, not a fault of this program
+    """The peer does something else than the protocol says; the text tells what."""
+
+
+class Untried(Exception):  # noqa: N818 - likewise
+    """The case cannot be tried on this peer; the text tells why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to look at.
+
+    Attributes:
+        section: of ``docs/protocol.md``.
+        says: what the peer does, as a sentence about it.
+        look: finds out; raises :class:`Broken` or :class:`Untried`.
+    """
+
+    section: int
+    says: str
+    look: Callable[[Peer], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of a case.
+
+    Attributes:
+        found: what the peer did instead, or why it was not tried; empty where all is well.
+    """
+
+    section: int
+    says: str
+    outcome: Outcome
+    found: str = ""
+
+
+async def find(case: Case, peer: Peer) -> Finding:
+    """Look at one case."""
+    try:
+        await case.look(peer)
+    except Broken as broken:
+        return Finding(case.section, case.says, "fail", str(broken))
+    except Untried as untried:
+        return Finding(case.section, case.says, "skip", str(untried))
+    except TransportError as error:
+        return Finding(case.section, case.says, "fail", f"{error.code}: {error}")
+    return Finding(case.section, case.says, "ok")
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Raise :class:`Broken` with ``otherwise`` unless it holds."""
+    if not holds:
+        raise Broken(otherwise)

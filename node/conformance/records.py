@@ -11,8 +11,7 @@ from contextlib import suppress
 
 import msgpack
 
-from node.conformance.case import Broken, Case, Untried, require
-from node.conformance.peer import Peer
+from node.conformance.peer import Broken, Case, Peer, Untried, require
 from protocol.announcement import CLOCK_SKEW, Announcement, sign_announcement
 from protocol.identity import Identity
 from protocol.keys import dht_key_of, epoch_of, record_key, shard_of
@@ -233,7 +232,7 @@ def _length(value: Field) -> int:
     return len(value) if isinstance(value, bytes) else 0
 
 
-CASES = (
+RECORD_CASES = (
     Case(10, "answers a ping with its node id and a clock that agrees", _ping),
     Case(10, "finds nothing where nothing is, and lists neighbours", _absent),
     Case(10, "never lists the asker", _never_the_asker),

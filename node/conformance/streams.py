@@ -6,9 +6,10 @@ import asyncio
 import secrets
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
-from node.conformance.case import Broken, Case, Untried, require
-from node.conformance.peer import Peer
+from node.conformance.peer import Broken, Case, Finding, Peer, Untried, find, meet, require
+from node.conformance.records import RECORD_CASES
 from protocol.announcement import Announcement, offer_of, open_announcement
 from protocol.codec import encode
 from protocol.errors import ProtocolError
@@ -226,7 +227,7 @@ async def _still_there(peer: Peer) -> None:
         raise Broken(f"after all of this it does not answer: {error}") from error
 
 
-CASES = (
+STREAM_CASES = (
     Case(11, "hands out its manifest", _same_manifest),
     Case(11, "refuses a request for a manifest that is not empty", _manifest_of_something),
     Case(11, "closes a stream whose length is over the limit", _over_the_limit),
@@ -244,3 +245,21 @@ CASES = (
     Case(11, "tells a profile that holds and is its own, or none", _own_profile),
     Case(11, "still answers after all of this", _still_there),
 )
+
+
+CASES = (*RECORD_CASES, *STREAM_CASES)
+
+
+async def look_at(address: str, folder: Path, over: str) -> list[Finding]:
+    """What came of each case, in the order of :data:`CASES`.
+
+    Args:
+        address: full multiaddress of the peer.
+        folder: empty; for the key of the client.
+        over: the kind of transport that the client has.
+
+    Raises:
+        ConfigError, TransportError, ProtocolError: see :func:`node.conformance.peer.meet`.
+    """
+    async with meet(address, folder, over) as peer:
+        return [await find(case, peer) for case in CASES]

@@ -22,7 +22,7 @@ from swarm.common.util import import_path, in_words
 
 log = logging.getLogger(__name__)
 
-MODULE = "node.evaluation.ask_process"
+MODULE = "node.evaluation.ask"
 SECONDS = 180.0
 """For a whole answer, the loading of the model included."""
 MOST_BEGUN = 10

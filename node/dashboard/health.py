@@ -14,22 +14,22 @@ import psutil
 
 from node.config.config import Config
 from node.dashboard.rounds import Rounds
-from node.doctor.finding import Finding
 from node.doctor.machine import (
     LITTLE_DISK,
     NO_DISK,
+    Finding,
     check_clock,
     check_device,
     check_disk,
     check_engine,
     check_key,
     check_packages,
+    check_pinned,
     check_shared_memory,
     check_transport,
+    check_walls,
 )
-from node.doctor.network import check_ports
-from node.doctor.reach import told_by_node
-from node.doctor.tasks import check_pinned, check_walls
+from node.doctor.network import check_ports, told_by_node
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 

@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from node.errors import NodeError
+from node.monitor.history import GrowingLines, parsed
+from node.monitor.record import RoundRecord
 
 GRACE_SECONDS = 15.0
 
@@ -117,3 +120,27 @@ def stop_all(processes: Sequence[NodeProcess]) -> None:
         process.interrupt()
     for process in processes:
         process.close()
+
+
+KEPT = 4096
+"""Records of the last rounds, for a swarm that runs until somebody stops it."""
+
+
+class RecordTail:
+    """Reads what a metrics file has got since the last look, so that looking never takes longer.
+
+    A file that takes the place of the one before is read from its beginning; a round counts once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = GrowingLines()
+        self._records: deque[RoundRecord] = deque(maxlen=KEPT)
+
+    def look(self) -> list[RoundRecord]:
+        """The records of the last rounds, oldest first; empty before the first round's end."""
+        lines, _ = self._lines.new([self._path])
+        for record in map(parsed, lines):
+            if not self._records or record.round > self._records[-1].round:
+                self._records.append(record)
+        return list(self._records)

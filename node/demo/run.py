@@ -20,21 +20,52 @@ from node.concurrency.threads import check_semaphores
 from node.config.config import Config, write_config
 from node.config.registry import ENGINES
 from node.config.sections import NetworkSection
-from node.demo.practice import practice_of
-from node.demo.processes import NodeProcess, stop_all
-from node.demo.summary import SwarmSummary, summarise_node, summarise_swarm, table
-from node.demo.tail import RecordTail
-from node.demo.view import SwarmView
+from node.demo.processes import NodeProcess, RecordTail, stop_all
+from node.demo.summary import SwarmSummary, SwarmView, summarise_node, summarise_swarm, table
 from node.engines.registry import EngineKind
-from node.errors import NodeError
+from node.errors import ConfigError, NodeError
 from node.monitor.history import read_history
 from node.monitor.terminal import as_typed
 from node.network.founding import found_swarm
-from node.network.transport_kind import check_transport
+from node.network.transports import check_transport
 from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from swarm.common.util import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Practice:
+    """One shipped catalogue.
+
+    Attributes:
+        models: that were made for it; nodes take them in turn.
+        max_new_tokens: longer than any right answer.
+        turns: of a trajectory at most.
+    """
+
+    models: tuple[str, ...]
+    max_new_tokens: int
+    turns: int = 8
+
+
+PRACTICES = {
+    "tiny": Practice(("tiny", "tiny-wide"), 16),
+    "games": Practice(("tiny-games",), 64),
+}
+
+
+def practice_of(catalogue: str) -> Practice:
+    """How the catalogue of that name is demonstrated.
+
+    Raises:
+        ConfigError: no models come with it.
+    """
+    if catalogue not in PRACTICES:
+        known = ", ".join(PRACTICES)
+        raise ConfigError("--catalogue", catalogue, f"Models come with these: {known}.")
+    return PRACTICES[catalogue]
+
 
 EPOCH_SECONDS = 2.0
 START_SECONDS = 90.0
@@ -237,7 +268,7 @@ def summarise(
         raise NodeError(
             "stopped before every node had done a round", None, f"The logs are under {folder}."
         )
-    from node.demo.chart import draw
+    from node.demo.summary import draw
 
     chart = folder / "reward.png"
     draw(records, chart)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.utils._pytree import tree_map
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from node.config.learning import LearnerSection
-from node.distributed.fsdp import Outline, Replica, sharded
 from node.distributed.ranks import Order, Ranks
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, TrainingGroup
@@ -24,6 +29,70 @@ from node.learner.off_policy import check_versions
 from node.learner.steps import Choices, Newest
 from node.learner.update_stats import Tally, UpdateStats
 from node.policy.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a rank has to know of rank 0's policy; the weights come by themselves.
+
+    ``device`` is its kind, the other fields are those of :class:`node.policy.policy.Policy`.
+    """
+
+    config: PreTrainedConfig
+    dtype: torch.dtype
+    device: str
+    pad_id: int
+    context_length: int
+    version: int
+
+    @classmethod
+    def of(cls, policy: Policy) -> Outline:
+        """Of a policy without an adapter."""
+        model = policy.model
+        return cls(
+            copy.deepcopy(model.config),
+            model.dtype,
+            policy.device.type,
+            policy.pad_id,
+            policy.context_length,
+            policy.version,
+        )
+
+
+@dataclass(slots=True)
+class Replica:
+    """What a learner needs of a policy, with sharded weights."""
+
+    model: PreTrainedModel
+    device: torch.device
+    pad_id: int
+    context_length: int
+    version: int
+
+
+def sharded(outline: Outline, mesh: DeviceMesh) -> PreTrainedModel:
+    """The model with weights of no meaning, sharded layer by layer.
+
+    A layer's weights are gathered for its forward and its backward pass, and its gradient is
+    summed over the ranks, in float32, as losses are divided by counts of the whole update already.
+    """
+    with no_init_weights():
+        build: Any = AutoModelForCausalLM.from_config
+        model: PreTrainedModel = build(outline.config, dtype=outline.dtype)
+    model.tie_weights()
+    model.train(False)
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    for module in (*_layers(model), model):
+        shard: FSDPModule = fully_shard(module, mesh=mesh, mp_policy=policy)
+        shard.set_gradient_divide_factor(1.0)
+        # The other way to sum scales within the operation, which NCCL alone can do.
+        shard.set_force_sum_reduction_for_comms(True)
+    return model
+
+
+def _layers(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
+    return (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
+
 
 T = TypeVar("T")
 

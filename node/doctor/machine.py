@@ -7,22 +7,86 @@ import importlib.util
 import shutil
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement
 
 from node.concurrency.threads import check_semaphores
 from node.config.config import Config
 from node.config.registry import ENGINES, TRANSPORTS
-from node.config.sections import NetworkSection
-from node.doctor.finding import Finding, fail, ok, warn
-from node.doctor.tasks import check_pinned, check_walls
+from node.config.sections import NetworkSection, TasksSection
 from node.errors import ConfigError, NodeError
-from node.network.transport_kind import TransportKind
-from node.plan.least import check_memory
+from node.network.pinned_manifest import checked_manifest
+from node.network.transports import TransportKind
+from node.plan.model_shape import check_memory
 from node.storage.run_folder import RunFolder
+from node.tasks.catalogue import allowed_by, overview
+from node.tasks.sandbox.sandbox import REMEDY, find_walls
 from protocol.identity import Identity, KeyFileError
 from swarm.common.util import DISTRIBUTION, counted
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        check: what was looked at.
+        level: "fail" keeps a node from working, "warn" may.
+        found: what is there.
+        remedy: what to do; empty where all is well.
+    """
+
+    check: str
+    level: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str = ""
+
+
+def ok(check: str, found: str) -> Finding:
+    """All is well."""
+    return Finding(check, "ok", found)
+
+
+def warn(check: str, found: str, remedy: str) -> Finding:
+    """A node works, but perhaps not as wished."""
+    return Finding(check, "warn", found, remedy)
+
+
+def fail(check: str, found: str, remedy: str) -> Finding:
+    """A node does not work."""
+    return Finding(check, "fail", found, remedy)
+
+
+def check_walls() -> Finding:
+    """What a process that scores texts of strangers is kept in."""
+    walls = find_walls()
+    return ok("isolation", str(walls)) if walls.whole else warn("isolation", str(walls), REMEDY)
+
+
+def check_pinned(config: Config, folder: RunFolder) -> list[Finding]:
+    """The manifest in the run folder, where there is one."""
+    if not folder.manifest.exists():
+        return []
+    return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), config.tasks)
+
+
+def check_manifest(signed: bytes, source: str, tasks: TasksSection) -> list[Finding]:
+    """What joining by a manifest would open, and what it would not."""
+    try:
+        manifest = checked_manifest(signed, source)
+    except NodeError as error:
+        return [fail("tasks", f"{error.what}: {error.value}", error.remedy)]
+    opened, *closed = overview(manifest.catalogue, allowed_by(tasks))
+    return [ok("tasks", opened), *(_closed(line) for line in closed)]
+
+
+def _closed(line: str) -> Finding:
+    found, _, remedy = line.partition(": ")
+    return warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}.")
+
 
 LITTLE_DISK = 2 << 30
 NO_DISK = 200 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import tempfile
 from collections.abc import Sequence
@@ -10,19 +11,113 @@ from pathlib import Path
 
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
-from node.doctor.finding import Finding, fail, ok, warn
-from node.doctor.local_network import check_local_network
-from node.doctor.reach import check_reach, told_by_node
-from node.doctor.tasks import check_manifest
-from node.network.ports import FAMILIES, listened_on, why_not_free
-from node.network.transport_kind import TransportKind
+from node.config.sections import NetworkSection
+from node.doctor.machine import Finding, check_manifest, fail, ok, warn
+from node.errors import NodeError
+from node.network.membership import FAMILIES, listened_on, why_not_free
+from node.network.transports import TransportKind
 from node.storage.run_folder import RunFolder
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
+from protocol.messages import (
+    DIAL_BACK_STREAM,
+    MAX_DIAL_BACK_RESPONSE_BYTES,
+    MAX_PORTS,
+    DialledBack,
+    decode_dial_back_response,
+    encode_dial_back_request,
+)
 from swarm.common.counters import Counters
+from swarm.common.util import counted
 from swarm.exchange import fetch_manifest
-from swarm.transport.transport import ClockSkew, Transport, TransportError
+from swarm.lan.multicast import Multicast, MulticastUnavailable, networks
+from swarm.lan.sighting import Sighting
+from swarm.transport.transport import (
+    ClockSkew,
+    Reach,
+    Transport,
+    TransportError,
+    dialled,
+    is_relayed,
+    port_of,
+    told,
+)
+
+HEAR_SECONDS = 3.0
+
+
+def check_local_network(network: NetworkSection, folder: RunFolder) -> Finding:
+    """Listen for a moment to others than the folder's node, which is announced while it runs."""
+    try:
+        heard = asyncio.run(_heard(network.listen))
+    except MulticastUnavailable as error:
+        remedy = "Name peers with --peers, which needs no multicast."
+        return fail("lan", str(error), remedy)
+    own = folder.read_status().get("peer_id") if folder.status.exists() else None
+    others = {each.peer_id: each.swarm for each in heard if each.peer_id != own}
+    if not others:
+        remedy = "Have a member there run with --lan; let UDP port 5353 through the firewalls."
+        return warn("lan", "no other node is announced on the local network", remedy)
+    swarms = sorted({each[:16] for each in others.values()})
+    nodes = counted(len(others), "node")
+    return ok("lan", f"{nodes} announced on the local network, in {', '.join(swarms[:8])}")
+
+
+async def _heard(listen: tuple[str, ...]) -> list[Sighting]:
+    ear = await Multicast.open(networks(listen), Counters(), random.Random())
+    try:
+        await asyncio.sleep(HEAR_SECONDS)
+        return await ear.seen()
+    finally:
+        await ear.close()
+
+
+ANSWER_SECONDS = 10.0
+
+
+async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Finding]:
+    """Have connected peers dial this machine at the ports that the transport listens on."""
+    own = (port_of(each) for each in transport.addresses() if not is_relayed(each))
+    ports = tuple(dict.fromkeys(port for port in own if port))[:MAX_PORTS]
+    answers = []
+    for peer in peers:
+        try:
+            answers.append(await _ask(transport, peer, ports))
+        except (TransportError, ProtocolError) as error:
+            remedy = "Ask another peer, or its owner for a newer release."
+            why = " ".join(str(error).split())
+            return [warn("reach", f"{peer} does not try to dial this machine: {why}", remedy)]
+    if not answers:
+        return []
+    hosts = [answer.host for answer in answers]
+    return [_finding(told("direct" if dialled(answers) else "unreachable", ports, hosts, 0))]
+
+
+def told_by_node(folder: RunFolder) -> list[Finding]:
+    """What a node that runs in this folder has found out itself."""
+    try:
+        reach = folder.read_status().get("reach")
+    except NodeError:  # one that starts has told nothing yet
+        return []
+    return [_finding(Reach(**reach))] if reach else []
+
+
+def _finding(reach: Reach) -> Finding:
+    found = f"{reach.way}: {reach.cause}" if reach.cause else reach.way
+    return warn("reach", found, reach.remedy) if reach.remedy else ok("reach", found)
+
+
+async def _ask(transport: Transport, peer: str, ports: tuple[int, ...]) -> DialledBack:
+    answer = await transport.request(
+        peer,
+        DIAL_BACK_STREAM,
+        encode_dial_back_request(ports),
+        limit=MAX_DIAL_BACK_RESPONSE_BYTES,
+        deadline=ANSWER_SECONDS,
+    )
+    return decode_dial_back_response(answer, ports)
+
 
 CONNECT_SECONDS = 5.0
 DIAL_SECONDS = 20.0

@@ -26,8 +26,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from node.errors import NodeError
 from node.policy.policy import Policy
-from node.storage.atomic_files import write_error
-from node.storage.file_lock import lock, try_lock
+from node.storage.atomic_files import lock, try_lock, write_error
 
 log = logging.getLogger(__name__)
 

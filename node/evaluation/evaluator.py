@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from typing import Any
 
 from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
-from node.playing.limits import TurnLimits
-from node.playing.played import Played
-from node.playing.player import Player, judged
+from node.monitor.record import percent, share
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, nothing_built
+from node.trajectories.player import Player, judged
+from node.trajectories.trajectory import Played, TurnLimits
 from protocol.keys import heldout_seed
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
@@ -166,3 +167,142 @@ class Evaluator:
     def _unbuilt(self, task: TaskRef, refused: JudgeRefused) -> None:
         self._counters.add("heldout_unbuilt", reason=refused.reason)
         log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)
+
+
+TASKS = 16
+"""Held-out tasks that a policy is tried on, of each as many completions as a group has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What a policy makes of a sample of a swarm's tasks before it has learned anything.
+
+    Attributes:
+        tasks: that were tried.
+        fit: share of them whose prompt leaves room for a completion, 0 to 1.
+        reward: mean reward over all completions, 0 to 1.
+        informative: share of tasks whose completions differ in reward, 0 to 1: only those teach.
+        takes: whether the node takes groups of others.
+    """
+
+    tasks: int
+    fit: float
+    reward: float
+    informative: float
+    takes: bool
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, *, takes: bool) -> Assessment:
+        """Read an evaluation with several completions a task."""
+        rows, count = evaluation.rewards, len(evaluation.tasks)
+        return cls(
+            tasks=count,
+            fit=1 - evaluation.unfit / count,
+            reward=evaluation.mean,
+            informative=sum(min(row) < max(row) for row in rows) / count,
+            takes=takes,
+        )
+
+    def lines(self) -> tuple[str, ...]:
+        """What was found, the verdict, and what to do where it is not good."""
+        found = (
+            f"tried on {self.tasks} tasks: {percent(self.fit)} of prompts fit, reward "
+            f"{share(self.reward)}, rewards differ in {percent(self.informative)} of groups: "
+            f"{self._verdict()}"
+        )
+        if self.fit >= 0.5:
+            return (found,)
+        return (
+            found,
+            "most prompts do not fit this policy's context and are skipped: choose a policy.model "
+            "with a longer one, or leave the families with long prompts out with tasks.weights",
+        )
+
+    def _verdict(self) -> str:
+        if self.informative:
+            return "it can learn from its own rollouts"
+        if self.reward >= SOLVED:
+            return "nothing is left to learn here; choose harder tasks with tasks.weights"
+        remedy = "choose easier tasks with tasks.weights or a stronger policy.model"
+        if self.takes:
+            return (
+                "it will learn only from what others share; name peers who solve these tasks with "
+                f"--peers, or {remedy}"
+            )
+        return f"it cannot learn here: take groups of others (mixture.external), or {remedy}"
+
+
+ERRORS = 3.5
+IN_A_ROW = 2
+"""The best of many evaluations is partly luck, so one that is worse proves nothing."""
+
+
+class ForgettingAlarm:
+    """Holds each evaluation against the best one before it, task by task.
+
+    The tasks are the same every time, so most of what makes evaluations differ by chance cancels
+    out. The alarm goes off once for every fall, and is armed again by an evaluation that is not
+    significantly worse. It changes nothing by itself: mixing less (``mixture.external``), a lower
+    ``learner.lr`` or an earlier checkpoint are the user's to choose.
+
+    Args:
+        counters: ``forgetting_alarms`` is counted here.
+        tasks: that are evaluated on, in their order.
+    """
+
+    def __init__(self, counters: Counters, tasks: Sequence[TaskRef]) -> None:
+        self._counters = counters
+        self._tasks = [[task.env, task.level, task.seed] for task in tasks]
+        self._best: Sequence[float] = ()
+        self._worse = 0
+        self._version: int | None = None
+
+    def look(self, rewards: Sequence[float], version: int | None = None) -> bool:
+        """Take in an evaluation, a mean reward a task; whether the alarm goes off now.
+
+        Args:
+            version: of the policy. A second look at the same one, as after a restart or in rounds
+                without an update, is no further evidence.
+        """
+        if version is not None and version == self._version:
+            return False
+        self._version = version
+        if not self._best or sum(rewards) >= sum(self._best):
+            self._best, self._worse = rewards, 0
+            return False
+        self._worse = self._worse + 1 if fallen(self._best, rewards) else 0
+        if self._worse != IN_A_ROW:
+            return False
+        self._counters.add("forgetting_alarms")
+        log.warning(
+            "held-out reward fell from %.3f to %.3f in %d evaluations: the policy forgets. "
+            "Lower learner.lr or mixture.external, or go back to the best checkpoint with: "
+            "swarm-node rollback --to best",
+            sum(self._best) / len(self._best),
+            sum(rewards) / len(rewards),
+            IN_A_ROW,
+        )
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """What later evaluations are held against, ready for JSON."""
+        return {
+            "tasks": self._tasks,
+            "best": list(self._best),
+            "worse": self._worse,
+            "version": self._version,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`; evaluations on other tasks than these are forgotten."""
+        if state.get("tasks") == self._tasks:
+            self._best, self._worse = state["best"], int(state["worse"])
+            self._version = state.get("version")
+
+
+def fallen(before: Sequence[float], now: Sequence[float]) -> bool:
+    """Whether the mean difference is below zero by more than ``ERRORS`` of its standard errors."""
+    differences = [b - a for a, b in zip(before, now, strict=True)]
+    n, mean = len(differences), sum(differences) / len(differences)
+    spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / max(1, n - 1) / n)
+    return mean < -ERRORS * spread

@@ -8,34 +8,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
+import socket
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from node.concurrency.threads import LoopThread
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
+from node.config.sections import ProfileSection
 from node.errors import NodeError
 from node.lifecycle import Opened
-from node.network.own_profile import own_profile
 from node.network.pinned_manifest import pinned_manifest
-from node.network.transport_kind import TransportKind
+from node.network.transports import TransportKind
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import allowed_by
 from node.tasks.verifier.verifier import Verifier
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
+from protocol.profile import MAX_VERSION, Profile
 from protocol.rollout import Group
 from swarm.admission import Admission
 from swarm.collector import CollectorLimits
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.common.util import version
 from swarm.groups import Origin
 from swarm.lan.discovery import Discovery
 from swarm.member import Experience, Member, MemberStatus, assemble
 from swarm.reputation import Accounts
 from swarm.transport.transport import Transport
+
+
+def own_profile(told: ProfileSection, model: str, now: float) -> Profile | None:
+    """The profile that a configuration asks for; None where it has neither name nor line.
+
+    Args:
+        model: as peers see it, printable ASCII; empty for a node that trains none.
+        now: unix time, seconds.
+    """
+    if not (told.name or told.line):
+        return None
+    return Profile(told.name, told.line, model, version()[:MAX_VERSION], now)
+
 
 log = logging.getLogger(__name__)
 
@@ -196,3 +213,34 @@ class Membership(Opened):
             log.exception("the network side stopped")
         finally:
             work.cancel()
+
+
+FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
+KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
+
+
+def listened_on(address: str) -> tuple[int, int, str, int] | None:
+    """Family, kind, host and port of a multiaddress; None where that cannot be tried."""
+    _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
+    if family not in FAMILIES or kind not in KINDS or not port.isdecimal():
+        return None
+    return FAMILIES[family], KINDS[kind], host, int(port)
+
+
+def why_not_free(address: str) -> str:
+    """What keeps this machine from listening there; empty where nothing does, or it is not known.
+
+    Port 0 is any free one.
+    """
+    place = listened_on(address)
+    if place is None or place[3] == 0:
+        return ""
+    family, kind, host, port = place
+    with closing(socket.socket(family, kind)) as probe:
+        if os.name == "posix":  # Windows would let it take a port from its holder
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""

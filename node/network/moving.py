@@ -7,9 +7,8 @@ from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.errors import NodeError, UsageError
 from node.network.pinned_manifest import checked_manifest, handed_over
-from node.network.transport_kind import TransportKind
-from node.storage.run_folder import RunFolder
-from node.storage.swarm_files import SwarmFiles
+from node.network.transports import TransportKind
+from node.storage.run_folder import RunFolder, SwarmFiles
 from protocol.errors import OtherVersion
 from protocol.manifest import swarm_id
 from swarm.common.clock import SystemClock

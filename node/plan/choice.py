@@ -12,10 +12,9 @@ from typing import Any
 from node.config.config import Config
 from node.config.registry import ENGINES
 from node.errors import ConfigError, NodeError
-from node.plan.amounts import gigabytes
-from node.plan.estimate import Estimate, Place, estimate
 from node.plan.machine import Machine
-from node.plan.model_shape import ModelShape
+from node.plan.memory import Estimate, Place, estimate
+from node.plan.model_shape import ModelShape, gigabytes
 from node.policy.model_source import SHIPPED
 
 FREE_SHARE = 0.9

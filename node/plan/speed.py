@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.config.config import Config
-from node.plan import sizes
-from node.plan.amounts import FLOAT
+from node.plan import memory
 from node.plan.machine import Device
-from node.plan.model_shape import ModelShape
-from node.plan.workload import Workload
+from node.plan.memory import Workload
+from node.plan.model_shape import FLOAT, ModelShape
 
 READ_SHARE = 0.6
 """Of the copy bandwidth, at which decoding reads weights and cache."""
@@ -76,13 +75,13 @@ def _write(
     shape: ModelShape, config: Config, work: Workload, device: Device, flops: float
 ) -> float:
     rows = max(1, min(work.rows, work.written))
-    token = 2 * shape.layers * shape.kv_heads * shape.head_size * sizes.width(config)
+    token = 2 * shape.layers * shape.kv_heads * shape.head_size * memory.width(config)
     past = rows * (work.prompt + work.answer / 2) * token
-    model = sizes.width(config) * _met(shape, rows)
+    model = memory.width(config) * _met(shape, rows)
     if config.engine.kind_options.get("int8"):
         share, model = INT8_SHARE, _met(shape, rows)
     elif device.kind == "cpu":
-        share = LAID_OUT_SHARE if sizes.laid_out(shape, config) else FEW_ROWS_SHARE
+        share = LAID_OUT_SHARE if memory.laid_out(shape, config) else FEW_ROWS_SHARE
     else:
         share = MULTIPLY_SHARE
     seconds = max(
@@ -96,8 +95,8 @@ def _write(
 
 def _step_seconds(shape: ModelShape, config: Config, device: Device) -> float:
     """Of the optimizer, which reads and writes its numbers and the gradient once."""
-    held = sizes.optimizer(shape, config) + FLOAT * sizes.trained(shape, config)
-    moved = 2 * (held + sizes.width(config) * sizes.trained(shape, config))
+    held = memory.optimizer(shape, config) + FLOAT * memory.trained(shape, config)
+    moved = 2 * (held + memory.width(config) * memory.trained(shape, config))
     away = config.learner.offload and device.kind == "cuda"
     return moved / (HOST_BANDWIDTH if away else device.bandwidth)
 

@@ -13,13 +13,12 @@ from node.errors import NodeError
 from node.evaluation.evaluator import LONGER_CONTEXT
 from node.learner.batches import TrainingGroup
 from node.monitor.record import Stopwatch
-from node.playing.limits import TurnLimits
-from node.playing.played import Played
-from node.playing.player import Player, judged
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.scorer import Scorer, buildable, nothing_built
+from node.trajectories.player import Player, judged
+from node.trajectories.trajectory import Played, TurnLimits
 from protocol.keys import epoch_of
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters

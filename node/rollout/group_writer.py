@@ -11,12 +11,11 @@ from typing import NamedTuple
 from node.engines.engine import RolloutEngine, Sample, Sampling
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.steps import MOST_COMPLETIONS
-from node.playing.limits import TurnLimits
-from node.playing.open_trajectory import OpenTrajectory
-from node.playing.turns import Turns
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, OwnTask
 from node.tasks.scorer import Scorer
+from node.trajectories.trajectory import OpenTrajectory, TurnLimits
+from node.trajectories.turns import Turns
 from protocol.rollout import Finish, Tokens
 from swarm.groups import TaskRef
 from swarm.journal import Journal

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.monitor.record import Stopwatch
-from node.playing.played import Played
 from node.policy.policy import Policy
+from node.trajectories.trajectory import Played
 from protocol.rollout import Completion, Finish, Group, Writer
 from swarm.groups import PooledGroup, TaskRef
 from swarm.verification import Verdict

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from node.engines.engine import Sampling
 from node.evaluation.evaluator import SOLVED
 from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.playing.player import Player
-from node.playing.script import Script
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable
+from node.trajectories.player import Player
+from node.trajectories.trajectory import Script
 from protocol.rollout import Completion, Writer
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey, PooledGroup, TaskRef
@@ -165,7 +165,7 @@ class SemiOnlineLimits:
 
 class SemiOnline:
     """Plays tasks of others once more, held to their best trajectory: see
-    :class:`node.playing.script.Script`.
+    :class:`node.trajectories.trajectory.Script`.
 
     Nobody is told of these groups: their tasks are not this node's, and parts of them were written
     by others.

@@ -26,8 +26,7 @@ from node.run.foreground import STOPS, RunOptions, announce, dashboard, stopping
 from node.run.node import Participant
 from node.run.observer import LOOK_SECONDS, Observer
 from node.run.status import StatusFile
-from node.storage.run_folder import RunFolder
-from node.storage.swarm_files import SwarmFiles
+from node.storage.run_folder import RunFolder, SwarmFiles
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.common.util import counted

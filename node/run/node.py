@@ -15,7 +15,7 @@ from node.config.config import Config
 from node.config.registry import ADVANTAGES
 from node.distributed.ranks import Ranks
 from node.lifecycle import Opened
-from node.network.answer_bounds import caution
+from node.network.founding import caution
 from node.network.membership import Membership
 from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES

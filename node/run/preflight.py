@@ -20,9 +20,9 @@ from node.config.learning import PolicySection
 from node.config.registry import CORRECTIONS, ENGINES, LOGGERS
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
-from node.network.ports import why_not_free
-from node.network.transport_kind import check_transport
-from node.plan.least import check_memory
+from node.network.membership import why_not_free
+from node.network.transports import check_transport
+from node.plan.model_shape import check_memory
 from node.policy.device import gpus, torch_build
 from node.policy.model_files import check_begun
 from node.policy.model_source import check_model

@@ -20,13 +20,9 @@ from node.config.sections import ScheduleSection
 from node.distributed.ranks import Ranks
 from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
-from node.evaluation.assessment import TASKS, Assessment
-from node.evaluation.evaluator import Evaluator, heldout_tasks
-from node.evaluation.forgetting import ForgettingAlarm
+from node.evaluation.evaluator import TASKS, Assessment, Evaluator, ForgettingAlarm, heldout_tasks
 from node.learner.batches import TrainingGroup
 from node.monitor.record import Stopwatch
-from node.playing.limits import TurnLimits
-from node.playing.player import Player
 from node.policy.policy import Policy
 from node.rollout.generator import TaskIndexes
 from node.rollout.groups import GroupSource
@@ -42,6 +38,8 @@ from node.run.update_groups import (
 )
 from node.tasks.curriculum import EnvLevel
 from node.tasks.scorer import Scorer
+from node.trajectories.player import Player
+from node.trajectories.trajectory import TurnLimits
 from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.clock import Clock

@@ -20,7 +20,6 @@ from node.engines.registry import kind_of, open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
 from node.learner.external_filters import FILTERS
 from node.learner.update_stats import UpdateStats
-from node.playing.limits import TurnLimits
 from node.policy.device import give_back
 from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES, OverlappingGenerator, StalenessWindow
@@ -32,6 +31,7 @@ from node.rollout.replay import Revived, SuccessPool
 from node.run.outcome import Rules, earned
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.scorer import Scorer
+from node.trajectories.trajectory import TurnLimits
 from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.counters import Counters

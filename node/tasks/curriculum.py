@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from node.config.schema import Section
-from node.errors import ConfigError
-from node.tasks.errors import CatalogueError
+from node.errors import CatalogueError, ConfigError
 from protocol.manifest import EnvSpec
 
 EnvLevel = tuple[str, int]

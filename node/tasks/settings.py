@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from reprlib import repr as short
 from typing import Any
 
-from node.tasks.errors import CatalogueError
+from node.errors import CatalogueError
 
 NOT_OPEN = frozenset({"seed", "size", "data_file"})
 """What is the draw's, and what names a file."""

@@ -21,7 +21,7 @@ READ = b"import time:"
 """Begins what Python says of a module that was read; the name of the module ends the line."""
 MOMENTS = (
     ("--help", "typer.core"),
-    ("join", "node.cli.watch"),
+    ("join", "node.cli.peers"),
     ("join", "pydantic"),
     ("join", "numpy"),
     ("join", "torch.nn"),

@@ -13,13 +13,13 @@ from node.cli.program import app
 
 LOADED = (
     "multiprocessing.synchronize",
-    "node.cli.admission_option",
+    "node.cli.options",
     "node.demo.run",
     "node.doctor.machine",
     "node.doctor.network",
     "node.engines.registry",
     "node.engines.transformers.engine",
-    "node.evaluation.model_eval",
+    "node.evaluation.comparison",
     "experiments.hostile_report",
     "experiments.regime_report",
     "node.learner.advantages",

@@ -23,7 +23,7 @@ from experiments.regimes import EQUAL, EVERY, HOSTILE, UNHARMED, find
 from experiments.settings import Configuration, Settings, node_identity
 from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
-from node.evaluation.estimate import Estimate
+from node.evaluation.comparison import Estimate
 from node.run.outcome import Outcome
 from protocol.keys import task_seed
 from swarm.groups import TaskRef

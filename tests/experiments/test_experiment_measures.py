@@ -7,7 +7,7 @@ import pytest
 from experiments.arms import MIXES, mix
 from experiments.measures import heldout_within, mean_reward_within, summarise
 from experiments.recording import Recording, RoundFigures
-from node.evaluation.estimate import Estimate
+from node.evaluation.comparison import Estimate
 
 BOTH = (0, 1)
 

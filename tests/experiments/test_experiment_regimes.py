@@ -26,7 +26,7 @@ from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
 from experiments.useless import CONSTANT
 from node.errors import UsageError
-from node.evaluation.estimate import Estimate
+from node.evaluation.comparison import Estimate
 from node.run.outcome import Outcome
 
 SMALL = Settings(nodes=4, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)

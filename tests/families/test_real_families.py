@@ -16,9 +16,9 @@ from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
 from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
-from node.playing.played import Played
 from node.policy.policy import Policy
 from node.rollout.groups import OwnTask, external_group, own_group
+from node.trajectories.trajectory import Played
 from protocol.rollout import encode_group
 from swarm.groups import PooledGroup, TaskRef
 from swarm.verification import Verdict

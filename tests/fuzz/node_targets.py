@@ -12,12 +12,11 @@ from pathlib import Path
 import msgpack
 
 from node.concurrency.channel import Channel, ChannelError
-from node.errors import NodeError
+from node.errors import CatalogueError, NodeError
 from node.monitor.terminal import printable, printable_lines
 from node.storage.checkpoints import DIGESTS, STATE, CheckpointError, Checkpoints
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import level_settings, load_catalogue
-from node.tasks.errors import CatalogueError
 from node.tasks.sources.jsonl import JsonLines, file_digest
 from protocol.errors import ProtocolError
 from protocol.manifest import EnvSpec

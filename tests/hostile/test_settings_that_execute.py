@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from node.errors import CatalogueError
 from node.tasks.catalogue import level_settings, open_catalogue
-from node.tasks.errors import CatalogueError
 from node.tasks.settings import Truth, check_settings, schema
 from node.tasks.sources.plugins import open_plugin
 from node.tasks.sources.reasoning_gym import EVALUATING, ReasoningGym, import_library

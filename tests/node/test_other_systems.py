@@ -18,7 +18,7 @@ import builtins, os, pkgutil, signal, socket, sys
 from importlib import import_module
 
 OURS = ("node", "swarm", "protocol")
-CHOOSES = "node.storage.file_lock"  # imports what the system that it runs on has
+CHOOSES = "node.storage.atomic_files"  # imports what the system that it runs on has
 UNIX = {"fcntl", "grp", "pwd", "resource", "termios", "tty", "hivemind", "pyseccomp"}
 load = builtins.__import__
 

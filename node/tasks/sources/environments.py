@@ -11,7 +11,7 @@ from node.environments.environment import Environment, Episode, is_async, run, u
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES, environment_of, load_file
 from node.environments.replay import replayed
-from node.tasks.errors import CatalogueError
+from node.errors import CatalogueError
 from node.tasks.sources.jsonl import file_digest
 from protocol.manifest import EnvSpec
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from node.tasks.errors import CatalogueError
+from node.errors import CatalogueError
 from protocol.manifest import EnvSpec
 
 MATCHES = ("exact", "numeric")

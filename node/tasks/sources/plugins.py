@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
+from node.errors import CatalogueError
 from node.tasks.chain_of_thought_families import FAMILIES
-from node.tasks.errors import CatalogueError
 from node.tasks.settings import check_plain
 from node.tasks.task import Questions
 from protocol.manifest import EnvSpec

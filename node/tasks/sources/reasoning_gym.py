@@ -16,7 +16,7 @@ from reprlib import repr as short
 from types import ModuleType
 from typing import Any
 
-from node.tasks.errors import CatalogueError
+from node.errors import CatalogueError
 from node.tasks.settings import Kind, Truth, check_settings, schema
 from node.tasks.task import seeded
 from protocol.manifest import EnvSpec

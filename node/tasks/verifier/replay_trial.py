@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.environments.replay import differing, guess
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed
-from node.tasks.errors import CatalogueError
 from node.tasks.scorer import Move
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import ENVIRONMENT, EnvSpec

@@ -19,8 +19,8 @@ from typing import Any
 from node.concurrency.channel import Channel, ChannelError, take_over_stdin
 from node.environments.environment import prepare_to_wait, run
 from node.environments.replay import NotReplayed
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, open_envs
-from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.confine import Confinement, confine
 from node.tasks.scorer import score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept

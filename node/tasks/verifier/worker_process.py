@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 
 from node.concurrency.channel import Channel, ChannelError, spawn
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed
-from node.tasks.errors import CatalogueError
 from node.tasks.sandbox.confine import Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.sandbox import Grants, before, find_walls

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from node.cli.peers_option import spread
+from node.cli.options import spread
 from node.config.config import Config
 from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal

@@ -140,7 +140,7 @@ def test_what_cannot_be_pushed_is_told_before_anything_is_written(
     token: str | None,
     said: str,
 ) -> None:
-    monkeypatch.setattr("node.evaluation.hub.get_token", lambda: token)
+    monkeypatch.setattr("node.evaluation.export.get_token", lambda: token)
     assert terminal("export", "--config", "node", "--out", "model", "--push", repo) == 2
     assert repo in terminal.err and said in terminal.err
     assert not Path("model").exists()

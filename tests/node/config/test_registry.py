@@ -113,7 +113,7 @@ class Mine(Logger):
         print("closed")
 """,
     "network.transport": """
-from node.network.transport_kind import TransportKind
+from node.network.transports import TransportKind
 class Mine(TransportKind):
     def open(self, network, folder, counters, *, beside):
         raise NotImplementedError

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from node.conformance.case import Finding
-from node.conformance.trial import CASES, look_at
+from node.conformance.peer import Finding
+from node.conformance.streams import CASES, look_at
 from protocol.codec import encode
 from protocol.identity import Identity
 from protocol.manifest import sign_manifest, swarm_id

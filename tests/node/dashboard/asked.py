@@ -67,6 +67,6 @@ def answering() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # it has just ended
-            if "node.evaluation.ask_process" in process.cmdline():
+            if "node.evaluation.ask" in process.cmdline():
                 found.append(process)
     return found

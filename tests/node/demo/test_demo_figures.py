@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from node.demo.chart import draw
-from node.demo.summary import summarise_node, summarise_swarm, table
-from node.demo.view import SwarmView
+from node.demo.summary import SwarmView, draw, summarise_node, summarise_swarm, table
 from node.monitor.record import RoundRecord
 
 

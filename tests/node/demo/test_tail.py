@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.demo import tail
-from node.demo.tail import RecordTail
+from node.demo import processes as tail
+from node.demo.processes import RecordTail
 from tests.node.monitor.test_monitor import RECORD
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from node.demo.run import DemoSettings, node_overrides, opening
-from node.demo.view import LINE_SECONDS, Paced, SwarmView
+from node.demo.summary import LINE_SECONDS, Paced, SwarmView
 from node.monitor.record import RoundRecord
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD

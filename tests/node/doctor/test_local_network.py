@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.config.config import Config
-from node.doctor import local_network as module
+from node.doctor import network as module
 from node.doctor.network import check_network
 from node.storage.run_folder import RunFolder
 

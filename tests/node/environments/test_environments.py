@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from node.playing.played import Played
-from node.playing.player import judged
 from node.tasks.scorer import Answered, Move, Scorer
 from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
+from node.trajectories.player import judged
+from node.trajectories.trajectory import Played
 from protocol.manifest import EnvSpec
 from protocol.rollout import Finish
 from swarm.groups import TaskRef

@@ -10,8 +10,8 @@ import pytest
 
 from node.environments.environment import Episode, finished
 from node.environments.own_file import LIBRARIES, environment_of
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs, own_files
-from node.tasks.errors import CatalogueError
 from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier

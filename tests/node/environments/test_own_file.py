@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs, overview
-from node.tasks.errors import CatalogueError
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from node.environments.replay import guess
+from node.errors import CatalogueError
 from node.tasks.catalogue import NO_FILE, Allowed, load_catalogue, own_files
-from node.tasks.errors import CatalogueError
 from node.tasks.verifier.replay_trial import EPISODES, Trial, try_replays
 from protocol.manifest import EnvSpec, open_manifest
 from tests.node.conftest import Terminal

@@ -12,8 +12,8 @@ from node.environments.environment import Episode, finished
 from node.environments.own_file import LIBRARIES
 from node.environments.replay import BRACKETED, guess
 from node.environments.textarena import ALONE, FORMS, REFUSED, REFUSED_VARIANTS
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, open_envs, overview
-from node.tasks.errors import CatalogueError
 from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier

@@ -9,8 +9,8 @@ import pytest
 from node.environments.environment import Episode, run, unfit
 from node.environments.replay import replayed
 from node.environments.tools import as_environment, is_tool_class
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
-from node.tasks.errors import CatalogueError
 from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef

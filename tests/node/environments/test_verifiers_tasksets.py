@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from node.environments.own_file import environment_of
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue
-from node.tasks.errors import CatalogueError
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec

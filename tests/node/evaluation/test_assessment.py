@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.evaluation.assessment import Assessment
-from node.evaluation.evaluator import Evaluation
+from node.evaluation.evaluator import Assessment, Evaluation
 from swarm.groups import Split, TaskRef
 
 RIGHT, WRONG, MIXED = (1.0, 1.0), (0.0, 0.0), (1.0, 0.0)

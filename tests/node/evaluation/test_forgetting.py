@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.evaluation.forgetting import ForgettingAlarm
+from node.evaluation.evaluator import ForgettingAlarm
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 

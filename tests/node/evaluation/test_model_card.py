@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from node.config.config import Config
-from node.evaluation.model_card import Origin, Training, licence_of, model_card
+from node.evaluation.export import Origin, Training, licence_of, model_card
 from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
 from protocol.identity import Identity

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.network.answer_bounds import bounds_for, caution, frame_weight
-from node.network.founding import found_swarm
+from node.network.founding import bounds_for, caution, found_swarm, frame_weight
 from protocol.codec import MAX_FRAME_BYTES
 from protocol.errors import BadSchema, TooLarge, TooManyItems
 from protocol.frame import check_batch, open_frame, pack, seal

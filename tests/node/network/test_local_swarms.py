@@ -11,10 +11,9 @@ import pytest
 
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
-from node.network import local_swarms as module
+from node.network import pinned_manifest as module
 from node.network.founding import found_swarm
-from node.network.local_swarms import NAMED, found_nearby
-from node.network.pinned_manifest import pinned_manifest
+from node.network.pinned_manifest import NAMED, found_nearby, pinned_manifest
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
@@ -101,7 +100,7 @@ def among(use: Use[T], manifests: Sequence[bytes], lies: str = "", kind: type[He
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.2)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "LOCAL_LOOK_SECONDS", 0.05)
 
 
 def test_the_one_swarm_that_is_there_is_joined() -> None:

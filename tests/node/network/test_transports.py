@@ -8,7 +8,7 @@ from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.demo.run import SEED, DemoSettings
 from node.errors import ConfigError
-from node.network.transport_kind import check_transport
+from node.network.transports import check_transport
 
 
 def network(**keys: object):

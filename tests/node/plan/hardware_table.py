@@ -9,12 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from node.errors import ConfigError
-from node.plan.cards import card
 from node.plan.choice import choose, prompt_tokens
-from node.plan.machine import Machine
+from node.plan.machine import Machine, card
+from node.plan.memory import Workload
 from node.plan.model_shape import ModelShape, shape_of
 from node.plan.speed import estimated
-from node.plan.workload import Workload
 from tests.node.plan.shapes import REAL, laptop, written
 
 PAGE = Path(__file__).parents[3] / "docs" / "hardware.md"

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from node.config.config import Config, load, write_config
 from node.errors import ConfigError
 from node.plan.choice import choose, fits, rungs
-from node.plan.estimate import estimate
+from node.plan.memory import Workload, estimate, laid_out
 from node.plan.model_shape import ModelShape, shape_of
-from node.plan.sizes import laid_out
 from node.plan.speed import estimated
-from node.plan.workload import Workload
 from tests.node.plan.shapes import REAL, laptop, with_gpu, written
 
 MACHINES = {

@@ -16,11 +16,17 @@ from safetensors.torch import save_file
 from node.config.config import Config
 from node.doctor.machine import check_model_memory
 from node.errors import ConfigError
-from node.plan import least as module
-from node.plan.estimate import estimate
-from node.plan.least import check_memory, help_for, least
-from node.plan.model_shape import shape_of
-from node.plan.weight_count import by_sizes, in_files, least_weights
+from node.plan import model_shape as module
+from node.plan.memory import estimate
+from node.plan.model_shape import (
+    by_sizes,
+    check_memory,
+    help_for,
+    in_files,
+    least,
+    least_weights,
+    shape_of,
+)
 from node.policy.model_source import shipped_folder
 from node.run.preflight import check_start
 from node.storage.run_folder import RunFolder

@@ -12,13 +12,11 @@ from node.engines.engine import Sample, Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games as shipped
 from node.evaluation.evaluator import Evaluator
-from node.playing.limits import TurnLimits
-from node.playing.open_trajectory import OpenTrajectory
-from node.playing.played import Played
-from node.playing.player import Player, judged
 from node.policy.policy import Policy
 from node.tasks.scorer import Answered, Move, Moved, Scorer, settled
 from node.tasks.verifier.in_process import LocalJudge
+from node.trajectories.player import Player, judged
+from node.trajectories.trajectory import OpenTrajectory, Played, TurnLimits
 from protocol.rollout import Completion, Finish, Writer
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef

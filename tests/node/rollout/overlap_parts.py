@@ -12,7 +12,6 @@ from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
 from node.engines.engine import Sample, Sampling, Trajectory
-from node.playing.limits import TurnLimits
 from node.policy.policy import Policy
 from node.rollout.async_generator import OverlappingGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
@@ -23,6 +22,7 @@ from node.run.training_loop import Rounds
 from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer
+from node.trajectories.trajectory import TurnLimits
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters

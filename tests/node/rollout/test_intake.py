@@ -4,9 +4,9 @@ import pytest
 
 from node.engines.engine import Sample
 from node.learner.external_filters import FILTERS
-from node.playing.played import Played
 from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.rollout.intake import REMEMBERED_LENGTHS, Intake, Limits
+from node.trajectories.trajectory import Played
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef

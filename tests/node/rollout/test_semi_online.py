@@ -9,12 +9,11 @@ import pytest
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games as shipped
-from node.playing.limits import TurnLimits
-from node.playing.player import Player
-from node.playing.script import Script
 from node.policy.policy import Policy
 from node.rollout.replay import MOST_SCRIPTS, SemiOnline, SemiOnlineLimits
 from node.tasks.verifier.in_process import LocalJudge
+from node.trajectories.player import Player
+from node.trajectories.trajectory import Script, TurnLimits
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef

@@ -15,11 +15,11 @@ from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import JsonLinesFile
-from node.playing.played import Played
 from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.run import recorder
 from node.run.outcome import Outcome
 from node.run.recorder import Recorder, record_of
+from node.trajectories.trajectory import Played
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters

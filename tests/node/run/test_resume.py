@@ -17,7 +17,7 @@ from node.config.sections import ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import CheckpointError
-from node.evaluation.forgetting import ForgettingAlarm
+from node.evaluation.evaluator import ForgettingAlarm
 from node.learner.learner import Learner
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import JsonLinesFile

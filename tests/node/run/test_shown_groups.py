@@ -8,9 +8,9 @@ from node.config.registry import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
 from node.monitor.groups import ShownGroup
-from node.playing.played import Played
 from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.run.recorder import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, ShownGroups
+from node.trajectories.trajectory import Played
 from protocol.rollout import Finish, Tokens
 from swarm.admission import RefusedGroup
 from swarm.groups import TaskRef

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError
-from node.storage.run_folder import RunFolder
-from node.storage.swarm_files import SwarmFiles
+from node.storage.run_folder import RunFolder, SwarmFiles
 
 HERE, THERE = "aa" * 32, "bb" * 32
 OF_HERE = {

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from node.errors import CatalogueError
 from node.tasks.catalogue import load_catalogue, open_catalogue
-from node.tasks.errors import CatalogueError
 from protocol.manifest import EnvSpec
 
 GCD = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")

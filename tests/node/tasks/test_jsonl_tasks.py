@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, open_catalogue
-from node.tasks.errors import CatalogueError
 from node.tasks.sources.jsonl import file_digest
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from node.errors import CatalogueError
 from node.tasks.catalogue import load_catalogue, open_catalogue
-from node.tasks.errors import CatalogueError
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
 from tests.node.packages import declare

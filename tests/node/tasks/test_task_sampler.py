@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from node.errors import ConfigError
+from node.errors import CatalogueError, ConfigError
 from node.tasks.curriculum import Curriculum, TaskSampler, Thompson, Uniform, served_levels
-from node.tasks.errors import CatalogueError
 from protocol.manifest import EnvSpec
 
 LEVELS = (("gcd", 0), ("gcd", 1), ("lcm", 0))

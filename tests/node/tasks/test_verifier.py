@@ -13,8 +13,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from node.errors import CatalogueError
 from node.tasks.catalogue import load_catalogue, open_catalogue
-from node.tasks.errors import CatalogueError
 from node.tasks.scorer import judge_all
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.tasks.verifier.worker_process import WorkerProcess

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.recipe.corpus import WORKING
+from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_catalogue, overview
 from node.tasks.chain_of_thought import MOST_STEPS, Working
 from node.tasks.chain_of_thought_families import (
@@ -25,7 +26,6 @@ from node.tasks.chain_of_thought_families import (
     Walk,
     Walking,
 )
-from node.tasks.errors import CatalogueError
 from node.tasks.task import TaskSource
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import Split

@@ -1,0 +1,342 @@
+"""``swarm-node runs``: the nodes of this machine, by their run folders."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from node.cli.options import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.errors import NodeError, UsageError
+from node.monitor.terminal import as_typed, say
+from swarm.common.util import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from node.run.status import Run
+
+
+def runs_command(
+    path: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path(),
+    depth: Annotated[
+        int, typer.Option("--depth", min=0, max=16, help="Folders to go down at most.")
+    ] = 4,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """List the run folders in and below a folder, with what is true of each.
+
+    No link is followed, and no hidden folder entered.
+    """
+    from node.monitor.terminal import Terminal
+    from node.run.status import find_runs
+
+    if not path.is_dir():
+        raise UsageError("no such folder", path, "Name one that may hold run folders.")
+    with Terminal(stderr=True).status("looking for run folders"):
+        runs, unread = find_runs(path, depth)
+    if json:
+        print_json({"runs": [asdict(run) for run in runs], "unread": unread})
+        return
+    if runs:
+        Terminal().print_table(_table(runs))
+    else:
+        say(f"no run folders in {path} or {counted(depth, 'folder')} below it")
+    if unread:
+        say(f"{counted(len(unread), 'folder')} could not be read, such as {unread[0]}", err=True)
+
+
+def _table(runs: list[Run]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from node.monitor.record import NONE, lapse, share, short_ids, size
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    table.add_column("swarm", overflow="fold")
+    table.add_column("", no_wrap=True)
+    for column in ("round", "reward", "size", "age"):
+        table.add_column(column, justify="right", no_wrap=True)
+    ids = short_ids([run.swarm_id or "" for run in runs], least=8)
+    for run, shown in zip(runs, ids, strict=True):
+        table.add_row(
+            run.path,
+            run.state,
+            run.swarm_name or NONE,
+            shown,
+            NONE if run.round is None else str(run.round),
+            share(run.reward),
+            size(run.size),
+            NONE if run.age_s is None else lapse(run.age_s),
+        )
+    return table
+
+
+PAGES = {"dashboard": "page", "public": "public"}
+"""What a line with the address of each page begins with."""
+
+
+def status_command(
+    config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
+) -> None:
+    """Show what the node is doing, or did last."""
+    from node.monitor.terminal import present_status
+
+    status = present_status(open_node(config).folder)
+    if json:
+        print_json(status)
+        return
+    for name, value in _lines(status):
+        say(f"{name:<10}{value}")
+
+
+def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
+    from node.monitor.record import RoundRecord, one_line, refusals, split
+
+    process = f" as process {status['pid']}" if status["running"] else ""
+    age = "" if status["age_s"] is None else f", told {status['age_s']:.0f} s ago"
+    lines = [("state", f"{status['state']}{process}{age}")]
+    if not status["peer_id"]:
+        return lines
+    lines += [
+        ("peer id", status["peer_id"]),
+        ("swarm", f"{status['swarm_name']} {status['swarm_id']}"),
+        *(("address", address) for address in status["addresses"]),
+        *(("reach", line) for line in _reach(status)),
+        ("peers", _peers(status)),
+        *((name, status[page]) for page, name in PAGES.items() if status[page]),
+    ]
+    if status["record"] is None:
+        return [*lines, ("round", "none done yet")]
+    record = RoundRecord.from_dict(status["record"])
+    return [
+        *lines,
+        ("last", one_line(record)),
+        ("time", split(record.seconds)),
+        ("refused", refusals(record.refused)),
+        ("memory", f"{record.rss_mb:.0f} MB"),
+    ]
+
+
+def _reach(status: dict[str, Any]) -> list[str]:
+    """Whether others can dial a node that runs, why not, and what would help."""
+    reach = status.get("reach")  # not told by an earlier release
+    if not reach or not status["running"]:
+        return []
+    told = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]
+    return [told, f"-> {reach['remedy']}"] if reach["remedy"] else [told]
+
+
+def _peers(status: dict[str, Any]) -> str:
+    met = [peer for peer in status["peers"] if not _stranger(peer, status["swarm_id"])]
+    connected = sum(peer["connected"] for peer in met)
+    strangers = len(status["peers"]) - len(met)
+    others = f"; {strangers} in another swarm" if strangers else ""
+    return f"{connected} connected, {len(met)} met{others}"
+
+
+def _stranger(peer: dict[str, Any], ours: str) -> bool:
+    return peer.get("swarm_id") not in (None, ours)
+
+
+LOOK_SECONDS = 0.25
+
+
+def logs_command(
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show what is added, until the node has ended.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Lines of what is there already.")
+    ] = 20,
+    config: ConfigOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Show the end of the node's log, node.log in its run folder. Ctrl-C ends it."""
+    from node.monitor.logs import LogTail
+
+    folder = open_node(config).folder
+    with closing(LogTail(folder.log)) as tail:
+        _show(tail.last(lines))
+        while follow:
+            # Asked before the log is read: whatever it said is there once it has ended.
+            follow = folder.holder() is not None
+            _show(tail.new())
+            if follow:
+                time.sleep(LOOK_SECONDS)
+        _show(tail.rest())
+
+
+def _show(lines: list[str]) -> None:
+    for line in lines:
+        say(line)
+
+
+def stop_command(
+    config: ConfigOption = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="At once: do not let it end its round.")
+    ] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Stop the node after its round, with a checkpoint, and wait for that.
+
+    Ctrl-C ends the waiting alone. Stopping a node that does not run is no error.
+    """
+    from node.monitor.terminal import CRASHED, Terminal, present_status
+    from node.run.background import stop_node
+    from node.storage.checkpoints import Checkpoints
+
+    folder = open_node(config).folder
+    with Terminal(stderr=True).status("waiting until the node has ended"):
+        pid = stop_node(folder, now=now)
+    status = present_status(folder)
+    if pid is not None and status["state"] == CRASHED:
+        remedy = f"What it said last is in {folder.log}."
+        raise NodeError("the node ended without a word", f"process {pid}", remedy)
+    steps = Checkpoints(folder.checkpoints).steps()
+    checkpoint = str(Checkpoints(folder.checkpoints).path(steps[-1])) if steps else None
+    done = status["record"]["round"] if status["record"] else None
+    if json:
+        print_json({"pid": pid, "state": status["state"], "round": done, "checkpoint": checkpoint})
+        return
+    say(f"no node runs in {folder.root}" if pid is None else f"stopped process {pid}")
+    if done is not None:
+        say(f"its last round is {done}, its last checkpoint {checkpoint or 'not written yet'}")
+
+
+def rollouts_command(
+    number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many to show.")] = 3,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show the last rollouts of a node that runs or has run, the newest at the bottom.
+
+    Of each round the worst and the best answer of one own group and of one external group are
+    kept, some two dozen in all.
+    """
+    from node.monitor.rollouts import in_full, read_rollouts
+    from node.monitor.terminal import Terminal
+
+    rollouts = read_rollouts(open_node(config).folder.rollouts)[-number:]
+    if json:
+        print_json([asdict(rollout) for rollout in rollouts])
+        return
+    Terminal().print(in_full(rollouts))
+
+
+def checkpoints_command(
+    config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
+) -> None:
+    """List the checkpoints: round, policy step, held-out reward, size."""
+    from node.storage.checkpoint_list import list_checkpoints, no_checkpoint
+    from node.storage.checkpoints import Checkpoints
+
+    folder = open_node(config).folder.checkpoints
+    entries = list_checkpoints(Checkpoints(folder))
+    if json:
+        print_json([asdict(entry) for entry in entries])
+        return
+    if not entries:
+        raise no_checkpoint(folder)
+    from node.monitor.terminal import Terminal
+
+    Terminal().print_table(_checkpoints_table(entries))
+
+
+def _checkpoints_table(entries: list[Any]) -> Any:
+    from rich.table import Table
+
+    from node.monitor.record import NONE, age, share, size
+
+    table = Table()
+    for column in ("round", "step", "held-out reward", "size", "written"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    newest = max((e.round for e in entries if not e.rolled_back), default=None)
+    for entry in entries:
+        marks = {
+            "newest": entry.round == newest and not entry.rolled_back,
+            "best": entry.best,
+            "rolled back": entry.rolled_back,
+        }
+        table.add_row(
+            str(entry.round),
+            NONE if entry.policy_step is None else str(entry.policy_step),
+            share(entry.reward),
+            size(entry.bytes),
+            age(entry.age_s),
+            ", ".join(mark for mark, holds in marks.items() if holds),
+        )
+    return table
+
+
+def rollback_command(
+    to: Annotated[
+        str, typer.Option("--to", metavar="ROUND|best", help="As swarm-node checkpoints lists it.")
+    ],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Let a stopped node go on from an earlier checkpoint; later ones are set aside.
+
+    A checkpoint that was set aside can be gone back to in the same way.
+    """
+    from node.monitor.terminal import Terminal
+    from node.run.resume import roll_back
+
+    if to != "best" and not to.isdecimal():
+        raise UsageError("--to", to, "Give the number of a round, or: best.")
+    node = open_node(config)
+    with Terminal(stderr=True).status("reading the checkpoints"):
+        entry, later = roll_back(node.folder, node.config.schedule, to)
+    if json:
+        print_json({"round": entry.round, "policy_step": entry.policy_step, "set_aside": later})
+        return
+    aside = ", ".join(map(str, later)) or "none"
+    say(f"back at round {entry.round}, policy step {entry.policy_step}; set aside: {aside}")
+    say(as_typed("swarm-node join goes on from there"))
+
+
+def dashboard_command(
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="HOST:PORT",
+            help="Serve it there. Left out: on this machine alone, on port 8710 or the next free.",
+            show_default=False,
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Serve the page of a run folder, read-only, until Ctrl-C."""
+    from node.dashboard.server import Dashboard
+    from node.run.foreground import stopping
+    from swarm.common.counters import Counters
+
+    node = open_node(config)
+    with stopping() as stop:
+        served = Dashboard(
+            node.folder,
+            node.config,
+            address or True,
+            Counters(),
+            lambda url: say(f"look at it in a browser: {url}"),
+        )
+        try:
+            with stop.working():
+                stop.wait()
+        finally:
+            served.close()

@@ -1,0 +1,404 @@
+"""``swarm-node compare``: two models on the same held-out tasks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.options import (
+    BestOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Node,
+    SetOption,
+    StepOption,
+    check_choice,
+    loading,
+    model_of,
+    node_named,
+    open_node,
+    overrides_of,
+    print_json,
+)
+from node.errors import UsageError
+from node.monitor.terminal import printable, say, say_on
+
+
+def evaluated(
+    config: Any,
+    manifest: Any,
+    policy: Any,
+    *,
+    tasks: int,
+    samples: int,
+    seed: int | None = None,
+    name: str = "tasks",
+) -> Any:
+    """:func:`node.evaluation.comparison.evaluate` with a bar, called ``name``, on a terminal."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from node.evaluation.comparison import evaluate
+    from node.monitor.terminal import Terminal
+
+    console = Terminal(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        row = bar.add_task(name, total=tasks)
+        return evaluate(
+            config,
+            manifest,
+            policy,
+            tasks=tasks,
+            samples=samples,
+            seed=seed,
+            progress=lambda done: bar.update(row, completed=done),
+        )
+
+
+SEED = 0
+"""Of what both sample, so that the same models compare alike each time."""
+
+PROMPT_CHARACTERS = 60
+
+
+def compare_command(
+    first: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="A node (config or folder), or a model (folder, hub id or shipped).",
+        ),
+    ],
+    second: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
+    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Held-out tasks.")] = 64,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Completions a task.")] = 8,
+    show: Annotated[
+        int, typer.Option("--show", min=0, help="Tasks on which they differ most to print.")
+    ] = 5,
+    best: BestOption = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say which of two models is better, by family, and where they differ.
+
+    Both answer the same held-out tasks, those of the node named with --config, else of the first of
+    the two that is a node. Of a node the newest checkpoint is taken, or with --best its best.
+    """
+    sides = {name: node_named(name) for name in (first, second)}
+    judged = _whose_tasks(config, sides, overrides_of(assignments))
+    with loading():
+        from node.evaluation.comparison import Comparison, pinned_manifest
+
+    manifest = pinned_manifest(judged.folder)
+    results = []
+    for name in (first, second):
+        side = sides[name]
+        policy, _ = model_of(side, best=best) if side else model_of(judged, model=name)
+        results.append(
+            evaluated(
+                judged.config,
+                manifest,
+                policy,
+                tasks=tasks,
+                samples=samples,
+                seed=SEED,
+                name=printable(name),
+            )
+        )
+    comparison = Comparison.of(*results)
+    if json:
+        print_json(_plain(comparison, first, second, samples))
+        return
+    _show(comparison, first, second, show)
+
+
+def _whose_tasks(config: Any, sides: dict[str, Node | None], overrides: dict[str, Any]) -> Node:
+    """The node whose swarm's tasks both are tried on."""
+    if config is None:
+        found = next((side for side in sides.values() if side), None)
+        config = found.path if found else None
+    return open_node(config, overrides)
+
+
+def _plain(comparison: Any, first: str, second: str, samples: int) -> dict[str, Any]:
+    return {
+        "first": first,
+        "second": second,
+        "samples": samples,
+        **_figures(comparison.all),
+        "families": {env: _figures(part) for env, part in comparison.families.items()},
+        "disputed": [
+            {
+                "env": row.task.env,
+                "level": row.task.level,
+                "seed": row.task.seed,
+                "prompt": row.prompt,
+                "first": row.first,
+                "second": row.second,
+            }
+            for row in comparison.disputed
+        ],
+    }
+
+
+def _figures(part: Any) -> dict[str, Any]:
+    return {
+        "tasks": part.tasks,
+        "reward_first": part.first,
+        "reward_second": part.second,
+        "gain": part.gain.mean,
+        "margin": part.gain.margin,
+        "beyond_noise": part.gain.beyond_noise,
+    }
+
+
+def _show(comparison: Any, first: str, second: str, show: int) -> None:
+    from rich.table import Table
+
+    from node.monitor.terminal import Terminal
+
+    terminal = Terminal()
+    table = Table(title=f"A {first}, B {second}", title_justify="left")
+    table.add_column("family")
+    for column in ("tasks", "A", "B", "B − A", "95 %"):
+        table.add_column(column, justify="right")
+    for name, part in {**comparison.families, "all": comparison.all}.items():
+        gain = part.gain
+        margin = "" if gain.margin is None else f"± {gain.margin:.3f}"
+        figures = f"{part.first:.3f}", f"{part.second:.3f}", f"{gain.mean:+.3f}", margin
+        table.add_row(name, str(part.tasks), *figures)
+    terminal.print(table)
+    terminal.print(_verdict(comparison.all.gain))
+    if comparison.disputed[:show]:
+        terminal.print(_disputed(comparison.disputed[:show], len(comparison.disputed)))
+
+
+def _verdict(gain: Any) -> str:
+    if not gain.beyond_noise:
+        return "no difference beyond noise; more --tasks would tell smaller ones"
+    return f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
+
+
+def _disputed(rows: Any, count: int) -> Any:
+    from rich.table import Table
+
+    table = Table(title=f"they differ on {count} tasks, most on", title_justify="left")
+    table.add_column("family")
+    table.add_column("task", overflow="fold")
+    for column in ("A", "B"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        prompt = printable(" ".join((row.prompt or "").split()), PROMPT_CHARACTERS)
+        table.add_row(row.task.env, prompt, f"{row.first:.3f}", f"{row.second:.3f}")
+    return table
+
+
+def evaluate_command(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Folder, hub id or shipped model. Left out: the newest checkpoint.",
+            show_default=False,
+        ),
+    ] = None,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Held-out tasks.")] = 64,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Completions a task.")] = 8,
+    show: Annotated[
+        int, typer.Option("--show", min=0, help="Tasks to print with all that was written.")
+    ] = 0,
+    step: StepOption = None,
+    best: BestOption = False,
+    k: Annotated[list[int] | None, typer.Option("--k", min=1, help="k of pass@k.")] = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Score a model on held-out tasks of this node's swarm."""
+    check_choice(step, best, model)
+    ks = sorted(set(k or [1, samples]))
+    if ks[-1] > samples:
+        raise UsageError("--k", ks[-1], f"Sample at least as many: --samples {ks[-1]}.")
+    node = open_node(config, overrides_of(assignments))
+    with loading():
+        from node.policy.model_source import check_model
+
+        if model:
+            check_model(model)
+        from node.evaluation.comparison import Score, by_family, pinned_manifest
+
+    manifest = pinned_manifest(node.folder)
+    policy, name = model_of(node, model=model, step=step, best=best)
+    evaluation = evaluated(node.config, manifest, policy, tasks=tasks, samples=samples)
+
+    total = Score.of(evaluation, ks)
+    families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
+    if json:
+        rows = {env: asdict(score) for env, score in families.items()}
+        found = {"model": name, "samples": samples, **asdict(total), "families": rows}
+        print_json(found | ({"shown": _shown(evaluation, show)} if show else {}))
+        return
+    for task in _shown(evaluation, show):
+        _print_task(task)
+    _print_scores(name, {**families, "all": total}, ks)
+
+
+def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
+    """The first tasks with what was written, turn by turn, and what it was worth."""
+    from node.monitor.groups import transcript
+
+    rows = zip(
+        evaluation.tasks, evaluation.prompts, evaluation.written, evaluation.rewards, strict=True
+    )
+    return [
+        {
+            "env": task.env,
+            "level": task.level,
+            "prompt": prompt,
+            "completions": [
+                {"reward": reward, "text": transcript(played.segments)}
+                for played, reward in zip(written, rewards, strict=False)
+            ],
+        }
+        for task, prompt, written, rewards in islice(rows, count)
+    ]
+
+
+def _print_task(task: dict[str, Any]) -> None:
+    say(f"# {task['env']}, level {task['level']}")
+    say_on(f"{task['prompt'] or ''}\n")
+    for completion in task["completions"]:
+        say(f"## reward {completion['reward']:.2f}")
+        say_on(f"{completion['text']}\n")
+    say("")
+
+
+def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
+    from rich.table import Table
+
+    from node.monitor.terminal import Terminal
+
+    table = Table(title=model)
+    table.add_column("family")
+    for column in ("tasks", "mean reward", *(f"pass@{k}" for k in ks)):
+        table.add_column(column, justify="right")
+    for name, score in scores.items():
+        passed = (f"{score.pass_at[k]:.3f}" for k in ks)
+        table.add_row(name, str(score.tasks), f"{score.mean_reward:.3f}", *passed)
+    Terminal().print(table)
+
+
+def ask_command(
+    question: Annotated[
+        str | None,
+        typer.Argument(help="Left out: one is drawn that nobody trains on.", show_default=False),
+    ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option("--family", help="Of this task family.", show_default=False),
+    ] = None,
+    base: Annotated[
+        bool, typer.Option("--base", help="Ask the untrained model of this node as well.")
+    ] = False,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--temperature",
+            min=0.01,
+            max=100.0,
+            help="Sample at this temperature. Left out: the most probable answer.",
+            show_default=False,
+        ),
+    ] = None,
+    step: StepOption = None,
+    best: BestOption = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Ask the trained policy, and hear what the verifier makes of its answer.
+
+    The answer is printed as it is written. The verifier scores it where the question is one of this
+    swarm's; of families with very many questions a typed one may not be recognised.
+    """
+    check_choice(step, best)
+    node = open_node(config, overrides_of(assignments))
+    with loading():
+        from node.evaluation.ask import question_of
+        from node.evaluation.comparison import pinned_manifest, verifier_of
+
+    manifest = pinned_manifest(node.folder)
+    models = [model_of(node, step=step, best=best)]
+    if base:
+        models.append(model_of(node, model=node.config.policy.model))
+    with verifier_of(node.config, manifest) as (verifier, levels):
+        asked = question_of(verifier, manifest, levels, question, family)
+        if not json:
+            _show_question(asked)
+        answers = [_answer(node, verifier, asked, model, temperature, json) for model in models]
+    if json:
+        task = asked.task
+        about = {"family": task and task.env, "level": task and task.level}
+        print_json({"prompt": asked.prompt, **about, "answers": answers})
+
+
+def _show_question(asked: Any) -> None:
+    task = asked.task
+    say(f"question of {task.env}, level {task.level}:" if task else "question:")
+    say_on(f"{_indented(asked.prompt)}\n")
+
+
+def _answer(
+    node: Node,
+    verifier: Any,
+    asked: Any,
+    model: tuple[Any, str],
+    temperature: float | None,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Have one model write, and score what it wrote."""
+    from node.evaluation.ask import opinion, pieces
+
+    policy, name = model
+    most = node.config.engine.max_new_tokens
+    if not quiet:
+        say(f"{Path(name).name}:")
+        say_on("  ")
+    text = ""
+    for piece in pieces(policy, asked.prompt, most, temperature):
+        text += piece
+        if not quiet:
+            say_on(piece.replace("\n", "\n  "))
+    reward, why = opinion(verifier, asked.task, text)
+    if not quiet:
+        say_on("\n" if text else "(nothing)\n")
+        say(f"  no reward: {why}" if reward is None else f"  reward {reward:.2f}")
+    return {"model": name, "text": text, "reward": reward, "unscored": why}
+
+
+def _indented(text: str) -> str:
+    return "".join(f"  {line}" for line in text.splitlines(keepends=True))

@@ -1,0 +1,325 @@
+"""Options that several commands share, and the node they are about."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+from node.config.config import parse_assignments, parse_mix
+from node.errors import NodeError, UsageError
+from node.monitor.terminal import say
+from protocol.errors import ProtocolError
+from protocol.identity import author_of
+from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
+
+DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))
+"""Where a node is looked for when --config is left out."""
+
+LOADING = "loading torch and transformers"
+"""What a command shows while it does."""
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="The node's config file, or its folder. Left out: ./node.toml, then ./swarm-run.",
+        show_default=False,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a config key for this run, as in learner.lr=1e-5; may be repeated.",
+        show_default=False,
+    ),
+]
+PeersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peers",
+        metavar="ADDRESS...",
+        help="Peers to dial, instead of those in the config.",
+        show_default=False,
+    ),
+]
+LanOption = Annotated[
+    bool,
+    typer.Option("--lan", help="Find members on the local network, and be found by them."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Log more, and show stack traces.")]
+StopOption = Annotated[bool, typer.Option("--stop-on-eof", hidden=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as its files describe it: config path, config and run folder."""
+
+    path: Path
+    config: Any
+    folder: Any
+
+
+def find_config(given: Path | None) -> Path | None:
+    """The config file that a command is about; ``None`` when none was named and none is here."""
+    if given is None:
+        return next((path for path in DEFAULT_CONFIGS if path.is_file()), None)
+    return given / "node.toml" if os.path.isdir(given) else given  # noqa: PTH112 - never raises
+
+
+def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) -> Node:
+    """Read the config that a command is about.
+
+    Raises:
+        NodeError: there is none, or it is wrong.
+    """
+    from node.config.config import load, run_folder
+
+    path = find_config(given)
+    if path is None:
+        raise NodeError(
+            "no node.toml here or in ./swarm-run",
+            None,
+            "Write one with: swarm-node init, or name yours with --config.",
+        )
+    config = load(path, overrides)
+    return Node(path, config, run_folder(path, config))
+
+
+def overrides_of(
+    assignments: Sequence[str] | None,
+    peers: Sequence[str] | None = None,
+    mix: str | None = None,
+    rounds: int | None = None,
+    lan: bool = False,
+) -> dict[str, Any]:
+    """Config keys that the options of a command line set."""
+    overrides = parse_assignments(assignments or ())
+    if peers is not None:
+        overrides["network.peers"] = list(peers)
+    if lan:
+        overrides["network.lan"] = True
+    if mix is not None:
+        overrides["mixture.local"], overrides["mixture.external"] = parse_mix(mix)
+    if rounds is not None:
+        overrides["schedule.rounds"] = rounds
+    return overrides
+
+
+def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """One JSON document on standard output."""
+    typer.echo(json.dumps(value))
+
+
+ADMISSION_OPTION = "--admission"
+
+
+def parse_admission(text: str) -> AdmissionRule:
+    """``open``, ``allow:FILE`` (a peer id a line, ``#`` begins a comment) or ``pow:BITS``.
+
+    Raises:
+        UsageError: it is none of them, or what it names is wrong.
+    """
+    kind, _, value = text.partition(":")
+    try:
+        if kind == "open" and not value:
+            return Open()
+        if kind == "allow" and value:
+            return AllowList(_authors(Path(value)))
+        if kind == "pow" and value.isdecimal():
+            return ProofOfWork(int(value))
+    except ProtocolError as error:
+        raise UsageError(ADMISSION_OPTION, f"{text} ({error})", "Change that value.") from error
+    raise UsageError(ADMISSION_OPTION, text, "Write open, allow:FILE or pow:BITS.")
+
+
+def _authors(path: Path) -> tuple[bytes, ...]:
+    try:
+        lines = [
+            line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()
+        ]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
+        raise UsageError(
+            f"cannot read the allow list ({reason})", path, "Write one peer id a line."
+        ) from error
+    return tuple(sorted({author_of(line) for line in lines if line}))
+
+
+PEERS_OPTION = "--peers"
+
+
+class SpreadPeers(TyperCommand):
+    """A command whose ``--peers`` takes every value up to the next option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, after repeating the flag before each of its values."""
+        return super().parse_args(ctx, spread(args))
+
+
+def spread(args: Sequence[str]) -> list[str]:
+    """``--peers A B --json`` to ``--peers A --peers B --json``."""
+    repeated: list[str] = []
+    taking = False
+    for arg in args:
+        if arg.startswith("-"):
+            taking = arg == PEERS_OPTION
+        elif taking and repeated[-1] != PEERS_OPTION:
+            repeated.append(PEERS_OPTION)
+        repeated.append(arg)
+    return repeated
+
+
+PublicOption = Annotated[
+    str | None,
+    typer.Option(
+        "--public",
+        metavar="HOST:PORT",
+        help="Serve the page of the whole swarm there, to everybody (monitor.public).",
+        show_default=False,
+    ),
+]
+SnapshotOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--snapshot",
+        metavar="DIR",
+        help="Write that page to a folder, again and again, for any web host (monitor.snapshot).",
+        show_default=False,
+    ),
+]
+
+
+def page_overrides(public: str | None, snapshot: Path | None) -> dict[str, Any]:
+    """Config keys that these options set."""
+    overrides: dict[str, Any] = {}
+    if public is not None:
+        overrides["monitor.public"] = public
+    if snapshot is not None:
+        overrides["monitor.snapshot"] = str(snapshot.absolute())
+    return overrides
+
+
+StepOption = Annotated[
+    int | None,
+    typer.Option(
+        "--step",
+        help="The checkpoint after so many policy steps. Left out: the newest.",
+        show_default=False,
+    ),
+]
+BestOption = Annotated[
+    bool, typer.Option("--best", help="The checkpoint of the best held-out reward.")
+]
+
+
+def check_choice(step: int | None, best: bool, model: str | None = None) -> None:
+    """Refuse to choose twice.
+
+    Raises:
+        UsageError: more than one of --model, --step and --best is given.
+    """
+    given = {"--model": model, "--step": step}
+    named = [f"{option} {value}" for option, value in given.items() if value is not None]
+    named += ["--best"] if best else []
+    if len(named) > 1:
+        raise UsageError("one choice too many", " and ".join(named), "Leave all but one out.")
+
+
+T = TypeVar("T")
+
+CUT = "…"
+"""What a table puts behind an id that it shows the beginning of."""
+NAMED = 8
+
+
+def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequence[str]]) -> T:
+    """The one of ``things`` of which a name begins as ``given`` does.
+
+    Args:
+        what: they are, such as "peer".
+        names: by which a thing may be called; the first is shown.
+
+    Raises:
+        UsageError: none or several are called so; the choices are named.
+    """
+    listed = list(things)
+    prefix = given.strip().removesuffix(CUT)
+    found = [each for each in listed if any(name.startswith(prefix) for name in names(each))]
+    whole = [each for each in found if prefix in names(each)]
+    if len(whole or found) == 1:
+        return (whole or found)[0]
+    choices = _listed([names(each)[0] for each in found or listed])
+    if not found:
+        remedy = f"Known are {choices}." if listed else "None are known yet."
+        raise UsageError(f"no {what} whose id begins with", given, remedy)
+    raise UsageError(
+        f"several {what}s have ids that begin with", given, f"Write more of one: {choices}."
+    )
+
+
+def _listed(ids: Sequence[str]) -> str:
+    more = len(ids) - NAMED
+    return ", ".join(ids[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+@contextmanager
+def loading() -> Iterator[Callable[[str], None]]:
+    """Show that torch is loaded; what is yielded shows something else instead."""
+    from node.monitor.terminal import Terminal
+
+    with Terminal(stderr=True).status(LOADING) as status:
+        yield status.update
+
+
+def model_of(
+    node: Node, *, model: str | None = None, step: int | None = None, best: bool = False
+) -> tuple[Any, str]:
+    """A :class:`node.policy.policy.Policy` and what it is called.
+
+    Args:
+        model: a folder, hub id or shipped model; without it, a checkpoint of the node.
+        step, best: as in :func:`node.policy.checkpoint_policy.chosen`.
+
+    Raises:
+        NodeError: there is no such model or checkpoint.
+    """
+    with loading() as tell:
+        from node.config.learning import PolicySection
+        from node.policy.checkpoint_policy import checkpoint_policy, chosen
+        from node.policy.policy import Policy
+
+        wanted = node.config.policy
+        if model:
+            # Another model's chat template need not have the same switches.
+            options = wanted.chat_options if model == wanted.model else {}
+            named = PolicySection(
+                model=model, dtype=wanted.dtype, device=wanted.device, chat_options=options
+            )
+            return Policy.load(named, tell=tell), model
+        with chosen(node.folder, step=step, best=best) as loaded:
+            for note in loaded.notes:
+                say(note, err=True)
+            return checkpoint_policy(wanted, loaded, tell), str(loaded.path)
+
+
+def node_named(name: str) -> Node | None:
+    """The node whose config file or folder this is; None where it is neither.
+
+    Raises:
+        NodeError: its config is wrong.
+    """
+    path = find_config(Path(name))
+    is_node = path is not None and path.suffix == ".toml" and path.is_file()
+    return open_node(path) if is_node else None

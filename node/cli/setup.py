@@ -1,0 +1,314 @@
+"""``swarm-node found``: the manifest of a new swarm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.options import (
+    LOADING,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Node,
+    open_node,
+    print_json,
+)
+from node.errors import NodeError, UsageError
+from node.monitor.terminal import as_typed, say
+
+if TYPE_CHECKING:
+    from node.plan.plan import Plan
+    from node.tasks.verifier.replay_trial import Trial
+
+
+def found_command(
+    name: Annotated[str, typer.Option("--name", help="What people call the swarm.")],
+    catalogue: Annotated[
+        str,
+        typer.Option(
+            "--catalogue", help="tiny, games, working, reasoning-gym, or your own TOML file."
+        ),
+    ] = "tiny",
+    epoch_seconds: Annotated[
+        float,
+        typer.Option("--epoch-seconds", help="How often each node announces; about a round."),
+    ] = 60.0,
+    admission: Annotated[
+        str,
+        typer.Option(
+            "--admission",
+            metavar="open|allow:FILE|pow:BITS",
+            help="Everybody, the peer ids in a file, or whoever has done that much work.",
+        ),
+    ] = "open",
+    answer_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--answer-tokens",
+            help="Longest answers that groups are to fit with; left out, the usual bounds.",
+            show_default=False,
+        ),
+    ] = None,
+    group_size: Annotated[
+        int, typer.Option("--group-size", help="Answers in such a group; see --answer-tokens.")
+    ] = 8,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="New file, to be copied to manifest.swarm in the folder of a node that has none. "
+            "Left out: straight there.",
+            show_default=False,
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Make and sign what the members of a new swarm agree on."""
+    from node.cli.options import parse_admission
+    from node.errors import CatalogueError
+    from node.monitor.terminal import Terminal
+    from node.network.founding import bounds_for, found_swarm, try_catalogue
+    from node.storage.atomic_files import write_new
+    from protocol.errors import BadSchema
+    from protocol.identity import Identity
+    from protocol.manifest import swarm_id
+    from swarm.verification import JudgeRefused
+
+    node = open_node(config)
+    path = out or node.folder.manifest
+    _check_new(path)
+    try:
+        answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
+        manifest = found_swarm(
+            Identity.load(node.folder.identity),
+            name=name,
+            catalogue=catalogue,
+            epoch_seconds=epoch_seconds,
+            admission=parse_admission(admission),
+            answers=answers,
+        )
+        with Terminal(stderr=True).status("opening the catalogue, and playing its environments"):
+            trial = try_catalogue(catalogue, node.config.tasks)
+    except JudgeRefused as refused:
+        remedy = "See what this machine lacks with: swarm-node doctor."
+        raise NodeError("the catalogue cannot be tried", str(refused), remedy) from refused
+    except CatalogueError as error:
+        remedy = "Correct it, or name tiny, reasoning-gym or another file."
+        raise UsageError("--catalogue", f"{catalogue} ({error})", remedy) from error
+    except BadSchema as error:
+        field, _, wrong = str(error).partition(": ")
+        remedy = "See what it takes with: swarm-node found --help."
+        raise UsageError(f"--{field.replace('_', '-')}", wrong, remedy) from error
+    write_new(path, manifest)
+    identifier = swarm_id(manifest).hex()
+    if json:
+        told = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
+        tried = {"environments": asdict(trial)}
+        print_json(told | tried | ({"answers": asdict(answers)} if answers else {}))
+        return
+    say(f"wrote {path}")
+    say(f"the swarm is {identifier}")
+    if answers:
+        say(
+            f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes, "
+            f"and a frame may have {answers.max_frame_bytes}"
+        )
+    for line in _tried(trial):
+        say(line)
+    for line in _next(path, node):
+        say(as_typed(line))
+
+
+def _check_new(path: Path) -> None:
+    """Look for what the manifest would replace, before the catalogue is tried for a while.
+
+    Raises:
+        NodeError: something is there.
+    """
+    if os.path.lexists(path):
+        remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
+        raise NodeError("cannot write the manifest (File exists)", path, remedy)
+
+
+def _next(path: Path, node: Node) -> Iterator[str]:
+    """How the manifest comes to be a swarm: a node reads the one in its own folder alone."""
+    pinned = node.folder.manifest
+    seed = f"swarm-node seed --config {quote(str(node.path))}"
+    if pinned.exists() and pinned.samefile(path):
+        yield f"next: {seed}"
+        return
+    if pinned.exists():
+        yield f"{pinned} is another swarm's: this one takes another node"
+        yield "next: swarm-node init FOLDER"
+        yield f"then: install -m 600 {quote(str(path))} FOLDER/{pinned.name}"
+        yield "then: swarm-node seed --config FOLDER"
+        return
+    yield f"next: install -m 600 {quote(str(path))} {quote(str(pinned))}"
+    yield f"then: {seed}"
+
+
+def _tried(trial: Trial) -> Iterator[str]:
+    """What came of opening the catalogue and playing its environments."""
+    if trial.replayed:
+        names = ", ".join(trial.replayed)
+        yield f"replayed {trial.episodes} episodes of {names} in other processes: all alike"
+    for name in trial.unshared:
+        yield f"{name} says that it is not replayable: every node practises it for itself"
+    for reason in trial.absent.values():
+        yield f"not tried: {reason}"
+
+
+TASK_TOKENS = 512
+
+TaskTokensOption = Annotated[
+    int,
+    typer.Option("--task-tokens", min=2, help="Of a task, its prompt and an answer together."),
+]
+
+
+def plan_command(
+    model: Annotated[str, typer.Argument(help="A folder, a hub id, or a shipped model.")],
+    task_tokens: TaskTokensOption = TASK_TOKENS,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Measure the speed here, with random weights; a minute."),
+    ] = False,
+    memory: Annotated[
+        float | None,
+        typer.Option("--memory", help="GiB of main memory, of another machine.", min=0.5),
+    ] = None,
+    device_memory: Annotated[
+        float | None,
+        typer.Option("--device-memory", help="GiB of a GPU that is not here.", min=1),
+    ] = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say whether a model fits, what to set, and how long it takes; read its config.json alone."""
+    from node.monitor.terminal import Terminal
+
+    if probe and (memory is not None or device_memory is not None):
+        remedy = "Leave it out, or ask about this machine without --memory and --device-memory."
+        raise UsageError("--probe", "measures this machine alone", remedy)
+    with Terminal(stderr=True).status(LOADING) as status:
+        found = planned(model, task_tokens, Path(), memory, device_memory)
+        if probe:
+            from node.plan.plan import probed
+
+            found = probed(found, status.update)
+    if json:
+        print_json(found.as_json())
+        return
+    from node.plan.plan import lines
+
+    for line in lines(found):
+        say(line)
+    say(as_typed(f"next: swarm-node init --model {quote(model)} FOLDER"))
+
+
+def planned(
+    model: str,
+    tokens: int,
+    folder: Path,
+    memory: float | None = None,
+    device_memory: float | None = None,
+) -> Plan:
+    """A plan for this machine, or for one with other amounts of memory, in GiB.
+
+    Raises:
+        NodeError: there is no such model, or it does not fit.
+    """
+    from node.plan.machine import asked_for, card, this_machine
+    from node.plan.plan import plan
+    from node.policy.model_source import config_folder
+
+    config_folder(model)  # what is not there is said before torch is loaded
+    here = this_machine("auto", folder)
+    gpu = None if device_memory is None else card(device_memory)
+    return plan(model, asked_for(here, memory, gpu), tokens)
+
+
+def init_command(
+    directory: Annotated[Path, typer.Argument(help="Folder to write to.")] = Path(),
+    systemd: Annotated[
+        bool,
+        typer.Option(
+            "--systemd",
+            help="Write a unit for your systemd as well; into the folder of a node that is there, "
+            "nothing else.",
+        ),
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Choose what suits this model on this machine, as swarm-node plan shows it.",
+            show_default=False,
+        ),
+    ] = None,
+    task_tokens: TaskTokensOption = TASK_TOKENS,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write node.toml, with every key explained, and the node's identity."""
+    from node.run.background import write_unit
+    from node.run.preflight import open_identity, prepare
+    from node.storage.run_folder import RunFolder
+
+    folder = RunFolder(directory)
+    made = not (systemd and folder.config.exists())
+    if model and not made:
+        remedy = "Leave --model out, or name a new folder."
+        raise UsageError("--model", f"{folder.config} is there already", remedy)
+    wanted = model and not folder.config.exists()
+    plan = _plan(model, task_tokens, directory) if model and wanted else None
+    if made:
+        folder, identity = prepare(directory, plan.choice.keys if plan else None)
+    else:
+        folder = open_node(folder.config).folder
+        identity, _ = open_identity(folder)
+    config = directory / folder.config.name
+    unit = write_unit(config) if systemd else None
+    if json:
+        paths = {"config": str(config), "identity": str(folder.identity)}
+        known = {"peer_id": identity.peer_id, "unit": str(unit) if unit else None}
+        print_json({**paths, **known, **({"plan": plan.as_json()} if plan else {})})
+        return
+    if plan:
+        _show(plan)
+    if made:
+        say(f"wrote {config} and {folder.identity}")
+    say(f"this node is {identity.peer_id}")
+    _say_next(config, unit)
+
+
+def _show(plan: Plan) -> None:
+    from node.plan.plan import lines
+
+    for line in lines(plan):
+        say(line)
+
+
+def _say_next(config: Path, unit: Path | None) -> None:
+    if unit is None:
+        say(as_typed(f"next: swarm-node join --config {quote(str(config))} --peers ADDRESS"))
+        return
+    say(f"wrote {unit}")
+    say(f"next: systemctl --user link {quote(str(unit))}")
+    say(f"then: systemctl --user enable --now {unit.name}")
+
+
+def _plan(model: str, tokens: int, directory: Path) -> Plan:
+    from node.monitor.terminal import Terminal
+
+    with Terminal(stderr=True).status(LOADING):
+        return planned(model, tokens, directory)

@@ -1,0 +1,257 @@
+"""The README of an exported model: what it was made from, what it is worth, and how to use it.
+
+Metadata as of https://huggingface.co/docs/hub/model-cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from huggingface_hub import (
+    HfApi,
+    ModelCard,
+    ModelCardData,
+    constants,
+    get_token,
+    try_to_load_from_cache,
+)
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+from node.config.config import Config
+from node.errors import NodeError, UsageError
+from node.monitor.history import read_history
+from node.monitor.record import RoundRecord, share
+from node.network.pinned_manifest import checked_manifest
+from node.policy.model_source import SHIPPED
+from node.storage.atomic_files import write_atomic
+from node.storage.checkpoints import Checkpoints, Loaded
+from node.storage.run_folder import RunFolder
+from protocol.manifest import Manifest, swarm_id
+
+SHIPPED_LICENCE = "apache-2.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What became of a policy until it was exported.
+
+    Attributes:
+        rounds: done.
+        policy_steps: taken; None where the checkpoint does not say.
+        tokens: completion tokens trained on, where older rounds were thinned an estimate.
+        external: share of the groups in updates that others wrote, 0 to 1; None without any group.
+        exact: no round was thinned.
+    """
+
+    rounds: int
+    policy_steps: int | None
+    tokens: float
+    external: float | None
+    exact: bool
+
+    @classmethod
+    def of(cls, history: Sequence[RoundRecord], rounds: int, policy_steps: int | None) -> Training:
+        """Fold the records of a run up to a round. One that is kept stands for those left out
+        before it."""
+        kept = [record for record in history if record.round <= rounds]
+        gaps = [
+            record.round - before
+            for before, record in zip((0, *(r.round for r in kept)), kept, strict=False)
+        ]
+        weighed = list(zip(gaps, kept, strict=True))
+        external = sum(gap * record.groups_external for gap, record in weighed)
+        groups = external + sum(gap * record.groups_own for gap, record in weighed)
+        return cls(
+            rounds=rounds,
+            policy_steps=policy_steps,
+            tokens=sum(gap * record.tokens_trained for gap, record in weighed),
+            external=external / groups if groups else None,
+            exact=max(gaps, default=1) == 1 and sum(gaps) == rounds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a policy comes from.
+
+    Attributes:
+        signed: its swarm's manifest as the founder signed it; None where it has no swarm.
+        manifest: what is in it.
+        heldout: mean reward on that swarm's held-out tasks, 0 to 1; None where none was measured.
+    """
+
+    signed: bytes | None
+    manifest: Manifest | None
+    heldout: float | None
+
+
+def model_card(config: Config, training: Training, origin: Origin, *, adapter: bool = False) -> str:
+    """The card in Markdown, its metadata in front.
+
+    Args:
+        adapter: of the adapter alone.
+    """
+    base = config.policy.model
+    public = base if base not in SHIPPED and not Path(base).expanduser().exists() else None
+    licence = licence_of(base)
+    data = ModelCardData(
+        base_model=public,
+        license=licence,
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=["reinforcement-learning", "swarm-node"],
+    )
+    parts = (
+        f"---\n{data.to_yaml()}\n---\n",
+        f"# {Path(base).name}, trained in a swarm\n",
+        "Post-trained with reinforcement learning on verifiable tasks by swarm-node, from own\n"
+        "rollouts and from those that peers shared.\n",
+        _table(base, training, origin),
+        _tasks(origin),
+        _use(adapter),
+        "## Licence\n",
+        f"That of the base model: {licence}.\n"
+        if licence
+        else "That of the base model, which says nothing of it here: look it up before sharing.\n",
+    )
+    return "\n".join(parts)
+
+
+def licence_of(base: str) -> str | None:
+    """The licence that a model's own card names; None where there is no card, or it names none.
+
+    Nothing is downloaded.
+    """
+    if base in SHIPPED:
+        return SHIPPED_LICENCE
+    folder = Path(base).expanduser()
+    if folder.exists():
+        card = folder / constants.REPOCARD_NAME
+    else:
+        cached = try_to_load_from_cache(base, constants.REPOCARD_NAME)
+        if not isinstance(cached, str):
+            return None
+        card = Path(cached)
+    if not card.is_file():
+        return None
+    licence = ModelCard.load(card, ignore_metadata_errors=True).data.license
+    return licence if isinstance(licence, str) else None
+
+
+def _table(base: str, training: Training, origin: Origin) -> str:
+    about = "" if training.exact else "about "
+    rows = [
+        ("base model", _code(Path(base).name if Path(base).expanduser().exists() else base)),
+        ("rounds", f"{training.rounds:,}"),
+        ("completion tokens trained on", f"{about}{training.tokens:,.0f}"),
+    ]
+    if training.policy_steps is not None:
+        rows.insert(2, ("optimizer steps", f"{training.policy_steps:,}"))
+    if training.external is not None:
+        rows.append(("groups written by peers", f"{about}{training.external:.0%}"))
+    if origin.signed is not None and origin.manifest is not None:
+        rows.append(("swarm", f"{_code(origin.manifest.name)} {swarm_id(origin.signed).hex()}"))
+    if origin.heldout is not None:
+        rows.append(("mean reward on held-out tasks", share(origin.heldout)))
+    lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _tasks(origin: Origin) -> str:
+    if origin.manifest is None:
+        return ""
+    families = ", ".join(_code(env.name) for env in origin.manifest.catalogue)
+    return (
+        f"## Evaluation\n\nOn questions that nobody trains on, of {families}:\n\n"
+        "```sh\nswarm-node eval --model . --config NODE --tasks 256 --samples 8\n```\n\n"
+        "where NODE is a node of that swarm. How much better than its base it is:\n\n"
+        "```sh\nswarm-node compare BASE . --config NODE --tasks 256\n```\n"
+    )
+
+
+def _use(adapter: bool) -> str:
+    if adapter:
+        return (
+            "## Use\n\n```python\nfrom peft import AutoPeftModelForCausalLM\n\n"
+            'model = AutoPeftModelForCausalLM.from_pretrained(".")\n```\n'
+        )
+    return (
+        "## Use\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        'model = AutoModelForCausalLM.from_pretrained(".")\n'
+        'tokenizer = AutoTokenizer.from_pretrained(".")\n```\n\n'
+        "`vllm serve .` serves it. Ollama and llama.cpp want GGUF: llama.cpp's\n"
+        "`convert_hf_to_gguf.py` makes it of this folder, where it knows the architecture.\n"
+    )
+
+
+def _code(text: str) -> str:
+    """A founder's or a model's words, which are only ever text."""
+    plain = text.replace("`", "'").replace("|", "/")
+    return f"`{plain}`"
+
+
+def write_card(
+    config: Config, folder: RunFolder, loaded: Loaded, out: Path, *, adapter: bool = False
+) -> None:
+    """Write the model card of a checkpoint of ``folder`` into the exported model ``out``.
+
+    Raises:
+        NodeError: the run's records or manifest cannot be read, or the card cannot be written.
+    """
+    history, steps = read_history(folder.root), loaded.state.get("policy_step")
+    training = Training.of(history, loaded.step, steps)
+    card = model_card(config, training, _origin(folder, loaded), adapter=adapter)
+    write_atomic(out / constants.REPOCARD_NAME, card.encode())
+
+
+def _origin(folder: RunFolder, loaded: Loaded) -> Origin:
+    if not folder.manifest.exists():
+        return Origin(None, None, None)
+    signed = folder.manifest.read_bytes()
+    rated = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
+    here = rated is not None and rated[0] == swarm_id(signed).hex()
+    return Origin(
+        signed, checked_manifest(signed, str(folder.manifest)), rated[1] if rated and here else None
+    )
+
+
+def check_pushable(repo: str) -> None:
+    """Look whether a model could be pushed to ``repo``, without asking the hub.
+
+    Raises:
+        UsageError: it is no name, nobody is logged in here, or the hub is not to be asked.
+    """
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise UsageError("--push", repo, "Name it as in anna/my-model.") from error
+    if constants.HF_HUB_OFFLINE:
+        raise UsageError("--push", repo, "HF_HUB_OFFLINE is set: take it away.")
+    if get_token() is None:
+        raise UsageError("--push", repo, "Log in to the hub first: hf auth login.")
+
+
+def push(folder: Path, repo: str) -> str:
+    """Upload an exported model; its address.
+
+    A repository that is not there is made, for its owner's eyes only.
+
+    Raises:
+        NodeError: the hub does not take it, or cannot be reached. The folder stays.
+    """
+    api = HfApi()
+    try:
+        found = api.create_repo(repo, private=True, exist_ok=True)
+        api.upload_folder(repo_id=found.repo_id, folder_path=folder, commit_message="Add a model")
+    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise NodeError(
+            f"{folder} was written but not pushed to {repo}",
+            why,
+            f"Try again with: hf upload {repo} {folder}",
+        ) from error
+    return str(found)

@@ -1,1 +1,0 @@
-"""The transports, a file each; the name of a file is the name of its kind."""

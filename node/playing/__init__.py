@@ -1,1 +1,0 @@
-"""Trajectories: a policy and an environment by turns."""

@@ -1,0 +1,1 @@
+"""Trajectories: turns of a policy in an environment."""

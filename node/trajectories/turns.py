@@ -1,0 +1,153 @@
+"""Turns of trajectories on their way through environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+
+from node.policy.policy import Policy
+from node.tasks.scorer import Answered, Move, Moved, Scorer
+from node.trajectories.trajectory import OpenTrajectory, Played, TurnLimits
+from protocol.rollout import Finish
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    trajectory: OpenTrajectory
+    move: Move
+    answer: Future[Moved]
+
+
+class Turns:
+    """Has environments answer the last turns of trajectories, each as soon as it can.
+
+    Args:
+        policy: reads the observations.
+        scorer: plays the environments.
+        nudge: called, from any thread, when there is something :meth:`answered`.
+    """
+
+    def __init__(
+        self, policy: Policy, scorer: Scorer, limits: TurnLimits, nudge: Callable[[], None]
+    ) -> None:
+        self._policy = policy
+        self._scorer = scorer
+        self._limits = limits
+        self._nudge = nudge
+        self._asked: list[_Asked] = []
+
+    def ask(self, trajectories: Sequence[OpenTrajectory]) -> None:
+        """Hand on the last turn of each."""
+        self._begin(trajectories, [each.move(self._limits) for each in trajectories])
+
+    def answered(self, patience: float = 0.0) -> list[OpenTrajectory]:
+        """Those that are over, and those that go on, in the order in which they were asked.
+
+        Args:
+            patience: seconds to wait for environments that never wait themselves, so that what is
+                written next does not depend on how quick a process is.
+        """
+        ready = []
+        while done := self._done(patience):
+            # There was room for another turn, but not behind what these were answered.
+            cut = []
+            for each in done:
+                if self._take(each.trajectory, each.answer.result()):
+                    ready.append(each.trajectory)
+                else:
+                    cut.append(each)
+            if not cut:
+                break
+            moves = [replace(each.move, final=True) for each in cut]
+            self._begin([each.trajectory for each in cut], moves)
+        return ready
+
+    def _begin(self, trajectories: Sequence[OpenTrajectory], moves: Sequence[Move]) -> None:
+        answers = self._scorer.play_each(moves)
+        self._asked += map(_Asked, trajectories, moves, answers)
+        for answer in answers:
+            answer.add_done_callback(lambda _: self._nudge())
+
+    def _done(self, patience: float) -> list[_Asked]:
+        if patience:
+            waiting = self._scorer.waiting
+            wait([x.answer for x in self._asked if x.move.task.env not in waiting], patience)
+        done, left = list[_Asked](), list[_Asked]()
+        for each in self._asked:
+            (done if each.answer.done() else left).append(each)
+        self._asked = left
+        return done
+
+    def _take(self, each: OpenTrajectory, moved: Moved) -> bool:
+        """Go on behind an answer, or end; False where it cannot go on and has no reward yet."""
+        if isinstance(moved, JudgeRefused):
+            each.end(replace(each.so_far, lost=moved))
+        elif moved.reward is not None:
+            each.end(_ended(each.so_far, moved))
+        else:
+            observed = self._policy.encode_observation(moved.observation)
+            if len(each.ids) + len(observed) >= self._policy.context_length:
+                return False
+            each.read(moved.observation, observed)
+        return True
+
+
+def _ended(played: Played, moved: Answered) -> Played:
+    whole = moved.over and played.finish is Finish.STOP
+    return replace(played, reward=moved.reward, finish=Finish.STOP if whole else Finish.LENGTH)
+
+
+class Sitting:
+    """Takes turns in a task; of a family of one turn, the answer.
+
+    Args:
+        scorer: plays the environment.
+
+    Attributes:
+        first: what is read first.
+
+    Raises:
+        JudgeRefused: the task cannot be built.
+    """
+
+    def __init__(self, scorer: Scorer, task: TaskRef) -> None:
+        self._scorer = scorer
+        self._task = task
+        self._actions: tuple[str, ...] = ()
+        (self.first,) = scorer.prompts([task])
+
+    def take(self, text: str) -> Answered:
+        """Take a turn; what comes of it.
+
+        Raises:
+            JudgeRefused: the environment is lost.
+        """
+        if self._task.env not in self._scorer.environments:
+            verdict = self._scorer.judge(self._task, [text])
+            return Answered("", True, verdict.rewards[0])
+        self._actions += (text,)
+        return self._moved(final=False)
+
+    def leave(self) -> float:
+        """End it before it is over; what it is worth so far.
+
+        Raises:
+            JudgeRefused: the environment is lost.
+        """
+        if not self._actions:
+            return 0.0
+        return self._moved(final=True).reward or 0.0
+
+    def _moved(self, *, final: bool) -> Answered:
+        (moved,) = self._scorer.play([Move(0, self._task, self._actions, final)])
+        if isinstance(moved, JudgeRefused):
+            raise moved
+        return moved
+
+
+def turns_of(played: Played) -> list[tuple[str, str | None]]:
+    """What was written turn by turn, and what it was answered."""
+    return [(turn.sample.text, turn.observation) for turn in played.turns]
