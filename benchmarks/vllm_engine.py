@@ -24,7 +24,7 @@ from bare import seconds
 from options import arguments
 from output import show
 
-from node.engines.registry import ENVIRONMENT
+from node.engines.kinds import ENVIRONMENT
 
 UPDATE_AFTER = 32
 """Steps of the requests on their way when the update comes, and after it."""

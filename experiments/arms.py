@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
-from node.config.config import Config, parse_assignments, parse_mix
+from node.config.config import Config
 from node.config.learning import LearnerSection, MixtureSection
+from node.config.overrides import parse_assignments, parse_mix
 from node.errors import ConfigError, UsageError
 from node.run.outcome import Rules
 

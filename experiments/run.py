@@ -20,7 +20,7 @@ from experiments.settings import Configuration, Settings
 from experiments.worker_pool import WorkerPool
 from node.concurrency.threads import cores
 from node.config.config import Config
-from node.engines.registry import kind_of
+from node.engines.kinds import kind_of
 from node.errors import UsageError
 from node.storage.atomic_files import write_atomic
 

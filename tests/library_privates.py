@@ -56,3 +56,20 @@ class WebDaemon:
 
     async def stop(self) -> None:
         await self._started.shutdown()
+
+
+async def add_handler(node: Any, name: str, handler: Any) -> None:
+    """Have a node over hivemind's daemon answer calls of a name."""
+    await node.p2p._client.add_unary_handler(name, handler)
+
+
+def still_reads(node: Any) -> bool:
+    """Whether the task that reads from a node's daemon runs."""
+    return not node.control._read_task.done()
+
+
+def cancel_with(node: Any, cancel: Any) -> Any:
+    """Replace what tells the daemon that a call is given up; return what was there."""
+    control = node.control
+    before, control._cancel_unary_call = control._cancel_unary_call, cancel
+    return before

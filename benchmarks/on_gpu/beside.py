@@ -30,7 +30,7 @@ def vllm(settings: Settings) -> Iterator[Row]:
     from vllm_engine import bare_vllm
 
     from node.engines.engine import Sampling
-    from node.engines.registry import ENVIRONMENT
+    from node.engines.kinds import ENVIRONMENT
 
     for name, value in {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "ERROR"}.items():
         os.environ.setdefault(name, value)

@@ -12,7 +12,7 @@ import typer
 
 from node.cli.options import DebugOption, JsonOption, print_json
 from node.errors import UsageError
-from node.monitor.terminal import say
+from node.monitor.printable import say
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

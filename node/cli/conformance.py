@@ -84,7 +84,8 @@ async def _look(address: str, over: str) -> list[Finding]:
 def _show(findings: Sequence[Finding]) -> None:
     from rich.text import Text
 
-    from node.monitor.terminal import Terminal, printable
+    from node.monitor.printable import printable
+    from node.monitor.terminal import Terminal
 
     console = Terminal(soft_wrap=True)
     for finding in findings:

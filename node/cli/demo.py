@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from node.cli.options import DebugOption, JsonOption
-from node.config.config import parse_mix
+from node.config.overrides import parse_mix
 
 NODES, LARGE_NODES = 4, 2
 

@@ -63,7 +63,8 @@ def _unmade(overrides: dict[str, Any]) -> Node:
 def _show(findings: list[Any]) -> None:
     from rich.text import Text
 
-    from node.monitor.terminal import Terminal, as_typed, printable
+    from node.monitor.printable import as_typed, printable
+    from node.monitor.terminal import Terminal
 
     console = Terminal(soft_wrap=True)
     for finding in findings:

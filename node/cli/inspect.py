@@ -12,7 +12,7 @@ import typer
 
 from node.cli.options import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.errors import NodeError, UsageError
-from node.monitor.terminal import as_typed, say
+from node.monitor.printable import as_typed, say
 from swarm.common.util import counted
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def status_command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """Show what the node is doing, or did last."""
-    from node.monitor.terminal import present_status
+    from node.monitor.present_status import present_status
 
     status = present_status(open_node(config).folder)
     if json:
@@ -191,7 +191,8 @@ def stop_command(
 
     Ctrl-C ends the waiting alone. Stopping a node that does not run is no error.
     """
-    from node.monitor.terminal import CRASHED, Terminal, present_status
+    from node.monitor.present_status import CRASHED, present_status
+    from node.monitor.terminal import Terminal
     from node.run.background import stop_node
     from node.storage.checkpoints import Checkpoints
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from node.config.config import parse_assignments, parse_mix
+from node.config.overrides import parse_assignments, parse_mix
 from node.errors import NodeError, UsageError
-from node.monitor.terminal import say
+from node.monitor.printable import say
 from protocol.errors import ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork

@@ -27,7 +27,7 @@ from node.cli.options import (
     print_json,
 )
 from node.errors import UsageError
-from node.monitor.terminal import say
+from node.monitor.printable import say
 from swarm.common.util import counted
 
 LARGEST_WIDTH = 10_000
@@ -51,7 +51,7 @@ def peers_command(
     debug: DebugOption = False,
 ) -> None:
     """List the peers met, with what they gave and what was refused; or show one in full."""
-    from node.monitor.terminal import present_status
+    from node.monitor.present_status import present_status
 
     status = present_status(open_node(config).folder)
     peers = status["peers"]
@@ -123,8 +123,8 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 
 
 def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
+    from node.monitor.present_status import TOLD
     from node.monitor.record import NONE, size
-    from node.monitor.terminal import TOLD
 
     _, *author = _names(peer)
     step = peer.get("policy_step")
@@ -154,7 +154,7 @@ def _name(peer: dict[str, Any]) -> Any:
     """What it says it is called, as the end of nothing else: its id stands before it."""
     from rich.text import Text
 
-    from node.monitor.terminal import printable
+    from node.monitor.printable import printable
 
     shown = Text(printable(peer.get("name") or ""))
     shown.truncate(NAME_WIDTH, overflow="ellipsis")

@@ -21,7 +21,7 @@ from node.cli.options import (
     print_json,
 )
 from node.errors import NodeError, UsageError
-from node.monitor.terminal import say, say_on
+from node.monitor.printable import say, say_on
 
 if TYPE_CHECKING:
     from protocol.manifest import EnvSpec

@@ -12,7 +12,7 @@ import typer
 
 from node.cli.options import DebugOption, open_node
 from node.errors import NodeError, UsageError
-from node.monitor.terminal import say
+from node.monitor.printable import say
 
 if TYPE_CHECKING:
     from node.monitor.record import RoundRecord

@@ -40,8 +40,8 @@ from node.cli.play import export_command, play_command
 from node.cli.plot import plot_command
 from node.cli.setup import found_command, init_command, plan_command
 from node.errors import NodeError, UsageError
-from node.monitor.logs import drop_what_fails, last
-from node.monitor.terminal import as_typed, guard_terminal, printable_lines, say
+from node.monitor.broken_pipe import drop_what_fails, last
+from node.monitor.printable import as_typed, guard_terminal, printable_lines, say
 
 BEGINNING = """\
 see a swarm learn here:  swarm-node demo

@@ -199,10 +199,10 @@ CURRICULA = Registry(
 )
 ENGINES = Registry(
     "engine.kind",
-    "node.engines.registry:EngineKind",
+    "node.engines.kinds:EngineKind",
     {
-        "transformers": "node.engines.registry:Transformers",
-        "vllm": "node.engines.registry:Vllm",
+        "transformers": "node.engines.kinds:Transformers",
+        "vllm": "node.engines.kinds:Vllm",
     },
     "swarm_node.engines",
 )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.dashboard.rounds import Rounds
-from node.monitor.terminal import TOLD
+from node.monitor.present_status import TOLD
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
 from swarm.reputation import Account, is_banned, standing, strikes_now

@@ -21,8 +21,9 @@ from node.dashboard.groups import Groups, Wanted
 from node.dashboard.health import Doctor, alarms
 from node.dashboard.rounds import DIGITS, Rounds, plain, plain_values, thinned
 from node.errors import NodeError
+from node.monitor.present_status import CRASHED, STOPPED, present_status
+from node.monitor.printable import printable
 from node.monitor.record import RoundRecord
-from node.monitor.terminal import CRASHED, STOPPED, present_status, printable
 from node.storage.run_folder import RunFolder
 from swarm.reputation import read_accounts
 

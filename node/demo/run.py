@@ -22,10 +22,10 @@ from node.config.registry import ENGINES
 from node.config.sections import NetworkSection
 from node.demo.processes import NodeProcess, RecordTail, stop_all
 from node.demo.summary import SwarmSummary, SwarmView, summarise_node, summarise_swarm, table
-from node.engines.registry import EngineKind
+from node.engines.kinds import EngineKind
 from node.errors import ConfigError, NodeError
 from node.monitor.history import read_history
-from node.monitor.terminal import as_typed
+from node.monitor.printable import as_typed
 from node.network.founding import found_swarm
 from node.network.transports import check_transport
 from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new

@@ -14,8 +14,7 @@ from node.config.registry import TRANSPORTS
 from node.config.sections import NetworkSection
 from node.doctor.machine import Finding, check_manifest, fail, ok, warn
 from node.errors import NodeError
-from node.network.membership import FAMILIES, listened_on, why_not_free
-from node.network.transports import TransportKind
+from node.network.transports import FAMILIES, TransportKind, listened_on, why_not_free
 from node.storage.run_folder import RunFolder
 from protocol.errors import ProtocolError
 from protocol.identity import Identity

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from node.monitor.history import MEASURES, Curve, Measure
+from node.monitor.printable import printable
 from node.monitor.record import RoundRecord, bar_row, bars_for
-from node.monitor.terminal import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

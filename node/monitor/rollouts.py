@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from node.errors import NodeError
+from node.monitor.printable import printable, printable_lines
 from node.monitor.record import RoundRecord, share
-from node.monitor.terminal import printable, printable_lines
 from node.storage.atomic_files import write_atomic
 
 KEPT = 24

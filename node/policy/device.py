@@ -1,4 +1,4 @@
-"""The device that a policy is on."""
+"""The device that a policy is on, and what CUDA's driver says; torch is imported when needed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import runpy
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from node.errors import NodeError
 from node.policy.model_files import PolicyError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def device_named(name: str) -> torch.device:
@@ -23,6 +24,8 @@ def device_named(name: str) -> torch.device:
     Raises:
         PolicyError: there is no such device.
     """
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -38,11 +41,15 @@ def device_named(name: str) -> torch.device:
 def draws_on(device: torch.device) -> torch.device:
     """Where numbers are drawn for a policy on ``device``: there, but on the CPU for a Mac's GPU,
     which has no numbers of 64 bits."""
+    import torch
+
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def wait_for(device: torch.device) -> None:
     """Return once the device has done all that it was told to."""
+    import torch
+
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -51,6 +58,8 @@ def wait_for(device: torch.device) -> None:
 
 def give_back(device: torch.device) -> None:
     """Give back the memory that no tensor needs, for other processes on the same device."""
+    import torch
+
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":

@@ -18,7 +18,7 @@ import psutil
 
 from node.errors import NodeError
 from node.monitor.logs import LogTail, error_in
-from node.monitor.terminal import RUNNING, STOPPING, present_status
+from node.monitor.present_status import RUNNING, STOPPING, present_status
 from node.storage.atomic_files import write_new
 from node.storage.run_folder import RunFolder
 from swarm.common.util import make_private

@@ -20,8 +20,7 @@ from node.config.learning import PolicySection
 from node.config.registry import CORRECTIONS, ENGINES, LOGGERS
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
-from node.network.membership import why_not_free
-from node.network.transports import check_transport
+from node.network.transports import check_transport, why_not_free
 from node.plan.model_shape import check_memory
 from node.policy.device import gpus, torch_build
 from node.policy.model_files import check_begun

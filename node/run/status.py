@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import NodeError
+from node.monitor.present_status import RUNNING, STARTING, STOPPED, STOPPING, TOLD, present_status
 from node.monitor.record import RoundRecord
-from node.monitor.terminal import RUNNING, STARTING, STOPPED, STOPPING, TOLD, present_status
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
 from protocol.profile import Profile

@@ -16,7 +16,8 @@ from node.config.registry import CURRICULA, SELECTIONS
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import open_learner
 from node.engines.engine import RolloutEngine, Sampling
-from node.engines.registry import kind_of, open_engine, open_streaming_engine
+from node.engines.kinds import kind_of
+from node.engines.registry import open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
 from node.learner.external_filters import FILTERS
 from node.learner.update_stats import UpdateStats

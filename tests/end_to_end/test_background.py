@@ -15,7 +15,7 @@ import psutil
 import pytest
 from commands import NOBODY, QUICK, Command
 
-from node.monitor.terminal import present_status
+from node.monitor.present_status import present_status
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 

@@ -24,8 +24,8 @@ from typing import Any
 from node.concurrency.channel import Channel, ChannelError, take_over_stdin
 from node.config.registry import ENGINES
 from node.engines.backend import Backend, BackendSettings, Job, Written
+from node.engines.kinds import EngineKind
 from node.engines.process.child import PULSE_SECONDS
-from node.engines.registry import EngineKind
 from node.errors import NodeError
 
 Open = Callable[[BackendSettings], Backend]

@@ -25,10 +25,10 @@ def started(monkeypatch: pytest.MonkeyPatch):
     calls: list[tuple[str, Config, RunFolder, object]] = []
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    for name, place in (("join", "node.run.commands"), ("seed", "node.run.commands")):
-        module = ModuleType(place)
-        module.run = lambda *args, name=name: calls.append((name, *args))
-        monkeypatch.setitem(sys.modules, place, module)
+    module = ModuleType("node.run.commands")
+    for name in ("join", "seed"):
+        setattr(module, f"run_{name}", lambda *args, name=name: calls.append((name, *args)))
+    monkeypatch.setitem(sys.modules, "node.run.commands", module)
     yield calls
     root.handlers[:] = handlers
     root.setLevel(level)

@@ -214,7 +214,7 @@ def test_eval_shows_what_was_written_turn_by_turn_and_what_it_was_worth(
 def test_a_demo_with_vllm_needs_vllm_and_says_so_before_it_starts_anything(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.engines.registry.PACKAGES", ("a-package-that-is-nowhere",))
+    monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     assert terminal("demo", "--engine", "vllm", "--run-dir", "demo") == 2
     assert "vLLM is not installed here" in terminal.err
     assert "make vllm" in terminal.err

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from node.monitor.printable import printable
 from node.monitor.record import lapse, short_ids
-from node.monitor.terminal import printable
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from tests.node.conftest import Terminal

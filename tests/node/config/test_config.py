@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config.config import Config, build, load, parse_assignments, run_folder, write_config
+from node.config.config import Config, build, load, run_folder, write_config
+from node.config.overrides import parse_assignments
 from node.config.reference import PAGE, page
 from node.errors import ConfigError, NodeError
 

@@ -98,7 +98,7 @@ class Mine(Curriculum):
         return levels[0]
 """,
     "engine.kind": """
-from node.engines.registry import EngineKind
+from node.engines.kinds import EngineKind
 class Mine(EngineKind):
     beside = True
     def backend(self, settings):

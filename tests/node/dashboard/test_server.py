@@ -17,7 +17,7 @@ from node.dashboard.access import PORT, listen
 from node.dashboard.run_view import STREAMS
 from node.dashboard.server import MOST_OF_ONE
 from node.errors import NodeError
-from node.monitor.terminal import present_status
+from node.monitor.present_status import present_status
 from node.storage.run_folder import RunFolder
 from tests.node.dashboard.browser import Site, record, served, write_rounds
 

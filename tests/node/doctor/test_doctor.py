@@ -91,7 +91,7 @@ def test_a_macs_gpu_is_a_failure_elsewhere() -> None:
 
 def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_engine("transformers").level == "ok"
-    monkeypatch.setattr("node.engines.registry.PACKAGES", ("a-package-that-is-nowhere",))
+    monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     finding = check_engine("vllm")
     assert finding.level == "fail"
     assert "make vllm" in finding.remedy

@@ -13,7 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from node.config.config import Config
 from node.engines.engine import Sampling
-from node.engines.registry import kind_of, open_engine, open_streaming_engine
+from node.engines.kinds import kind_of
+from node.engines.registry import open_engine, open_streaming_engine
 from node.engines.transformers import fused_decoder as eight_bits
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import (

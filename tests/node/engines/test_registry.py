@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from node.config.config import Config
-from node.engines.registry import check_vllm, devices, open_engine, open_streaming_engine
+from node.engines.kinds import check_vllm
+from node.engines.registry import devices, open_engine, open_streaming_engine
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
 from swarm.common.counters import Counters
@@ -39,7 +40,7 @@ def test_another_version_of_vllm_is_refused_with_both_versions(monkeypatch, tmp_
 
 
 def test_without_vllm_it_is_said_how_to_get_it_before_anything_starts(monkeypatch):
-    monkeypatch.setattr("node.engines.registry.PACKAGES", ("a-package-that-is-nowhere",))
+    monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     with pytest.raises(ConfigError, match=r"engine\.kind: 'vllm'.*not installed.*make vllm"):
         open_streaming_engine(VLLM, random_policy(), Counters(), 1)
 

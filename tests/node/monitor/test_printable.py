@@ -16,8 +16,9 @@ from rich.text import Text
 
 from node.monitor.live import LivePanel
 from node.monitor.logs import start_logging
+from node.monitor.printable import MOST, guard_terminal, printable, say, say_on
 from node.monitor.rollouts import LastRollouts
-from node.monitor.terminal import MOST, Terminal, guard_terminal, printable, say, say_on
+from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD
 from tests.parsing import parse
 

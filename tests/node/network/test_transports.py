@@ -19,7 +19,7 @@ def network(**keys: object):
 def test_a_transport_whose_package_is_missing_says_what_to_install(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"node.network.transports.{name}.find_spec", lambda package: None)
+    monkeypatch.setattr("node.network.transports.find_spec", lambda package: None)
     with pytest.raises(ConfigError, match=rf"network.transport: '{name}'.*swarm-node\[libp2p\]"):
         check_transport(network(transport=name))
 

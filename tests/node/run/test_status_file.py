@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.monitor.terminal import present_status
+from node.monitor.present_status import present_status
 from node.run.status import StatusFile
 from node.storage.run_folder import RunFolder
 from protocol.profile import Profile

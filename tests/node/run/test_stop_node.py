@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError
-from node.monitor.terminal import STOPPING, present_status
+from node.monitor.present_status import STOPPING, present_status
 from node.run.background import stop_node
 from node.storage.run_folder import RunFolder
 

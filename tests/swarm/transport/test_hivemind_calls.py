@@ -10,6 +10,7 @@ import pytest
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.node import NodeSettings
+from tests.library_privates import add_handler, cancel_with, still_reads
 from tests.swarm.network_parts import identity
 
 pytestmark = pytest.mark.processes
@@ -36,10 +37,9 @@ def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon_alone
             async def echo(request: bytes, peer: object) -> bytes:
                 return request
 
-            await ben.p2p._client.add_unary_handler("late", late)
-            await ben.p2p._client.add_unary_handler("echo", echo)
+            await add_handler(ben, "late", late)
+            await add_handler(ben, "echo", echo)
             await anna.connect(ben.addresses[0])
-            tell_daemon = anna.control._cancel_unary_call
 
             async def cancel(call: object) -> None:
                 if not given_up.is_set():
@@ -47,7 +47,7 @@ def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon_alone
                     await answered.wait()
                 await tell_daemon(call)
 
-            anna.control._cancel_unary_call = cancel
+            tell_daemon = cancel_with(anna, cancel)
             call = asyncio.ensure_future(anna.call(ben.peer_id, "late", b"question"))
             await anna.call(ben.peer_id, "echo", b"1")
             call.cancel()
@@ -57,7 +57,7 @@ def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon_alone
             answered.set()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            assert not anna.control._read_task.done()
+            assert still_reads(anna)
         finally:
             answered.set()
             await anna.stop()
