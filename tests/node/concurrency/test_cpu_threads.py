@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more():
     code = (
-        "from node.concurrency import cpu_threads; cpu_threads.choose(1);"
+        "from node.concurrency.threads import choose; choose(1);"
         "import json, os, torch;"
         "print(json.dumps([torch.get_num_threads(), os.environ['OMP_NUM_THREADS']]))"
     )
@@ -45,7 +45,7 @@ def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more()
 def test_zero_takes_the_cores_that_this_process_may_run_on():
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-        "from node.concurrency import cpu_threads; print(cpu_threads.choose(0))"
+        "from node.concurrency.threads import choose; print(choose(0))"
     )
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, timeout=300
