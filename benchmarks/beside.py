@@ -29,7 +29,7 @@ from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES, OverlappingGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import UnfinishedGroups
-from node.rollout.intake import Intake, Limits
+from node.rollout.groups import Intake, Limits
 from node.run.training_loop import Rounds
 from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.catalogue import load_catalogue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.learner.advantages import Standardised
 from node.learner.batches import MicroBatch, Row, TrainingGroup, micro_batches
+from node.learner.losses import Standardised
 from node.policy.policy import Policy
 
 UNBOUNDED = 1 << 40

@@ -23,7 +23,7 @@ from node.learner.learner import Learner
 from node.learner.steps import Newest
 from node.policy.policy import Policy
 from node.rollout.generator import Generator, TaskIndexes
-from node.rollout.intake import Intake, Limits
+from node.rollout.groups import Intake, Limits
 from node.run.training_loop import Rounds
 from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.catalogue import load_catalogue

@@ -24,8 +24,8 @@ from output import show
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from node.dashboard.access import listen
-from node.swarm_page.documents import data, documents, unchanging
-from node.swarm_page.server import PageServer
+from node.dashboard.public_documents import data, documents, unchanging
+from node.dashboard.public_server import PageServer
 from swarm.common.counters import Counters
 from tests.node.swarm_page.page_parts import seen
 from tests.swarm.census.census_parts import Watched, group, offer, peer

@@ -28,8 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from under_attack import ATTACKS
 
 from node.concurrency.threads import cores
-from node.demo.processes import NodeProcess
-from node.demo.run import DemoSettings, swarm_of
+from node.demo.run import DemoSettings, NodeProcess, swarm_of
 from node.monitor.history import read_records
 from node.monitor.terminal import Terminal
 from tests.hostile.flooders import attacking

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.measures import Recordings, Summary
 from experiments.recording import Recording
 from experiments.regime_summary import RegimeSummary
-from node.monitor.charts import new_figure
+from node.monitor.history import new_figure
 
 PAPER = {"8/0": 561.79, "6/2": 854.43, "4/4": 1093.31, "2/6": 945.87}
 """Cumulative rewards of arXiv 2509.08721, section 5."""

@@ -12,7 +12,7 @@ import typer
 
 from node.cli.options import DebugOption
 from node.errors import UsageError
-from node.monitor.printable import say
+from node.monitor.output import say
 
 MODELS = Path(__file__).resolve().parents[1] / "node" / "models"
 SEED = 2

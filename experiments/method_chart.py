@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.monitor.charts import new_figure
+from node.monitor.history import new_figure
 
 if TYPE_CHECKING:
     from experiments.method_report import Worths

@@ -32,8 +32,8 @@ from swarm.common.counters import Counters
 from swarm.groups import PooledGroup
 from swarm.journal import MEMORY, Journal
 from swarm.member import Member, assemble
-from swarm.refusals import STALE_EPOCH
 from swarm.transport.memory import MemoryTransport
+from swarm.verification import STALE_EPOCH
 
 TURNS = 2
 """Of every member after a round: by the second, all have published and pull the rest."""

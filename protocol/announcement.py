@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha1
 
 from protocol import codec, envelope
 from protocol.codec import (
@@ -19,10 +21,92 @@ from protocol.codec import (
 )
 from protocol.errors import BadLifetime, BadSchema, Expired, TooLarge, WrongShard
 from protocol.frame import content_id
-from protocol.identity import Identity
-from protocol.keys import dht_key_of, record_key, shard_of
+from protocol.identity import (
+    HELDOUT_DOMAIN,
+    READER_DOMAIN,
+    SHARD_DOMAIN,
+    TASK_DOMAIN,
+    Identity,
+    domain_hash,
+)
 from protocol.manifest import Manifest, check_admitted
 from protocol.rollout import Batch
+
+AUTHORS_A_SHARD = 16
+PATH_BITS = 64
+
+
+def epoch_of(unix: float, epoch_seconds: float) -> int:
+    """Number of the epoch that holds a unix time: the float64 quotient, rounded down."""
+    return math.floor(unix / epoch_seconds)
+
+
+def depth_for(authors: float) -> float:
+    """The depth that suits a swarm of so many authors; a node uses the whole numbers around it."""
+    return min(max(0.0, math.log2(max(authors, 1.0) / AUTHORS_A_SHARD)), float(MAX_DEPTH))
+
+
+def depth_of(author: bytes, epoch: int, depth: float) -> int:
+    """The whole depth at which an author announces in an epoch.
+
+    Of 16 authors to whom a depth of 3.25 suits the swarm, four take depth 4 and the others 3. Which
+    of them do changes every epoch.
+
+    Args:
+        depth: of :func:`depth_for`.
+    """
+    fraction = _u64(domain_hash(SHARD_DOMAIN, author, _be(epoch))[8:]) / 2.0**64
+    return min(math.floor(depth + fraction), MAX_DEPTH)
+
+
+def shard_of(author: bytes, epoch: int, depth: int) -> int:
+    """The shard of a depth in which an author announces in an epoch, below 2^depth."""
+    return shard_on(_u64(domain_hash(SHARD_DOMAIN, author, _be(epoch))), depth)
+
+
+def shard_on(path: int, depth: int) -> int:
+    """The shard of a depth that a path, 64 bits, leads through: its first ``depth`` bits."""
+    return path >> (PATH_BITS - depth)
+
+
+def record_key(swarm_id: bytes, epoch: int, depth: int, shard: int) -> str:
+    """The DHT key of a shard's dictionary of announcements; its subkeys are authors."""
+    return f"swarm-node/2/{swarm_id.hex()}/{epoch}/{depth}/{shard}"
+
+
+def dht_key_of(key: str) -> bytes:
+    """The 20-byte hashed key under which the DHT holds ``key``, as hivemind computes it."""
+    return sha1(encode(key), usedforsecurity=False).digest()
+
+
+def reader_paths(author: bytes, epoch: int, secret: bytes) -> tuple[int, int]:
+    """Two paths whose shards a reader looks into, one in each half; their first bits differ.
+
+    They are unpredictable without its local ``secret``.
+    """
+    digest = domain_hash(READER_DOMAIN, author, _be(epoch), secret)
+    first, second = _u64(digest), _u64(digest[8:])
+    half = 1 << (PATH_BITS - 1)
+    return first, (second & (half - 1)) | (~first & half)
+
+
+def task_seed(author: bytes, epoch: int, index: int) -> int:
+    """63-bit seed of an author's ``index``-th task of an epoch: derived, never chosen."""
+    return _u64(domain_hash(TASK_DOMAIN, author, _be(epoch), _be(index))) >> 1
+
+
+def heldout_seed(env: str, number: int) -> int:
+    """63-bit seed of a held-out task, in a domain that no training task's seed comes from."""
+    return _u64(domain_hash(HELDOUT_DOMAIN, _be(number), env.encode())) >> 1
+
+
+def _be(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def _u64(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big")
+
 
 LIFETIME_EPOCHS = 3
 """A record ends at most this many epochs after the end of its own."""
@@ -67,7 +151,7 @@ class Announcement:
     Attributes:
         epoch: in which it was announced.
         depth: how many times the shards of the epoch are halved, as its author finds fitting.
-        shard: :func:`protocol.keys.shard_of` author, epoch and depth.
+        shard: :func:`protocol.announcement.shard_of` author, epoch and depth.
         sequence: strictly increasing over an author's life, announcements and frames together.
         policy_step: the author's policy version.
         expiry: unix time, seconds; also the record's expiration in the DHT.
@@ -177,7 +261,7 @@ def check_record(
     """All that a DHT validator asks of a record before it stores or returns it.
 
     Args:
-        key: hashed, as the DHT holds it (:func:`protocol.keys.dht_key_of`).
+        key: hashed, as the DHT holds it (:func:`protocol.announcement.dht_key_of`).
         subkey: the author's public key, 32 bytes.
         value: the signed announcement.
         expiry: the record's expiration; must be the signed one, or anybody could prolong it.

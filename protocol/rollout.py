@@ -110,8 +110,8 @@ class Group:
     """One task and its completions.
 
     The task's seed is not carried: every reader derives it from the author's key, ``epoch`` and
-    ``index`` (:func:`protocol.keys.task_seed`), so an author picks the family and the level but
-    never the instance.
+    ``index`` (:func:`protocol.announcement.task_seed`), so an author picks the family and the level
+    but never the instance.
 
     Attributes:
         env: name of a task family in the manifest's catalogue.

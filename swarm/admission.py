@@ -18,13 +18,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
 
-from protocol.announcement import Offer, offer_of
+from protocol.announcement import Offer, epoch_of, offer_of
 from protocol.errors import ProtocolError
 from protocol.frame import OpenFrame, open_frame
-from protocol.keys import epoch_of
 from protocol.manifest import ENVIRONMENT, Manifest
 from protocol.rollout import Group, encode_group
-from swarm import refusals
+from swarm import verification
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef, rewarded
@@ -51,7 +50,7 @@ class RefusedGroup:
     """A group as its author tells it, and why it was not taken.
 
     Attributes:
-        reason: a name of :mod:`swarm.refusals`.
+        reason: a name of :mod:`swarm.verification`.
         at: unix time at which its frame came, seconds.
         prompt: the question as this node's judge rebuilt it; empty where it was not asked.
         rewards: this node's own verdict; empty where there is none.
@@ -148,7 +147,7 @@ class Admission:
     """Turns frames into groups with rewards of our own, and keeps the authors' accounts.
 
     Whatever is wrong with a frame or a group is a refusal: counted as ``refused{reason=…}``, put
-    into the author's account, and a strike where :mod:`swarm.refusals` says so.
+    into the author's account, and a strike where :mod:`swarm.verification` says so.
 
     Args:
         threaded: whether :meth:`admit` works on another thread; a simulation, whose clock waits
@@ -246,13 +245,13 @@ class Admission:
     def _look(self, findings: Findings) -> None:
         """Judge the next groups, if their frame and their author may still cost anything."""
         if findings.stalls == MAX_STALLS:
-            findings.refused[refusals.ABANDONED] += len(findings.pending)
+            findings.refused[verification.ABANDONED] += len(findings.pending)
             findings.pending = []
             return
         self._budget.begin(epoch_of(self._clock.time(), self._manifest.epoch_seconds))
         left = self._budget.left(findings.author, findings.seconds, proven=findings.proven)
         if not left:
-            findings.refuse(refusals.OVER_BUDGET, findings.pending[0].group)
+            findings.refuse(verification.OVER_BUDGET, findings.pending[0].group)
             findings.pending = findings.pending[1:]
             return
         outcomes = self._outcomes(findings, left)
@@ -287,7 +286,7 @@ class Admission:
         self, frame: bytes, expected: bytes, offer: Offer | None, findings: Findings
     ) -> OpenFrame | None:
         if self._accounts.banned(expected):
-            findings.refused[refusals.BANNED] += 1
+            findings.refused[verification.BANNED] += 1
             return None
         try:
             opened = self._opener(frame, self._swarm_id, self._manifest)
@@ -295,10 +294,10 @@ class Admission:
             findings.refused[error.code] += 1
             return None
         if opened.author != expected:
-            findings.refused[refusals.WRONG_AUTHOR] += 1
+            findings.refused[verification.WRONG_AUTHOR] += 1
             return None
         if offer and offer_of(frame, opened.batch, self._manifest) != offer:
-            findings.refused[refusals.OFFER_MISMATCH] += 1
+            findings.refused[verification.OFFER_MISMATCH] += 1
             return None
         return opened
 
@@ -306,15 +305,15 @@ class Admission:
         """What can be said against a group without its history and its task."""
         epoch = epoch_of(now, self._manifest.epoch_seconds)
         if group.epoch > epoch + AHEAD_EPOCHS:
-            return refusals.EPOCH_AHEAD
+            return verification.EPOCH_AHEAD
         if group.epoch < epoch - self._manifest.max_age_epochs:
-            return refusals.STALE_EPOCH
+            return verification.STALE_EPOCH
         if group.epoch < self._first_epoch:
-            return refusals.BEFORE_RESTORE
+            return verification.BEFORE_RESTORE
         played = self._played(group)
         for completion in group.completions:
             if not completion.alternates or (len(completion.segments) > 1 and not played):
-                return refusals.UNEXPECTED_SEGMENTS
+                return verification.UNEXPECTED_SEGMENTS
         return None
 
     def _played(self, group: Group) -> bool:
@@ -339,9 +338,9 @@ class Admission:
                     connection.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", (*draw, digest))
                     unseen.append(Told(group, plain))
                 elif known[0] == digest:
-                    findings.refused[refusals.REPLAY] += 1
+                    findings.refused[verification.REPLAY] += 1
                 else:
-                    findings.refuse(refusals.EQUIVOCATION, group)
+                    findings.refuse(verification.EQUIVOCATION, group)
             oldest = oldest_epoch(self._manifest, now)
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen
@@ -362,7 +361,7 @@ class Admission:
         except Exception:
             # A bug of ours must not cost us the other groups.
             log.exception("the judge failed on a group of %s", asked[0].task.env)
-            outcomes = [JudgeRefused(refusals.JUDGE_FAILED)]
+            outcomes = [JudgeRefused(verification.JUDGE_FAILED)]
         told = [found.seconds for found in outcomes if found.seconds is not None]
         seconds = sum(told) if len(told) == len(outcomes) else self._timer() - began
         findings.seconds += seconds
@@ -387,7 +386,7 @@ def _disagreement(group: Group, verdict: Verdict) -> str | None:
     own = verdict.rewards
     if len(own) != len(group.rewards) or not all(0.0 <= reward <= 1.0 for reward in own):
         log.error("the judge gave %s to a group of %s", own, group.env)
-        return refusals.BAD_VERDICT
+        return verification.BAD_VERDICT
     # A claim that is not a number agrees with nothing.
     agree = all(abs(c - o) <= REWARD_TOLERANCE for c, o in zip(group.rewards, own, strict=True))
-    return None if agree else refusals.REWARD_MISMATCH
+    return None if agree else verification.REWARD_MISMATCH

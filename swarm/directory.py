@@ -17,21 +17,19 @@ from protocol.announcement import (
     Offer,
     Opener,
     check_clock,
+    depth_for,
+    depth_of,
+    epoch_of,
     open_announcement,
+    reader_paths,
+    record_key,
+    shard_of,
+    shard_on,
     sign_announcement,
 )
 from protocol.codec import MAX_DEPTH
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
-from protocol.keys import (
-    depth_for,
-    depth_of,
-    epoch_of,
-    reader_paths,
-    record_key,
-    shard_of,
-    shard_on,
-)
 from protocol.manifest import ProofOfWork, find_nonce
 from protocol.messages import MAX_DIGESTS, record_digest
 from swarm.common.clock import Clock

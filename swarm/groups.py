@@ -12,9 +12,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from protocol import codec
+from protocol.announcement import task_seed
 from protocol.codec import Limits, decode, encode
 from protocol.errors import BadSchema
-from protocol.keys import task_seed
 from protocol.rollout import (
     ENCODING_BYTES,
     MAX_PLAIN_BYTES,

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from swarm.common.clock import Clock
-from swarm.journal import Journal, JournalError, named_errors
-from swarm.refusals import strike_weight
-from swarm.schema import VERSION
+from swarm.journal import VERSION, Journal, JournalError, named_errors
+from swarm.verification import strike_weight
 
 MEMORY = 12
 """Groups: as many useless ones leave a proof ``1/e`` of what it was."""
@@ -233,7 +232,7 @@ class Accounts:
             self._store(connection, replace(account, seconds=account.seconds + seconds))
 
     def refuse(self, author: bytes, reason: str, n: int = 1) -> None:
-        """Add refusals for ``reason``, with the strikes that :mod:`swarm.refusals` gives it."""
+        """Add refusals for ``reason``, with the strikes that :mod:`swarm.verification` gives it."""
         weight = n * strike_weight(reason)
         now = self._clock.time()
         with self._journal.transaction() as connection:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from swarm.groups import Candidate
-from swarm.mixture.selections.auto import Auto
+from swarm.mixture.selection import Auto
 
 
 class Undecided(Auto):

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from swarm.common.clock import Clock
 from swarm.journal import Journal
-from swarm.refusals import strike_weight
 from swarm.reputation import PROVEN, Account, Accounts, is_banned, standing, struck
+from swarm.verification import strike_weight
 
 
 class AccountsInMemory(Accounts):

@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.scale.figures import Figures
 from experiments.scale.tally import Kind
-from node.monitor.charts import new_figure
+from node.monitor.history import new_figure
 
 STYLES = {Kind.TABLE: "-", Kind.GOSSIP: "--", Kind.FRAMES: ":"}
 

@@ -12,7 +12,7 @@ import typer
 
 from node.cli.options import DebugOption, JsonOption, print_json
 from node.errors import UsageError
-from node.monitor.printable import say
+from node.monitor.output import say
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -74,7 +74,7 @@ def command(
     a function of the options.
     """
     from experiments.scale.settings import Settings
-    from node.monitor.charts import ENDINGS
+    from node.monitor.history import ENDINGS
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")

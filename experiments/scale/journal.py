@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any
 
 from swarm.common.clock import Clock
-from swarm.journal import MEMORY, Journal
-from swarm.schema import create_tables
+from swarm.journal import MEMORY, Journal, create_tables
 
 
 @cache

@@ -11,7 +11,7 @@ from experiments.scale.clock import SteppedClock
 from experiments.scale.table import Shelf, Table, place_of
 from experiments.scale.table_cost import CallCost, get_cost, store_cost
 from experiments.scale.tally import Kind, Tally
-from protocol.keys import dht_key_of
+from protocol.announcement import dht_key_of
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.common.fair_limits import Standing
 from swarm.transport.transport import (

@@ -18,7 +18,7 @@ from experiments.scale.scenario import Scenario
 from experiments.scale.settings import EPOCH_SECONDS, START, Settings, agreed
 from experiments.scale.shared_memory import Openings, no_collection
 from experiments.scale.tally import Kind
-from protocol.keys import epoch_of
+from protocol.announcement import epoch_of
 from swarm.groups import GroupKey
 
 REMEMBERED_EPOCHS = 4

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import DebugOption, JsonOption
+from node.cli.options import DebugOption, JsonOption, open_node
 from node.config.overrides import parse_mix
+from node.errors import NodeError, UsageError
+from node.monitor.output import say
+
+if TYPE_CHECKING:
+    from node.monitor.record import RoundRecord
+
 
 NODES, LARGE_NODES = 4, 2
 
@@ -83,3 +92,142 @@ def demo_command(
     console = Terminal()
     console.print(table(summary))
     console.print(f"the chart is {summary.chart}")
+
+
+CONFIG, METRICS = "node.toml", "metrics.jsonl"
+
+
+def plot_command(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Run folders, or folders that hold some, such as one in demo-run. "
+            "Left out: ./node.toml's, then ./swarm-run.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="File to write: .png, .svg or .pdf.", show_default=False),
+    ] = None,
+    terminal: Annotated[
+        bool,
+        typer.Option("--terminal", help="Draw in the terminal; so it does there without --out."),
+    ] = False,
+    smooth: Annotated[
+        int | None,
+        typer.Option(
+            "--smooth",
+            min=1,
+            help="Rounds that each point is the mean of. Left out: a twentieth of all.",
+            show_default=False,
+        ),
+    ] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Draw reward, sharing and speed by round, of one run or of several side by side.
+
+    A node may be running meanwhile; nothing is written but the chart.
+    """
+    if out is None and not terminal and not sys.stdout.isatty():
+        remedy = "Add --out FILE.png, or --terminal for lines of bars."
+        raise UsageError("standard output is no terminal to draw in", None, remedy)
+    from node.monitor.history import ENDINGS
+    from node.monitor.terminal import Terminal
+
+    if out is not None and out.suffix.lower() not in ENDINGS:
+        raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
+    with Terminal(stderr=True).status("reading what the runs recorded") as status:
+        found = histories(runs or [])
+        from node.monitor.history import window_for
+
+        window = smooth or window_for(list(found.values()))
+        if out is not None:
+            status.update("drawing the chart")
+            from node.monitor.history import draw_runs
+
+            draw_runs(found, window, out)
+    if out is not None:
+        say(f"wrote {out}")
+    if out is None or terminal:
+        _show(found, window)
+
+
+def _show(found: dict[str, list[RoundRecord]], window: int) -> None:
+    from node.monitor.history import run_table
+    from node.monitor.terminal import Terminal
+
+    console = Terminal()
+    console.print_table(run_table(found, window, console))
+
+
+def histories(given: Sequence[Path]) -> dict[str, list[RoundRecord]]:
+    """What was recorded in the run folders that are meant, by a name for each.
+
+    Where some of what is given holds no run, as in ``demo-run/FOLDER/*``, that is said and left
+    out.
+
+    Raises:
+        NodeError: none holds one, or one is not there.
+    """
+    from node.monitor.history import read_history
+
+    found: dict[Path, list[RoundRecord]] = {}
+    without: list[NodeError] = []
+    for path in given or [open_node(None).folder.root]:
+        try:
+            for folder in _run_folders(path):
+                if history := read_history(folder):
+                    found[folder.resolve()] = history
+                else:
+                    raise _no_round(folder)
+        except UsageError:
+            raise
+        except NodeError as error:
+            without.append(error)
+    if not found:
+        raise without[0]
+    for reason in without:
+        say(f"left out: {reason}", err=True)
+    return dict(zip(_names(list(found)), found.values(), strict=True))
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """The run folders that a path means: itself, its node's, or those that lie in it."""
+    if not path.exists():
+        remedy = "Name a run folder, such as swarm-run, or one that holds several."
+        raise UsageError("there is no run folder", path, remedy)
+    if (path / METRICS).exists():
+        return [path]
+    if (path / CONFIG).exists() or path.suffix == ".toml":
+        root = open_node(path).folder.root
+        if not (root / METRICS).exists():
+            raise _no_round(root)
+        return [root]
+    inside = sorted(path.glob(f"*/{METRICS}"), key=_by_number) if path.is_dir() else []
+    if not inside:
+        remedy = f"Name a folder with a {METRICS}, as each node that trains has one."
+        raise NodeError("not a run folder", path, remedy)
+    return [metrics.parent for metrics in inside]
+
+
+def _no_round(folder: Path) -> NodeError:
+    remedy = "Let its node finish a round; a seed trains nothing and has none."
+    return NodeError("no round is recorded yet in", folder, remedy)
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Sorts node-2 before node-10."""
+    return [
+        (int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))
+    ]
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The last parts of each path, as many as tell all of them apart."""
+    for parts in range(1, max(len(folder.parts) for folder in folders)):
+        names = [str(Path(*folder.parts[-parts:])) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]

@@ -15,7 +15,7 @@ from node.cli.options import (
     open_node,
     print_json,
 )
-from node.monitor.printable import say
+from node.monitor.output import say
 
 if TYPE_CHECKING:
     from node.storage.run_folder import RunFolder

@@ -12,7 +12,7 @@ import typer
 
 from node.cli.options import ConfigOption, DebugOption, JsonOption, open_node, print_json
 from node.errors import NodeError, UsageError
-from node.monitor.printable import as_typed, say
+from node.monitor.output import as_typed, say
 from swarm.common.util import counted
 
 if TYPE_CHECKING:

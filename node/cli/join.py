@@ -32,7 +32,7 @@ from node.cli.options import (
     print_json,
 )
 from node.errors import UsageError
-from node.monitor.printable import as_typed, say
+from node.monitor.output import as_typed, say
 
 NEW_FOLDER = Path("swarm-run")
 WAY_BACK = ("network.lan", "network.peers")
@@ -47,8 +47,8 @@ def start(
     stop_on_eof: bool = False,
 ) -> Node:
     """The node of :func:`ready`, with its log open, which outlives its output."""
-    from node.monitor.broken_pipe import drop_what_fails
     from node.monitor.logs import start_logging
+    from node.monitor.output import drop_what_fails
 
     node = ready(given, overrides, json=json)
     start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)

@@ -26,7 +26,7 @@ from node.cli.options import (
     print_json,
 )
 from node.errors import UsageError
-from node.monitor.printable import printable, say, say_on
+from node.monitor.output import printable, say, say_on
 
 
 def evaluated(

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from node.config.overrides import parse_assignments, parse_mix
 from node.errors import NodeError, UsageError
-from node.monitor.printable import say
+from node.monitor.output import say
 from protocol.errors import ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
@@ -290,14 +290,14 @@ def model_of(
 
     Args:
         model: a folder, hub id or shipped model; without it, a checkpoint of the node.
-        step, best: as in :func:`node.policy.checkpoint_policy.chosen`.
+        step, best: as in :func:`node.policy.lora.chosen`.
 
     Raises:
         NodeError: there is no such model or checkpoint.
     """
     with loading() as tell:
         from node.config.learning import PolicySection
-        from node.policy.checkpoint_policy import checkpoint_policy, chosen
+        from node.policy.lora import checkpoint_policy, chosen
         from node.policy.policy import Policy
 
         wanted = node.config.policy

@@ -27,7 +27,7 @@ from node.cli.options import (
     print_json,
 )
 from node.errors import UsageError
-from node.monitor.printable import say
+from node.monitor.output import say
 from swarm.common.util import counted
 
 LARGEST_WIDTH = 10_000
@@ -154,7 +154,7 @@ def _name(peer: dict[str, Any]) -> Any:
     """What it says it is called, as the end of nothing else: its id stands before it."""
     from rich.text import Text
 
-    from node.monitor.printable import printable
+    from node.monitor.output import printable
 
     shown = Text(printable(peer.get("name") or ""))
     shown.truncate(NAME_WIDTH, overflow="ellipsis")

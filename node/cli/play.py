@@ -21,7 +21,7 @@ from node.cli.options import (
     print_json,
 )
 from node.errors import NodeError, UsageError
-from node.monitor.printable import say, say_on
+from node.monitor.output import say, say_on
 
 if TYPE_CHECKING:
     from protocol.manifest import EnvSpec
@@ -192,7 +192,7 @@ def export_command(
     node = open_node(config)
     with Terminal(stderr=True).status(LOADING) as status:
         from node.evaluation.export import write_card
-        from node.policy.checkpoint_policy import chosen, export
+        from node.policy.lora import chosen, export
 
         with chosen(node.folder, step=step, best=best) as loaded:
             for note in loaded.notes:

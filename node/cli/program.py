@@ -19,9 +19,8 @@ import typer
 from typer.core import TyperCommand
 
 from node.cli import identity
-from node.cli.conformance import conformance_command
-from node.cli.demo import demo_command
-from node.cli.doctor import doctor_command
+from node.cli.checks import conformance_command, doctor_command
+from node.cli.demo import demo_command, plot_command
 from node.cli.inspect import (
     checkpoints_command,
     dashboard_command,
@@ -37,11 +36,16 @@ from node.cli.model import ask_command, compare_command, evaluate_command
 from node.cli.options import SpreadPeers
 from node.cli.peers import peers_command, watch_command
 from node.cli.play import export_command, play_command
-from node.cli.plot import plot_command
 from node.cli.setup import found_command, init_command, plan_command
 from node.errors import NodeError, UsageError
-from node.monitor.broken_pipe import drop_what_fails, last
-from node.monitor.printable import as_typed, guard_terminal, printable_lines, say
+from node.monitor.output import (
+    as_typed,
+    drop_what_fails,
+    guard_terminal,
+    last,
+    printable_lines,
+    say,
+)
 
 BEGINNING = """\
 see a swarm learn here:  swarm-node demo

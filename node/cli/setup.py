@@ -21,7 +21,7 @@ from node.cli.options import (
     print_json,
 )
 from node.errors import NodeError, UsageError
-from node.monitor.printable import as_typed, say
+from node.monitor.output import as_typed, say
 
 if TYPE_CHECKING:
     from node.plan.plan import Plan

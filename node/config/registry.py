@@ -161,10 +161,10 @@ LOSSES = Registry(
 )
 ADVANTAGES = Registry(
     "learner.advantage",
-    "node.learner.advantages:Advantage",
+    "node.learner.losses:Advantage",
     {
-        "dr_grpo": "node.learner.advantages:Centred",
-        "grpo": "node.learner.advantages:Standardised",
+        "dr_grpo": "node.learner.losses:Centred",
+        "grpo": "node.learner.losses:Standardised",
     },
     "swarm_node.advantages",
 )
@@ -183,8 +183,8 @@ SELECTIONS = Registry(
     "mixture.select",
     "swarm.mixture.selection:Selection",
     {
-        "auto": "swarm.mixture.selections.auto:Auto",
-        "uniform": "swarm.mixture.selections.uniform:Uniform",
+        "auto": "swarm.mixture.selection:Auto",
+        "uniform": "swarm.mixture.selection:Uniform",
     },
     "swarm_node.selections",
 )

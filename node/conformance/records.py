@@ -12,9 +12,16 @@ from contextlib import suppress
 import msgpack
 
 from node.conformance.peer import Broken, Case, Peer, Untried, require
-from protocol.announcement import CLOCK_SKEW, Announcement, sign_announcement
+from protocol.announcement import (
+    CLOCK_SKEW,
+    Announcement,
+    dht_key_of,
+    epoch_of,
+    record_key,
+    shard_of,
+    sign_announcement,
+)
 from protocol.identity import Identity
-from protocol.keys import dht_key_of, epoch_of, record_key, shard_of
 from protocol.manifest import AllowList, ProofOfWork, find_nonce
 from swarm.transport.protobuf import Field, Fields, decode, encode, varints
 from swarm.transport.transport import TransportError

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from node.dashboard.asking import Asking, CannotAskError
-from node.dashboard.groups import MOST, Wanted
+from node.dashboard.groups import MAX_GROUPS, Wanted
 from node.dashboard.rounds import QueryError, failure, number, reply, text
 from node.dashboard.run_view import MOST_LINES, Feed, RunView
 from node.errors import NodeError
@@ -153,7 +153,7 @@ def _wanted(request: Request) -> Wanted:
     if taught not in ("", "0", "1"):
         raise QueryError("taught: write 0 or 1")
     return Wanted(
-        limit=number(query, "limit", 20, 1, MOST),
+        limit=number(query, "limit", 20, 1, MAX_GROUPS),
         before=number(query, "before", LARGEST, 0, LARGEST),
         origin=origin,
         env=text(query, "env"),

@@ -16,13 +16,12 @@ import numpy as np
 from anyio import to_thread
 
 from node.config.config import Config
-from node.dashboard.authors import authors
-from node.dashboard.groups import Groups, Wanted
+from node.dashboard.groups import Groups, Wanted, authors
 from node.dashboard.health import Doctor, alarms
 from node.dashboard.rounds import DIGITS, Rounds, plain, plain_values, thinned
 from node.errors import NodeError
+from node.monitor.output import printable
 from node.monitor.present_status import CRASHED, STOPPED, present_status
-from node.monitor.printable import printable
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 from swarm.reputation import read_accounts
@@ -268,7 +267,7 @@ class RunView:
             return levels(self._rounds, since, points)
 
     def authors(self) -> dict[str, Any]:
-        """Whoever gave groups; see :mod:`node.dashboard.authors`.
+        """Whoever gave groups; see :mod:`node.dashboard.groups`.
 
         Raises:
             JournalError: what is known of them cannot be read.

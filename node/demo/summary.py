@@ -17,8 +17,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from node.monitor.charts import new_figure
-from node.monitor.history import Curve
+from node.monitor.history import Curve, new_figure
 from node.monitor.record import RoundRecord, bars_for, number, percent, share, sparkline
 from swarm.common.util import counted
 

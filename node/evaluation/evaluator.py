@@ -16,7 +16,7 @@ from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from node.trajectories.player import Player, judged
 from node.trajectories.trajectory import Played, TurnLimits
-from protocol.keys import heldout_seed
+from protocol.announcement import heldout_seed
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused

@@ -165,7 +165,7 @@ class Choices(TypedDict, total=False):
         temperature: of the distribution that completions are sampled from; divides the logits.
         correction: name of a rule in ``corrections/``, for what this policy did not write.
         correction_options: its settings.
-        floor: external rollouts that are :func:`node.learner.external_filters.unlikely` are not
+        floor: external rollouts that are :func:`node.learner.off_policy.unlikely` are not
             imitated.
         decoupled: own rollouts may be of earlier versions, and are weighed by
             :func:`~node.learner.off_policy.decoupled_weights`, whatever the correction.

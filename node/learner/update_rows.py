@@ -10,9 +10,8 @@ from statistics import fmean
 
 from torch import Tensor
 
-from node.learner.advantages import Advantage
 from node.learner.batches import Row, TrainingCompletion, TrainingGroup
-from node.learner.losses import Counts, Loss, Terms
+from node.learner.losses import Advantage, Counts, Loss, Terms
 from swarm.groups import informative
 
 

@@ -45,7 +45,7 @@ class UpdateStats:
             epoch, after scaling: see :mod:`node.learner.gradient_bound`.
         groups_bounded: external groups whose gradient was scaled down there.
         unlikely: external completions that were not imitated for their likelihood, see
-            :func:`node.learner.external_filters.unlikely`.
+            :func:`node.learner.off_policy.unlikely`.
         useful: of each external group given, in order,
             :func:`node.learner.off_policy.usefulness`; 0 of one without advantage.
         entropies: of each own group given, in order, and each of its completions: the policy's

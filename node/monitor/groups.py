@@ -301,7 +301,7 @@ WORDS: Mapping[str, str] = {
     "bad_verdict": "This node's verifier found no sound rewards.",
     "judge_failed": "This node's verifier failed.",
 }
-"""By the names of :mod:`swarm.refusals`."""
+"""By the names of :mod:`swarm.verification`."""
 
 
 def in_words(reason: str) -> str:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from rich.logging import RichHandler
 
 from node.errors import NodeError
-from node.monitor.printable import PrintableFormatter, printable, say
+from node.monitor.output import PrintableFormatter, printable, say
 from node.monitor.terminal import Terminal
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import UNREPEATED, Repeats

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from node.errors import NodeError
-from node.monitor.printable import printable, printable_lines
+from node.monitor.output import printable, printable_lines
 from node.monitor.record import RoundRecord, share
 from node.storage.atomic_files import write_atomic
 

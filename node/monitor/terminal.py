@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from node.monitor.printable import printable_lines
+from node.monitor.output import printable_lines
 
 LARGEST_WIDTH = 10_000
 LEAST_WIDTH = 12

@@ -113,8 +113,8 @@ def plan(model: str, machine: Machine, tokens: int) -> Plan:
 
 
 def probed(found: Plan, tell: Callable[[str], None]) -> Plan:
-    """The plan with speeds measured here: see :func:`node.plan.probe.probe`."""
-    from node.plan.probe import probe
+    """The plan with speeds measured here: see :func:`node.plan.speed.probe`."""
+    from node.plan.speed import probe
 
     return replace(found, speed=probe(found, tell))
 

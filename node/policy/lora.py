@@ -8,7 +8,9 @@ sum, and know of no adapter.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,15 @@ from torch import Tensor
 from torch.nn import Parameter
 from transformers import PreTrainedModel
 
-from node.errors import ConfigError
+from node.config.config import Config
+from node.config.learning import PolicySection
+from node.errors import ConfigError, NodeError, UsageError
+from node.policy.model_files import check_begun
+from node.policy.policy import Policy
+from node.storage.atomic_files import make_folder
+from node.storage.checkpoint_list import best_of, list_checkpoints, no_checkpoint, of_step
+from node.storage.checkpoints import Checkpoints, Loaded
+from node.storage.run_folder import RunFolder
 
 SEED = 0
 """Of the first ``A``: nodes and runs begin alike. ``B`` begins with zeros."""
@@ -122,3 +132,101 @@ def _refused(targets: Sequence[str], reason: str) -> ConfigError:
         f"{reason.rstrip('.')}. Name linear layers of the decoder, such as 'q_proj' and 'v_proj', "
         "or none for all of them.",
     )
+
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) -> Iterator[Loaded]:
+    """The newest intact checkpoint, or that of a policy step, or of the best held-out reward.
+
+    A node that runs there deletes none meanwhile.
+
+    Raises:
+        NodeError: there is none at all.
+        UsageError: none is of that step, or none was evaluated.
+        CheckpointError: it is damaged.
+    """
+    checkpoints = Checkpoints(folder.checkpoints)
+    with checkpoints.reading():
+        if step is not None:
+            yield of_step(list_checkpoints(checkpoints), step).load()
+        elif best:
+            yield best_of(list_checkpoints(checkpoints), folder).load()
+        elif loaded := checkpoints.load_latest():
+            yield loaded
+        else:
+            raise no_checkpoint(checkpoints.folder)
+
+
+def saved_policy(
+    config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
+) -> Policy:
+    """The policy of a checkpoint, whose adapter is put into the model that it was begun with.
+
+    Args:
+        tell: told how a download of that model goes on.
+
+    Raises:
+        PolicyError: it cannot be loaded.
+        ConfigError: the run was begun with another model, type of weights or adapter.
+    """
+    check_begun(config, loaded.state)
+    if config.lora_rank:
+        return Policy.load(config, loaded.path, tell)
+    policy = Policy.load(config.model_copy(update={"model": str(loaded.path)}))
+    policy.name = config.model
+    return policy
+
+
+def checkpoint_policy(
+    config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
+) -> Policy:
+    """The policy of a checkpoint: its own model, or its adapter in the model that is configured.
+
+    Args:
+        tell: told how a download of the configured model goes on.
+
+    Raises:
+        PolicyError: it does not load.
+        ConfigError: an adapter was trained with other settings.
+    """
+    if "lora_rank" in loaded.state:
+        return saved_policy(config, loaded, tell)
+    return Policy.load(
+        PolicySection(
+            model=str(loaded.path),
+            dtype=config.dtype,
+            device=config.device,
+            chat_options=config.chat_options,
+        )
+    )
+
+
+def export(
+    config: Config,
+    loaded: Loaded,
+    out: Path,
+    *,
+    adapter: bool = False,
+    tell: Callable[[str], None] = log.info,
+) -> None:
+    """Write a checkpoint's model and tokenizer to the new folder ``out``.
+
+    Args:
+        tell: told how a download of the configured model goes on.
+        adapter: write the adapter alone instead of the model that it makes.
+
+    Raises:
+        NodeError: ``out`` is there already, or cannot be made.
+        UsageError: there is no adapter.
+        PolicyError: the checkpoint does not load.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise NodeError("there is something already at", out, "Name a new folder with --out.")
+    make_folder(out, "--out")
+    policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded, tell)
+    if adapter and policy.adapter is None:
+        raise UsageError("--adapter", loaded.path, "The run has none: leave the option out.")
+    (policy.save_adapter if adapter else policy.save)(out)

@@ -19,7 +19,7 @@ from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from node.trajectories.player import Player, judged
 from node.trajectories.trajectory import Played, TurnLimits
-from protocol.keys import epoch_of
+from protocol.announcement import epoch_of
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef

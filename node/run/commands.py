@@ -18,7 +18,7 @@ from node.errors import ConfigError, NodeError
 from node.monitor.groups import GroupsFile
 from node.monitor.live import Stages
 from node.monitor.logs import teller
-from node.monitor.printable import PrintableFormatter, say
+from node.monitor.output import PrintableFormatter, say
 from node.monitor.sinks import open_sinks
 from node.network.membership import Membership
 from node.network.moving import enter

@@ -12,7 +12,7 @@ from types import FrameType
 
 from node.config.config import Config
 from node.errors import NodeError
-from node.monitor.printable import say
+from node.monitor.output import say
 from node.network.membership import Membership
 from node.run.status import StatusFile
 from node.storage.run_folder import RunFolder

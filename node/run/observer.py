@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from node.config.config import Config
 from node.dashboard.access import Place, listen
+from node.dashboard.public_documents import Observed, data, dialled, documents, unchanging
+from node.dashboard.public_server import PageServer, Snapshot, read_census, write_census
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
-from node.swarm_page.documents import Observed, data, dialled, documents, unchanging
-from node.swarm_page.server import PageServer, Snapshot, read_census, write_census
 from swarm.census.authors import Tally
 from swarm.census.census import Census
 from swarm.common.clock import SystemClock

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from node.learner.advantages import Advantage
+from node.learner.losses import Advantage
 from node.learner.update_stats import UpdateStats
 from node.monitor.groups import (
     MOST_ANSWERS,

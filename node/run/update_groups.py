@@ -19,15 +19,14 @@ from node.engines.engine import RolloutEngine, Sampling
 from node.engines.kinds import kind_of
 from node.engines.registry import open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
-from node.learner.external_filters import FILTERS
+from node.learner.off_policy import FILTERS
 from node.learner.update_stats import UpdateStats
 from node.policy.device import give_back
 from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES, OverlappingGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
-from node.rollout.groups import GroupSource, OwnGroup
-from node.rollout.intake import Intake, Limits
+from node.rollout.groups import GroupSource, Intake, Limits, OwnGroup
 from node.rollout.replay import Revived, SuccessPool
 from node.run.outcome import Rules, earned
 from node.tasks.curriculum import EnvLevel, TaskSampler

@@ -31,8 +31,7 @@ from typing import Any
 
 from swarm.groups import Candidate
 from swarm.mixture.peer_advantage import Earned, PeersLead
-from swarm.mixture.selection import MixtureSettings, Selection
-from swarm.mixture.selections.auto import Auto
+from swarm.mixture.selection import Auto, MixtureSettings, Selection
 from swarm.reputation import PROMISING
 
 NOBODY: Mapping[bytes, float] = MappingProxyType({})

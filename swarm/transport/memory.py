@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
-from protocol.keys import dht_key_of
+from protocol.announcement import dht_key_of
 from swarm.common.clock import Clock, within
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Standing

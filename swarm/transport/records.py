@@ -16,9 +16,16 @@ from typing import Any
 
 import msgpack
 
-from protocol.announcement import CLOCK_SKEW, Announcement, Opener, check_record, open_announcement
+from protocol.announcement import (
+    CLOCK_SKEW,
+    Announcement,
+    Opener,
+    check_record,
+    dht_key_of,
+    epoch_of,
+    open_announcement,
+)
 from protocol.errors import Expired, ProtocolError
-from protocol.keys import dht_key_of, epoch_of
 from protocol.manifest import open_manifest, swarm_id
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters

@@ -229,7 +229,7 @@ class RecordView:
     """A record as a node of the hash table meets it.
 
     Attributes:
-        key: the **hashed** record key (:func:`protocol.keys.dht_key_of`).
+        key: the **hashed** record key (:func:`protocol.announcement.dht_key_of`).
         subkey: as stored; an author's public key in this protocol.
         value: at most :data:`RECORD_LIMIT` bytes.
         expiry: unix time, seconds.

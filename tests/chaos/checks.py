@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 
+from protocol.announcement import task_seed
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame
-from protocol.keys import task_seed
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.rollout import Batch, Group, encode_group
 from swarm.groups import TaskRef

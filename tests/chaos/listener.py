@@ -17,10 +17,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from node.tasks.verifier.verifier import Verifier
-from protocol.announcement import open_announcement
+from protocol.announcement import open_announcement, record_key, task_seed
 from protocol.errors import ProtocolError
 from protocol.identity import Identity, peer_id_of
-from protocol.keys import record_key, task_seed
 from protocol.manifest import open_manifest, swarm_id
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.common.clock import Clock, SystemClock

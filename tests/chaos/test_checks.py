@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from node.network.founding import found_swarm
-from protocol.announcement import offer_of
+from protocol.announcement import offer_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
-from protocol.keys import task_seed
 from protocol.manifest import open_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.groups import TaskRef

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from node.demo import run
-from node.demo.processes import NodeProcess
+from node.demo.run import NodeProcess
 from tests.end_to_end.forked import ForkedNode
 
 sys.path.insert(0, str(Path(__file__).parent))

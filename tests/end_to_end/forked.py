@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 from unittest.mock import patch
 
-from node.demo.processes import NodeProcess
+from node.demo.run import NodeProcess
 
 CAPABILITIES = 0x20080522
 """Version 3 of what capset takes."""

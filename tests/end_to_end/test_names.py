@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from watching import wait_until
 
-from node.demo.processes import NodeProcess
+from node.demo.run import NodeProcess
 from protocol.identity import Identity
 
 pytestmark = pytest.mark.processes

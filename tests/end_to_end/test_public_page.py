@@ -18,7 +18,7 @@ import pytest
 from commands import NOBODY, Command
 
 from node.concurrency.threads import LoopThread
-from node.demo.processes import NodeProcess
+from node.demo.run import NodeProcess
 from node.run.preflight import prepare
 from protocol.identity import Identity
 from swarm.transport.transport import TransportError

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from watching import externals, journal_rows, repeated, wait_until
 
-from node.demo.processes import NodeProcess
+from node.demo.run import NodeProcess
 from protocol.identity import Identity
 
 pytestmark = [

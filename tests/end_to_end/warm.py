@@ -22,7 +22,7 @@ LOADED = (
     "node.evaluation.comparison",
     "experiments.hostile_report",
     "experiments.regime_report",
-    "node.learner.advantages",
+    "node.learner.losses",
     "node.learner.off_policy",
     "node.learner.off_policy",
     "node.learner.losses",

@@ -25,9 +25,9 @@ from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
 from node.evaluation.comparison import Estimate
 from node.run.outcome import Outcome
-from protocol.keys import task_seed
+from protocol.announcement import task_seed
 from swarm.groups import TaskRef
-from swarm.refusals import REWARD_MISMATCH, STALE_EPOCH
+from swarm.verification import REWARD_MISMATCH, STALE_EPOCH
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny"}

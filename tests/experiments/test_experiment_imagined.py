@@ -26,7 +26,7 @@ from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
 from node.learner.off_policy import FULL_USE, plausibility
 from node.tasks.chain_of_thought_families import Climb, Climbing
-from protocol.keys import task_seed
+from protocol.announcement import task_seed
 from protocol.rollout import Group
 from swarm.groups import Origin, TaskRef
 

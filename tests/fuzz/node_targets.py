@@ -13,7 +13,7 @@ import msgpack
 
 from node.concurrency.channel import Channel, ChannelError
 from node.errors import CatalogueError, NodeError
-from node.monitor.printable import printable, printable_lines
+from node.monitor.output import printable, printable_lines
 from node.storage.checkpoints import DIGESTS, STATE, CheckpointError, Checkpoints
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import level_settings, load_catalogue

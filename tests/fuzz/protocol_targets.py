@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from protocol import envelope
-from protocol.announcement import check_record, open_announcement
+from protocol.announcement import check_record, dht_key_of, open_announcement, record_key
 from protocol.codec import Limits, decode, encode
 from protocol.envelope import decompress_body
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame, seal
 from protocol.identity import Identity, author_of, decode_base58
-from protocol.keys import dht_key_of, record_key
 from protocol.manifest import open_manifest
 from protocol.messages import (
     DialledBack,

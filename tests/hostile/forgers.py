@@ -6,8 +6,8 @@ from hashlib import sha256
 from types import MappingProxyType
 
 from protocol import envelope
+from protocol.announcement import record_key
 from protocol.identity import Identity
-from protocol.keys import record_key
 from tests.hostile.behaviour import Behaviour, World
 from tests.hostile.peer import Peer
 

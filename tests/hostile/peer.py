@@ -25,12 +25,14 @@ from protocol.announcement import (
     Offer,
     offer_of,
     open_announcement,
+    record_key,
+    shard_of,
     sign_announcement,
+    task_seed,
 )
 from protocol.envelope import compress_body
 from protocol.frame import content_id, open_frame, seal
 from protocol.identity import Identity
-from protocol.keys import record_key, shard_of, task_seed
 from protocol.messages import (
     GOSSIP_STREAM,
     MANIFEST_STREAM,

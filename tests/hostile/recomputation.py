@@ -14,9 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from node.tasks.verifier.verifier import Verifier
+from protocol.announcement import epoch_of, task_seed
 from protocol.errors import BadKey, BadSignature, ProtocolError
 from protocol.frame import open_frame
-from protocol.keys import epoch_of, task_seed
 from protocol.rollout import Group, Writer, encode_group
 from swarm.groups import TaskRef, unpack_pooled
 from swarm.verification import JudgeRefused

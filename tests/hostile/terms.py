@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from node.tasks.catalogue import open_catalogue
 from node.tasks.task import TaskSource
-from protocol.keys import epoch_of
+from protocol.announcement import epoch_of
 from protocol.manifest import Manifest, open_manifest, swarm_id
 
 

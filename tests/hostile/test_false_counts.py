@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from protocol.announcement import Announcement, sign_announcement
+from protocol.announcement import (
+    Announcement,
+    depth_for,
+    depth_of,
+    record_key,
+    shard_of,
+    sign_announcement,
+)
 from protocol.identity import Identity
-from protocol.keys import depth_for, depth_of, record_key, shard_of
 from swarm.transport.memory import MemoryTransport
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node
 

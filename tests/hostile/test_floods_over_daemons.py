@@ -13,9 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protocol.announcement import Announcement, sign_announcement
+from protocol.announcement import Announcement, record_key, shard_of, sign_announcement
 from protocol.identity import Identity
-from protocol.keys import record_key, shard_of
 from protocol.messages import PULL_STREAM, PullStatus
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters

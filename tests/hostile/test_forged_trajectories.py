@@ -12,9 +12,9 @@ from node.environments.environment import finished
 from node.environments.games import PLAYERS
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.verifier.verifier import Verifier
+from protocol.announcement import epoch_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
-from protocol.keys import epoch_of, task_seed
 from protocol.manifest import Manifest, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from protocol.announcement import Announcement, sign_announcement
+from protocol.announcement import Announcement, record_key, shard_of, sign_announcement
 from protocol.identity import Identity
-from protocol.keys import record_key, shard_of
 from protocol.messages import (
     GOSSIP_STREAM,
     MAX_GOSSIP,
@@ -17,8 +16,8 @@ from protocol.messages import (
     encode_gossip_request,
 )
 from swarm.common.counters import Counters
+from swarm.transport.hivemind.dht import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
 from swarm.transport.request_limits import Guests
-from swarm.transport.storage import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
 from tests.hostile.test_hostile_peers import LIMITS, offer, offer_as
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
 

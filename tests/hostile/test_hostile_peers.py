@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.announcement import Announcement, Offer, sign_announcement
+from protocol.announcement import Announcement, Offer, record_key, shard_of, sign_announcement
 from protocol.envelope import HEAD_BYTES
-from protocol.keys import record_key, shard_of
 from protocol.messages import (
     GOSSIP_STREAM,
     PULL_STREAM,

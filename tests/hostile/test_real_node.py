@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from swarm.refusals import STRIKES
+from swarm.verification import STRIKES
 from tests.hostile import bombers, forgers, liars, servers
 from tests.hostile.behaviour import Behaviour
 from tests.hostile.liars import OWNED

@@ -9,7 +9,7 @@ import pytest
 
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
-from protocol.keys import task_seed
+from protocol.announcement import task_seed
 from swarm import verification
 from swarm.groups import TaskRef
 from swarm.reputation import PROVEN

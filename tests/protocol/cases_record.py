@@ -6,9 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from protocol import envelope
-from protocol.announcement import Announcement, Offer, sign_announcement
+from protocol.announcement import (
+    Announcement,
+    Offer,
+    dht_key_of,
+    record_key,
+    shard_of,
+    sign_announcement,
+)
 from protocol.codec import Limits, decode, encode
-from protocol.keys import dht_key_of, record_key, shard_of
 from protocol.messages import MAX_GOSSIP
 from tests.protocol.samples import (
     ALICE,

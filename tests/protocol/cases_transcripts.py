@@ -7,7 +7,7 @@ from typing import Any
 
 from node.environments.environment import Episode, finished
 from node.environments.games import Guess
-from node.environments.replay import NotReplayed, replayed
+from node.environments.own_file import NotReplayed, replayed
 
 NUMBER = 1234
 

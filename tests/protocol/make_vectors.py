@@ -10,20 +10,21 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from protocol.announcement import open_announcement, sign_announcement
-from protocol.codec import encode
-from protocol.frame import open_frame, seal
-from protocol.identity import Identity
-from protocol.keys import (
+from protocol.announcement import (
     depth_for,
     depth_of,
     dht_key_of,
     epoch_of,
     heldout_seed,
+    open_announcement,
     record_key,
     shard_of,
+    sign_announcement,
     task_seed,
 )
+from protocol.codec import encode
+from protocol.frame import open_frame, seal
+from protocol.identity import Identity
 from protocol.manifest import Manifest, find_nonce, open_manifest, sign_manifest, swarm_id, work
 from protocol.messages import (
     GossipRequest,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol import envelope
-from protocol.announcement import Announcement, offer_of
+from protocol.announcement import Announcement, offer_of, shard_of
 from protocol.codec import MAX_ITEMS, Limits, decode, encode
 from protocol.envelope import compress_body
 from protocol.frame import seal
 from protocol.identity import Identity
-from protocol.keys import shard_of
 from protocol.manifest import AllowList, EnvSpec, Manifest, ProofOfWork, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer, encode_batch
 

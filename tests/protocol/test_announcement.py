@@ -14,14 +14,16 @@ from protocol.announcement import (
     Offer,
     check_clock,
     check_record,
+    dht_key_of,
     offer_of,
     open_announcement,
+    record_key,
+    shard_of,
     sign_announcement,
 )
 from protocol.codec import MAX_DEPTH, MAX_INT, MAX_RECORD_BYTES, Limits, decode
 from protocol.errors import ProtocolError
 from protocol.frame import content_id, seal
-from protocol.keys import dht_key_of, record_key, shard_of
 from protocol.manifest import AllowList, ProofOfWork, find_nonce
 from tests.protocol.samples import (
     ALICE,

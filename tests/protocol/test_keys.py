@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import MAX_DEPTH
-from protocol.identity import Identity
-from protocol.keys import (
+from protocol.announcement import (
     AUTHORS_A_SHARD,
     depth_for,
     depth_of,
@@ -24,6 +22,8 @@ from protocol.keys import (
     shard_on,
     task_seed,
 )
+from protocol.codec import MAX_DEPTH
+from protocol.identity import Identity
 from tests.protocol.samples import ALICE, BOB, SWARM
 
 epochs = st.integers(0, 2**40)

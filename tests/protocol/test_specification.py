@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protocol import envelope, identity, messages
-from protocol.announcement import CLOCK_SKEW, LIFETIME_EPOCHS
+from protocol.announcement import AUTHORS_A_SHARD, CLOCK_SKEW, LIFETIME_EPOCHS
 from protocol.codec import (
     MAX_COMPLETIONS,
     MAX_DEPTH,
@@ -21,7 +21,6 @@ from protocol.codec import (
     MAX_RECORD_BYTES,
 )
 from protocol.errors import ProtocolError
-from protocol.keys import AUTHORS_A_SHARD
 from protocol.manifest import MAX_NESTING
 from protocol.profile import MAX_LINE, MAX_MODEL, MAX_NAME, MAX_VERSION
 from tests.protocol.cases_answers import BLANK

@@ -11,21 +11,23 @@ import pytest
 
 from node.tasks.task import extract
 from protocol import errors, messages
-from protocol.announcement import check_record, open_announcement, sign_announcement
-from protocol.codec import Limits, decode, encode
-from protocol.errors import ProtocolError
-from protocol.frame import open_frame, seal
-from protocol.identity import Identity, author_of, verify
-from protocol.keys import (
+from protocol.announcement import (
+    check_record,
     depth_for,
     depth_of,
     dht_key_of,
     epoch_of,
     heldout_seed,
+    open_announcement,
     record_key,
     shard_of,
+    sign_announcement,
     task_seed,
 )
+from protocol.codec import Limits, decode, encode
+from protocol.errors import ProtocolError
+from protocol.frame import open_frame, seal
+from protocol.identity import Identity, author_of, verify
 from protocol.manifest import open_manifest, sign_manifest, swarm_id, work
 from protocol.profile import open_profile, sign_profile
 from tests.protocol.samples import ALICE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from protocol.announcement import epoch_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
-from protocol.keys import epoch_of, task_seed
 from protocol.manifest import AdmissionRule, EnvSpec, Manifest, Open, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission, RefusedGroups

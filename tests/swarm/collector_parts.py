@@ -7,8 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
-from protocol.announcement import Announcement, Offer, sign_announcement
-from protocol.keys import shard_of
+from protocol.announcement import Announcement, Offer, shard_of, sign_announcement
 from protocol.messages import (
     GOSSIP_STREAM,
     PULL_STREAM,

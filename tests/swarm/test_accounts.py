@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import errors
-from swarm import refusals, reputation
+from swarm import reputation
 from swarm import reputation as accounts_module
 from swarm import verification as judge
+from swarm import verification as refusals
 from swarm.collector import AUTHORS_FAULT
 from swarm.common.clock import VirtualClock
 from swarm.journal import Journal
-from swarm.refusals import STRIKES
 from swarm.reputation import (
     BAR_AT,
     FULL,
@@ -30,6 +30,7 @@ from swarm.reputation import (
     strikes_now,
     struck,
 )
+from swarm.verification import STRIKES
 from tests.swarm.experience_parts import ANNA, BEN, START, wait
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.announcement import depth_for
 from protocol.codec import MAX_DEPTH
-from protocol.keys import depth_for
 from swarm.directory import ALL_DEPTHS, LARGEST_STEP, Density, Path, authors_along
 
 

@@ -6,8 +6,13 @@ import asyncio
 
 import pytest
 
-from protocol.announcement import Announcement, open_announcement, sign_announcement
-from protocol.keys import record_key, shard_of
+from protocol.announcement import (
+    Announcement,
+    open_announcement,
+    record_key,
+    shard_of,
+    sign_announcement,
+)
 from protocol.manifest import AllowList, ProofOfWork, open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM, MAX_DIGESTS
 from swarm.exchange import fetch_manifest

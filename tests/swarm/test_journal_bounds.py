@@ -10,9 +10,8 @@ import pytest
 
 from swarm.common import util as durable_file
 from swarm.common.clock import VirtualClock
-from swarm.journal import LARGEST_LOG, Journal, JournalError, backup_path, open_or_restore
+from swarm.journal import LARGEST_LOG, VERSION, Journal, JournalError, backup_path, open_or_restore
 from swarm.reputation import Accounts
-from swarm.schema import VERSION
 from tests.swarm.experience_parts import START
 
 NORMAL, FULL = 1, 2

@@ -6,7 +6,7 @@ from contextlib import closing
 from itertools import count
 from pathlib import Path
 
-from protocol.keys import epoch_of
+from protocol.announcement import epoch_of
 from swarm.admission import AHEAD_EPOCHS, oldest_epoch
 from swarm.common.counters import Counters
 from swarm.journal import LARGEST_LOG, backup_path

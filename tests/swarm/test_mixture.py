@@ -13,8 +13,7 @@ from node.config.learning import MixtureSection
 from swarm.groups import Candidate, informative
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.peer_advantage import OWN, Earned
-from swarm.mixture.selections.auto import Auto
-from swarm.mixture.selections.uniform import Uniform
+from swarm.mixture.selection import Auto, Uniform
 from tests.swarm.experience_parts import START, pooled
 
 AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]

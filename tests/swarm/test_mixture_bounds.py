@@ -9,7 +9,7 @@ import pytest
 
 from node.config.learning import MixtureSection
 from swarm.mixture.mixture import Mixture
-from swarm.mixture.selections.uniform import Uniform
+from swarm.mixture.selection import Uniform
 from swarm.reputation import PROMISING
 from tests.swarm.experience_parts import START
 from tests.swarm.test_mixture import AUTHORS, EVERYBODY, groups

@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from protocol.announcement import depth_for, reader_paths, record_key, shard_on
 from protocol.codec import MAX_DEPTH
-from protocol.keys import depth_for, reader_paths, record_key, shard_on
 from swarm.directory import SOUNDING_EPOCHS, ShardReader
 from tests.swarm.network_parts import identity
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from node.environments.environment import Environment, Episode, is_async, run, unfit
 from node.environments.games import SHIPPED
-from node.environments.own_file import LIBRARIES, environment_of, load_file
-from node.environments.replay import replayed
+from node.environments.own_file import LIBRARIES, environment_of, load_file, replayed
 from node.errors import CatalogueError
 from node.tasks.sources.jsonl import file_digest
 from protocol.manifest import EnvSpec

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import lru_cache
 
 from node.environments.environment import EpisodeError, finished
-from node.environments.replay import NotReplayed
+from node.environments.own_file import NotReplayed
 from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.scorer import Move, Moved, score, settled
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept

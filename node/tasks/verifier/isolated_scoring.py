@@ -9,7 +9,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from node.environments.replay import NotReplayed
+from node.environments.own_file import NotReplayed
 from node.tasks.sandbox import seccomp
 from node.tasks.scorer import Scores, score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource

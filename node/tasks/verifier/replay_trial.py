@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from node.environments.replay import differing, guess
+from node.environments.own_file import differing, guess
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed
 from node.tasks.scorer import Move

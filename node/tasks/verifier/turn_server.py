@@ -15,7 +15,7 @@ from typing import Any
 
 from node.concurrency.channel import Channel
 from node.environments.environment import Episode, EpisodeError, finished, surrounded
-from node.environments.replay import NotReplayed
+from node.environments.own_file import NotReplayed
 from node.tasks.scorer import Answered
 from node.tasks.task import TaskError, TaskSource
 from node.tasks.verifier.isolated_scoring import OutOfTime, allow_cpu, refused

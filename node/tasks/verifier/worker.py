@@ -18,7 +18,7 @@ from typing import Any
 
 from node.concurrency.channel import Channel, ChannelError, take_over_stdin
 from node.environments.environment import prepare_to_wait, run
-from node.environments.replay import NotReplayed
+from node.environments.own_file import NotReplayed
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.sandbox.confine import Confinement, confine

@@ -16,6 +16,7 @@ from typing import Any
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.dht import (
+    BoundedStorage,
     HashTable,
     Kinds,
     be_client,
@@ -35,7 +36,6 @@ from swarm.transport.node import (
 from swarm.transport.peer_connections import DialReasons
 from swarm.transport.records import RecordGate, StrictSerializer
 from swarm.transport.request_limits import CallBudget, Guests
-from swarm.transport.storage import BoundedStorage
 from swarm.transport.transport import PeerUnreachable, Refused
 
 logger = logging.getLogger(__name__)

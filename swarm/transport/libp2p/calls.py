@@ -202,8 +202,8 @@ class Entry(NamedTuple):
 class Dictionary:
     """Values by subkey, a later expiration in place of an earlier one.
 
-    It has the methods that :mod:`swarm.transport.records` and :mod:`swarm.transport.storage` call
-    on hivemind's ``DictionaryDHTValue``.
+    It has the methods of hivemind's ``DictionaryDHTValue`` that :mod:`swarm.transport.records` and
+    :mod:`swarm.transport.hivemind.dht` call.
     """
 
     def __init__(self, limit: object = None) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from secrets import token_bytes
 from typing import Any
 
-from protocol.keys import dht_key_of
+from protocol.announcement import dht_key_of
 from swarm.common.counters import Counters
 from swarm.transport.libp2p import calls
 from swarm.transport.libp2p.calls import (

@@ -17,10 +17,16 @@ from typing import TYPE_CHECKING, Any
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import Place
-from swarm.transport.libp2p.bridge import NEGOTIATION_SECONDS, Carried, Pipe, Proposed, Source
+from swarm.transport.libp2p.bridge import (
+    NEGOTIATION_SECONDS,
+    Carried,
+    Pipe,
+    Proposed,
+    Source,
+    TrioThread,
+)
 from swarm.transport.libp2p.relays import STOP, Circuit, brought, connected, reserve_on
 from swarm.transport.libp2p.stack import Muxed, Stack, Stream, accept, end, proposal
-from swarm.transport.libp2p.trio_thread import TrioThread
 
 if TYPE_CHECKING:
     import trio

@@ -16,10 +16,10 @@ from typing import Any
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.libp2p.addresses import Place, peer_id_bytes, peer_id_text, place_of
+from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.calls import one, several
 from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.stack import address_bytes, address_text
-from swarm.transport.libp2p.trio_thread import TrioThread
 from swarm.transport.node import StreamHandler
 from swarm.transport.protobuf import decode, encode, varints
 from swarm.transport.streams import Varint

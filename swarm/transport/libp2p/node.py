@@ -16,14 +16,13 @@ from typing import Any
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import Place, place_of, resolved, seen_at
-from swarm.transport.libp2p.bridge import Bridge, Pipe
+from swarm.transport.libp2p.bridge import Bridge, Pipe, TrioThread
 from swarm.transport.libp2p.calls import open_answer, pack_call
 from swarm.transport.libp2p.dht import HashTable, served_calls
 from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.introductions import Introductions
 from swarm.transport.libp2p.relays import STOP
 from swarm.transport.libp2p.stack import check_library
-from swarm.transport.libp2p.trio_thread import TrioThread
 from swarm.transport.node import DaemonFailed, NodeSettings, StreamHandler, with_port_of
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import MESSAGE_LIMIT, RecordGate

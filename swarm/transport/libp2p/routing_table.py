@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from secrets import token_bytes
 
-from protocol.keys import dht_key_of
+from protocol.announcement import dht_key_of
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
+from swarm.transport.hivemind.dht import BoundedStorage
 from swarm.transport.libp2p.calls import NODE_BYTES, Dictionary, Neighbour, Shelf, Stored
 from swarm.transport.records import DictionaryRecord, RecordGate, StrictSerializer
 from swarm.transport.request_limits import Guests
 from swarm.transport.search import BUCKET
-from swarm.transport.storage import BoundedStorage
 
 SAME_ID_SECONDS = 10.0
 """A peer that restarts comes back under another id; one is taken in this time."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.swarm_page.documents import SHARED, STATIC
-from swarm.refusals import STRIKES
+from node.dashboard.public_documents import SHARED, STATIC
+from swarm.verification import STRIKES
 from tests.dashboard.swarm_page.laid_out import sent
 
 MOST_BYTES = 60_000

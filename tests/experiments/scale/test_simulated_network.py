@@ -12,7 +12,7 @@ from experiments.scale.clock import SteppedClock
 from experiments.scale.network import SimulatedNetwork, SimulatedTransport
 from experiments.scale.table_cost import get_cost, store_cost
 from experiments.scale.tally import Kind
-from protocol.keys import dht_key_of
+from protocol.announcement import dht_key_of
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.transport.transport import (
     Limits,

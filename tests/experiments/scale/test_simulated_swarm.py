@@ -13,9 +13,8 @@ from experiments.scale.settings import Settings, agreed
 from experiments.scale.shared_memory import Openings
 from experiments.scale.swarm import run
 from experiments.scale.tally import Kind
-from protocol.announcement import Announcement, sign_announcement
+from protocol.announcement import Announcement, depth_for, sign_announcement
 from protocol.identity import Identity
-from protocol.keys import depth_for
 
 SMALL = Settings(nodes=12, epochs=6, turns=2, pulls=4)
 

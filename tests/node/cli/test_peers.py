@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.monitor.printable import printable
+from node.monitor.output import printable
 from node.monitor.record import lapse, short_ids
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity

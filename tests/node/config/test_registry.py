@@ -73,7 +73,7 @@ class Mine(Loss):
         return -(terms.cur * terms.advantages[:, None]).sum()
 """,
     "learner.advantage": """
-from node.learner.advantages import Advantage
+from node.learner.losses import Advantage
 class Mine(Advantage):
     def of(self, rewards):
         return tuple(rewards)

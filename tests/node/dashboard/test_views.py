@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.dashboard.authors import Learned, usefulness
+from node.dashboard.groups import Learned, usefulness
 from node.dashboard.rounds import Rounds, significant
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, peer_id_of

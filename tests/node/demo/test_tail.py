@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.demo import processes as tail
-from node.demo.processes import RecordTail
+from node.demo import run as tail
+from node.demo.run import RecordTail
 from tests.node.monitor.test_monitor import RECORD
 
 

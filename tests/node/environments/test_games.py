@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from node.environments.environment import MOST_OBSERVATION, finished
 from node.environments.games import PLAYERS, SHIPPED
-from node.environments.replay import replayed
+from node.environments.own_file import replayed
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.sources.environments import Environments
 from node.tasks.task import Task, TaskSource

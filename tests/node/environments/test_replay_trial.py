@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.environments.replay import guess
+from node.environments.own_file import guess
 from node.errors import CatalogueError
 from node.tasks.catalogue import NO_FILE, Allowed, load_catalogue, own_files
 from node.tasks.verifier.replay_trial import EPISODES, Trial, try_replays

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from node.environments.environment import Episode, finished
-from node.environments.own_file import LIBRARIES
-from node.environments.replay import BRACKETED, guess
+from node.environments.own_file import BRACKETED, LIBRARIES, guess
 from node.environments.textarena import ALONE, FORMS, REFUSED, REFUSED_VARIANTS
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, open_envs, overview

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.environments.environment import Episode, run, unfit
-from node.environments.replay import replayed
+from node.environments.own_file import replayed
 from node.environments.tools import as_environment, is_tool_class
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs

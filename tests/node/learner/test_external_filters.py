@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from node.config.learning import LearnerSection
-from node.learner.external_filters import MIN_SCORED, Answer, budget, overlong, unlikely
 from node.learner.learner import Learner
+from node.learner.off_policy import MIN_SCORED, Answer, budget, overlong, unlikely
 from tests.node.learner.test_influence import drawn
 from tests.node.learner.test_learner import weights
 from tests.support import random_policy

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.learner.advantages import Standardised
 from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
-from node.learner.losses import Cispo, Clip, Counts, DrGrpo, Grpo, Gspo, Loss, Terms
+from node.learner.losses import Cispo, Clip, Counts, DrGrpo, Grpo, Gspo, Loss, Standardised, Terms
 from node.policy.policy import Policy
 from tests.support import random_policy
 

@@ -22,10 +22,10 @@ from transformers import (
 )
 
 from node.config.learning import LearnerSection, PolicySection
-from node.learner.advantages import Standardised
 from node.learner.batches import Row, TrainingCompletion, TrainingGroup, held_tokens, micro_batches
 from node.learner.learner import Learner
 from node.learner.logprobs import distributions, token_logprobs
+from node.learner.losses import Standardised
 from node.learner.micro_batching import RowCost, fits
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy

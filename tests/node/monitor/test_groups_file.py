@@ -23,7 +23,7 @@ from node.monitor.groups import (
     ShownGroup,
     ShownTokens,
 )
-from swarm.refusals import STRIKES
+from swarm.verification import STRIKES
 from tests.node.monitor.test_monitor import RECORD
 
 GROUP = ShownGroup(

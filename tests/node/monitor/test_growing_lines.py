@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from node.dashboard.rounds import Rounds
-from node.demo.processes import RecordTail
+from node.demo.run import RecordTail
 from node.monitor.history import read_history
 from tests.node.monitor.test_monitor import RECORD
 

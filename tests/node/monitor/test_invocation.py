@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.cli.program import app
-from node.monitor.printable import COMMANDS, as_typed, program
+from node.monitor.output import COMMANDS, as_typed, program
 
 INSTALLED = Path(sys.executable).parent / "swarm-node"
 

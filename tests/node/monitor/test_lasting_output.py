@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import logging, sys
-from node.monitor.broken_pipe import drop_what_fails, last
+from node.monitor.output import drop_what_fails, last
 from node.monitor.terminal import Terminal
 logging.basicConfig(filename=sys.argv[1], level="INFO")
 last()
@@ -110,7 +110,7 @@ def test_a_command_on_a_full_disk_is_one_line_and_fails(end):
 @needs_full
 def test_nothing_is_said_on_a_standard_error_that_is_being_written(tmp_path):
     program = (
-        "import logging, sys; from node.monitor.broken_pipe import last\n"
+        "import logging, sys; from node.monitor.output import last\n"
         "last()\n"
         "from pathlib import Path; from node.monitor.logs import start_logging\n"
         "start_logging(Path(sys.argv[1]), 'info', debug=True)\n"

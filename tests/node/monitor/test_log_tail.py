@@ -116,7 +116,7 @@ import logging, sys
 from pathlib import Path
 from node.config.config import Config
 from node.monitor import logs
-from node.monitor.printable import say
+from node.monitor.output import say
 from node.monitor.rollouts import LastRollouts
 from node.monitor.sinks import open_sinks
 from node.storage.run_folder import RunFolder

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from node.monitor.live import LivePanel
 from node.monitor.logs import start_logging
-from node.monitor.printable import MOST, guard_terminal, printable, say, say_on
+from node.monitor.output import MOST, guard_terminal, printable, say, say_on
 from node.monitor.rollouts import LastRollouts
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD
@@ -24,7 +24,7 @@ from tests.parsing import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 ACTS = "\x1b]0;owned\x07\x1b[2J\r\nforged\x9b31m\x7f\u202eevil\u2066\u2028\u200b\x00\ud800"
-SPEAKS = {"node/monitor/printable.py", "node/monitor/terminal.py"}
+SPEAKS = {"node/monitor/output.py", "node/monitor/terminal.py"}
 # These write JSON, whose strings are ASCII, or texts of this program alone.
 JSON = {"node/cli/options.py", "node/cli/demo.py", "node/cli/program.py", "node/monitor/sinks.py"}
 CHILDREN = {"experiments/worker.py", "node/engines/process/worker.py"}

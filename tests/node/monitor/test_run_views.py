@@ -10,7 +10,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from node.monitor.charts import ENDINGS, draw_runs, run_table
+from node.monitor.history import ENDINGS, draw_runs, run_table
 from node.monitor.record import BARS, PLAIN_BARS, RoundRecord
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD, rounds

@@ -8,7 +8,7 @@ import pytest
 
 from node.plan.machine import this_machine
 from node.plan.plan import plan, probed
-from node.plan.probe import random_policy
+from node.plan.speed import random_policy
 from tests.node.plan.shapes import QWEN_HALF, laptop, written
 
 

@@ -16,7 +16,7 @@ from node.policy.policy import Policy
 from node.rollout.async_generator import OverlappingGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
-from node.rollout.intake import Intake, Limits
+from node.rollout.groups import Intake, Limits
 from node.run.outcome import Outcome
 from node.run.training_loop import Rounds
 from node.run.update_groups import ExternalGroups, TrainedPolicy

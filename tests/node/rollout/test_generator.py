@@ -14,7 +14,7 @@ from node.monitor.record import Stopwatch
 from node.rollout.generator import MANY_UNBUILT, MANY_UNFIT, Generator, TaskIndexes
 from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer
-from protocol.keys import epoch_of, task_seed
+from protocol.announcement import epoch_of, task_seed
 from swarm.common.clock import SystemClock, VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef

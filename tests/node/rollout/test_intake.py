@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from node.engines.engine import Sample
-from node.learner.external_filters import FILTERS
-from node.rollout.groups import OwnGroup, OwnTask, own_group
-from node.rollout.intake import REMEMBERED_LENGTHS, Intake, Limits
+from node.learner.off_policy import FILTERS
+from node.rollout.groups import REMEMBERED_LENGTHS, Intake, Limits, OwnGroup, OwnTask, own_group
 from node.trajectories.trajectory import Played
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.counters import Counters
@@ -166,7 +165,7 @@ def test_lengths_of_long_ago_are_forgotten():
 
 
 def test_the_oldest_texts_are_forgotten_first(monkeypatch):
-    monkeypatch.setattr("node.rollout.intake.REMEMBERED_TEXTS", 2)
+    monkeypatch.setattr("node.rollout.groups.REMEMBERED_TEXTS", 2)
     reader = intake()
     texts = [f"{WORKING}{number}" for number in range(3)]
     for text in texts:

@@ -9,8 +9,7 @@ from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
 from node.learner.update_stats import UpdateStats
-from node.rollout.groups import OwnGroup
-from node.rollout.intake import Intake, Limits
+from node.rollout.groups import Intake, Limits, OwnGroup
 from node.rollout.replay import SemiOnline, SuccessPool
 from node.run.outcome import Outcome, Rules
 from node.run.training_loop import Rounds
@@ -22,8 +21,7 @@ from swarm.journal import MEMORY, Journal
 from swarm.member import Experience
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.peer_advantage import PeersLead
-from swarm.mixture.selection import Selection
-from swarm.mixture.selections.uniform import Uniform
+from swarm.mixture.selection import Selection, Uniform
 from swarm.pool import Pool
 from swarm.verification import Verdict
 from tests.node.rollout.overlap_parts import CAP, Teacher, VirtualEngine, parts

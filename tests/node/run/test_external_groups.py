@@ -6,13 +6,13 @@ import pytest
 
 from node.learner.update_stats import UpdateStats
 from node.monitor.record import Stopwatch
-from node.rollout.intake import Intake
+from node.rollout.groups import Intake
 from node.run.outcome import Rules
 from node.run.update_groups import open_intake
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
 from swarm.mixture.peer_advantage import KEPT
-from swarm.mixture.selections.auto import Auto
+from swarm.mixture.selection import Auto
 from tests.node.rollout.test_intake import sent
 from tests.node.run.rounds_parts import Half, Loop
 from tests.node.run.trainer_parts import Parts, configured, manifest

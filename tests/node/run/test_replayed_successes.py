@@ -10,7 +10,7 @@ from node.learner.batches import TrainingGroup
 from node.learner.update_stats import UpdateStats
 from node.run.outcome import Rules
 from swarm.groups import TaskRef
-from swarm.mixture.selections.auto import Auto
+from swarm.mixture.selection import Auto
 from tests.node.run.rounds_parts import Half, Loop, Nothing
 from tests.node.run.trainer_parts import Parts
 from tests.swarm.experience_parts import ANNA, pooled

@@ -13,7 +13,7 @@ from node.rollout.replay import SemiOnline
 from node.run.outcome import Outcome, Rules
 from swarm.groups import GroupKey, PooledGroup
 from swarm.journal import JournalError
-from swarm.mixture.selections.auto import Auto
+from swarm.mixture.selection import Auto
 from tests.node.run.rounds_parts import REWARD, Half, Loop
 from tests.swarm.experience_parts import ANNA, BEN, pooled
 

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from node.dashboard.access import listen
-from node.swarm_page.documents import Observed, Page, data, documents, unchanging
-from node.swarm_page.server import PageServer
+from node.dashboard.public_documents import Observed, Page, data, documents, unchanging
+from node.dashboard.public_server import PageServer
 from swarm.common.counters import Counters
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
 from tests.swarm.network_parts import manifest

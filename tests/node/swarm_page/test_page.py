@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from node.dashboard.public_documents import INDEX, SHARED, STATIC, dialled, documents
+from node.dashboard.public_server import Snapshot, read_census, write_census
 from node.errors import NodeError
-from node.swarm_page.documents import INDEX, SHARED, STATIC, dialled, documents
-from node.swarm_page.server import Snapshot, read_census, write_census
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from tests.node.swarm_page.page_parts import page_of, seen, swarm_of

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message
 
 from node.dashboard.access import AT_ONCE, HEADERS, Rate
-from node.swarm_page.server import Files, Proxied, Reader
+from node.dashboard.public_server import Files, Proxied, Reader
 from tests.node.swarm_page.page_parts import Site, page_of, shown
 
 PAGE = page_of(["anna", "ben"])

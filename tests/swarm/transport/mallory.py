@@ -11,9 +11,9 @@ from pathlib import Path
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import place_of
+from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.libp2p.stack import MUXER, SECURITY, propose
-from swarm.transport.libp2p.trio_thread import TrioThread
 from swarm.transport.transport import Limits
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)

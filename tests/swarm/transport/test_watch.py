@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.keys import dht_key_of
+from protocol.announcement import dht_key_of
 from swarm.common.counters import Counters
 from swarm.transport.records import MAX_TOLD, Watch
 

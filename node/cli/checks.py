@@ -1,4 +1,4 @@
-"""``swarm-node conformance``: whether a peer does what the protocol says."""
+"""``swarm-node doctor``: what is wrong here, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,85 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.options import DebugOption, JsonOption, print_json
+from node.cli.options import (
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Node,
+    PeersOption,
+    SetOption,
+    find_config,
+    open_node,
+    overrides_of,
+    print_json,
+)
 from node.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
     from node.conformance.peer import Finding
 
 
-COLOURS = {"ok": "green", "skip": "yellow", "fail": "red"}
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def doctor_command(
+    peers: PeersOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Check packages, device, disk, memory, key, clock, ports and peers. Exit 1 on a failure."""
+    from node.doctor.machine import check_machine
+    from node.doctor.network import check_network
+    from node.monitor.terminal import Terminal
+
+    overrides = overrides_of(assignments, peers)
+    node = open_node(config, overrides) if find_config(config) else _unmade(overrides)
+    with Terminal(stderr=True).status("looking at this machine and its network"):
+        findings = [
+            *check_machine(node.config, node.folder),
+            *check_network(node.config, node.folder),
+        ]
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _show(findings)
+    if any(finding.level == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _unmade(overrides: dict[str, Any]) -> Node:
+    """The node that join would make here."""
+    from node.cli.join import NEW_FOLDER
+    from node.config.config import Config, run_folder
+
+    config = Config.with_overrides(overrides)
+    path = NEW_FOLDER / "node.toml"
+    return Node(path, config, run_folder(path, config))
+
+
+def _show(findings: list[Any]) -> None:
+    from rich.text import Text
+
+    from node.monitor.output import as_typed, printable
+    from node.monitor.terminal import Terminal
+
+    console = Terminal(soft_wrap=True)
+    for finding in findings:
+        level = (f"{finding.level:<4}", COLOURS[finding.level])
+        console.print(Text.assemble(level, f"  {finding.check:<11}{printable(finding.found)}"))
+        if finding.remedy:
+            console.print(
+                f"      {'':<11}-> {printable(as_typed(finding.remedy))}", highlight=False
+            )
+
+
+CASE_COLOURS = {"ok": "green", "skip": "yellow", "fail": "red"}
 EXAMPLE = "/ip4/192.0.2.7/tcp/31337/p2p/12D3Koo…"
 
 
@@ -57,7 +124,7 @@ def conformance_command(
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
-        _show(findings)
+        _conformance_show(findings)
     if any(finding.outcome == "fail" for finding in findings):
         raise typer.Exit(1)
 
@@ -81,17 +148,17 @@ async def _look(address: str, over: str) -> list[Finding]:
             ) from error
 
 
-def _show(findings: Sequence[Finding]) -> None:
+def _conformance_show(findings: Sequence[Finding]) -> None:
     from rich.text import Text
 
-    from node.monitor.printable import printable
+    from node.monitor.output import printable
     from node.monitor.terminal import Terminal
 
     console = Terminal(soft_wrap=True)
     for finding in findings:
-        outcome = (f"{finding.outcome:<4}", COLOURS[finding.outcome])
+        outcome = (f"{finding.outcome:<4}", CASE_COLOURS[finding.outcome])
         console.print(Text.assemble(outcome, f"  section {finding.section:<2}  {finding.says}"))
         if finding.found:
             console.print(f"      {'':<10}  -> {printable(finding.found)}", highlight=False)
-    counts = {kind: sum(f.outcome == kind for f in findings) for kind in COLOURS}
+    counts = {kind: sum(f.outcome == kind for f in findings) for kind in CASE_COLOURS}
     console.print(", ".join(f"{count} {kind}" for kind, count in counts.items()))

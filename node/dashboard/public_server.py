@@ -17,12 +17,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from node.dashboard.access import A_SECOND, Place, Rate, Sending, out_of_bounds
+from node.dashboard.public_documents import INDEX, Page
 from node.dashboard.rounds import failure
 from node.dashboard.server import Connection, Serving
 from node.errors import NodeError
 from node.storage.atomic_files import replacing, write_atomic, write_error
 from node.storage.run_folder import RunFolder
-from node.swarm_page.documents import INDEX, Page
 from swarm.census.census import CensusState
 from swarm.common.counters import Counters
 

@@ -162,7 +162,7 @@ def _is_loopback(address: str) -> bool:
     return kind in ("ip4", "ip6") and ip_address(host).is_loopback
 
 
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(__file__).parent / "public_static"
 INDEX = "index.html"
 SHARED = (
     "chart.js",

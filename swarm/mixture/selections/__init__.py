@@ -1,1 +1,0 @@
-"""The selections, a file each; the name of a file is the name of its rule."""
