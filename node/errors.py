@@ -1,23 +1,21 @@
-"""Errors a person has to act on: each says what is wrong, with which value, and what to do."""
+"""Errors for the user: what failed, with which value, and how to fix it."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-MOST = 200
-"""Characters of a config value that an error shows."""
+MOST = 200  # maximum characters of a config value in an error
 
 
 class NodeError(Exception):
-    """Something this node cannot go on with.
+    """An error that stops the node, shown as one line: ``what: value. Remedy.``
 
-    Shown as one line: ``what: value. Remedy.`` The exit status is 1, or 2 for what the caller
-    wrote (a config key, an argument).
+    The exit status is 1, or 2 if the user's input (a config key, an argument) is wrong.
 
     Args:
-        what: the thing that is wrong, such as a path, a key or an operation.
-        value: the offending value; ``None`` when there is none to show.
-        remedy: what to do about it, a full sentence.
+        what: what is wrong, such as a path, a key or an operation.
+        value: the wrong value; ``None`` if there is none to show.
+        remedy: how to fix it, as a full sentence.
     """
 
     exit_code: ClassVar[int] = 1
@@ -31,7 +29,7 @@ class NodeError(Exception):
 
 
 class ConfigError(NodeError):
-    """A config key that is unknown, has a wrong value or contradicts another one."""
+    """A config key that is unknown, has a wrong value or contradicts another."""
 
     exit_code = 2
 
@@ -41,7 +39,6 @@ class ConfigError(NodeError):
 
 
 def _as_written(value: object) -> str | None:
-    """A value as a TOML file has it, and of a long one its beginning."""
     if value is None:
         return None
     text = str(value).lower() if isinstance(value, bool) else repr(value)
@@ -49,22 +46,22 @@ def _as_written(value: object) -> str | None:
 
 
 class UsageError(NodeError):
-    """A command-line argument that makes no sense."""
+    """An invalid command-line argument."""
 
     exit_code = 2
 
 
 class CheckpointError(NodeError):
-    """Checkpoints were written, and none of them is left or can be read."""
+    """A run that has written checkpoints, none of which can be read now."""
 
 
 class DiskFullError(NodeError):
-    """Nothing more can be written; what was written before is untouched."""
+    """A write without free disk space; data written before is unchanged."""
 
 
 class RunFolderBusy(NodeError):  # noqa: N818 - reads as what it says
-    """Another process works in this run folder."""
+    """A run folder that another process uses."""
 
 
 class CatalogueError(ValueError):
-    """A catalogue cannot be read or opened; the message names the env, the key and the remedy."""
+    """An unreadable task set; the message names the env, the key and the remedy."""

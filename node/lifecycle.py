@@ -1,4 +1,4 @@
-"""Things made of parts that are opened together and closed in the opposite order."""
+"""A base class for objects whose parts open together and close in reverse order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Opened(ABC):
-    """A context manager whose parts are open inside it; a failed start closes what had opened."""
+    """A context manager that opens its parts; a failed start closes open parts."""
 
     _stack: ExitStack
 
@@ -29,4 +29,4 @@ class Opened(ABC):
 
     @abstractmethod
     def _open(self, stack: ExitStack) -> None:
-        """Open the parts, leaving the closing of each to ``stack``."""
+        """Open the parts and register the closing of each with ``stack``."""

@@ -1,4 +1,4 @@
-"""What goes over the wire: identity, manifest, rollouts, frames, announcements and keys.
+"""The wire format: identity, manifest, rollouts, frames, announcements and keys.
 
-Nothing here touches the network, the clock or torch; ``docs/protocol.md`` specifies every byte.
+This package uses no network, clock or torch. ``docs/protocol.md`` specifies every byte.
 """

@@ -1,4 +1,9 @@
-"""An announcement: what one author offers in one epoch, a signed record of at most 1 KiB."""
+"""Announcements: signed records of at most 1 KiB with one author's offers in a time slot.
+
+Authors announce in shards of the DHT. The more authors a swarm has, the greater the depth at which
+they announce: depth d has 2^d shards per time slot. The module also derives shards, DHT keys, a
+reader's paths through the shards, and task seeds.
+"""
 
 from __future__ import annotations
 
@@ -37,53 +42,47 @@ PATH_BITS = 64
 
 
 def epoch_of(unix: float, epoch_seconds: float) -> int:
-    """Number of the epoch that holds a unix time: the float64 quotient, rounded down."""
+    """Return the time slot of a Unix time: the float64 quotient, rounded down."""
     return math.floor(unix / epoch_seconds)
 
 
 def depth_for(authors: float) -> float:
-    """The depth that suits a swarm of so many authors; a node uses the whole numbers around it."""
+    """Return the fractional depth for so many authors; nodes use integers around it."""
     return min(max(0.0, math.log2(max(authors, 1.0) / AUTHORS_A_SHARD)), float(MAX_DEPTH))
 
 
 def depth_of(author: bytes, epoch: int, depth: float) -> int:
-    """The whole depth at which an author announces in an epoch.
+    """Return the whole depth at which an author announces in a time slot.
 
-    Of 16 authors to whom a depth of 3.25 suits the swarm, four take depth 4 and the others 3. Which
-    of them do changes every epoch.
-
-    Args:
-        depth: of :func:`depth_for`.
+    At a fractional ``depth`` of 3.25, four of 16 authors use depth 4 and the others 3. Which of
+    them do changes with every time slot.
     """
     fraction = _u64(domain_hash(SHARD_DOMAIN, author, _be(epoch))[8:]) / 2.0**64
     return min(math.floor(depth + fraction), MAX_DEPTH)
 
 
 def shard_of(author: bytes, epoch: int, depth: int) -> int:
-    """The shard of a depth in which an author announces in an epoch, below 2^depth."""
+    """Return the author's shard in a time slot at a depth, below 2^depth."""
     return shard_on(_u64(domain_hash(SHARD_DOMAIN, author, _be(epoch))), depth)
 
 
 def shard_on(path: int, depth: int) -> int:
-    """The shard of a depth that a path, 64 bits, leads through: its first ``depth`` bits."""
+    """Return the shard at a depth on a 64-bit path: its first ``depth`` bits."""
     return path >> (PATH_BITS - depth)
 
 
 def record_key(swarm_id: bytes, epoch: int, depth: int, shard: int) -> str:
-    """The DHT key of a shard's dictionary of announcements; its subkeys are authors."""
+    """Return the DHT key of a shard's announcements; its subkeys are authors."""
     return f"swarm-node/2/{swarm_id.hex()}/{epoch}/{depth}/{shard}"
 
 
 def dht_key_of(key: str) -> bytes:
-    """The 20-byte hashed key under which the DHT holds ``key``, as hivemind computes it."""
+    """Return hivemind's 20-byte hash of ``key``, under which the DHT stores it."""
     return sha1(encode(key), usedforsecurity=False).digest()
 
 
 def reader_paths(author: bytes, epoch: int, secret: bytes) -> tuple[int, int]:
-    """Two paths whose shards a reader looks into, one in each half; their first bits differ.
-
-    They are unpredictable without its local ``secret``.
-    """
+    """Return two paths, unpredictable without ``secret``; their first bits differ."""
     digest = domain_hash(READER_DOMAIN, author, _be(epoch), secret)
     first, second = _u64(digest), _u64(digest[8:])
     half = 1 << (PATH_BITS - 1)
@@ -91,12 +90,12 @@ def reader_paths(author: bytes, epoch: int, secret: bytes) -> tuple[int, int]:
 
 
 def task_seed(author: bytes, epoch: int, index: int) -> int:
-    """63-bit seed of an author's ``index``-th task of an epoch: derived, never chosen."""
+    """Derive the 63-bit seed of an author's task sample; the author cannot choose it."""
     return _u64(domain_hash(TASK_DOMAIN, author, _be(epoch), _be(index))) >> 1
 
 
 def heldout_seed(env: str, number: int) -> int:
-    """63-bit seed of a held-out task, in a domain that no training task's seed comes from."""
+    """Derive the 63-bit seed of a held-out task, in a domain that training never uses."""
     return _u64(domain_hash(HELDOUT_DOMAIN, _be(number), env.encode())) >> 1
 
 
@@ -108,15 +107,13 @@ def _u64(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-LIFETIME_EPOCHS = 3
-"""A record ends at most this many epochs after the end of its own."""
+LIFETIME_EPOCHS = 3  # maximum time slots from the end of a record's own to its expiry
 
-CLOCK_SKEW = 3.0
-"""Seconds by which two honest clocks may differ."""
+CLOCK_SKEW = 3.0  # seconds by which two honest clocks may differ
 
 REMEMBERED = 1024
-"""Records that need not be opened again; each takes 2 KiB with what was read from it. A turn meets
-those of two shards in two epochs and one answer of gossip, a few hundred in a swarm of any size."""
+"""Cached opened records, 2 KiB each. A turn reads two shards in two time slots and one gossip
+response: a few hundred records in a swarm of any size."""
 
 _LIMITS = Limits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
 
@@ -129,12 +126,9 @@ class Offer:
     """One frame that its author serves.
 
     Attributes:
-        content_id: SHA-256 of the frame.
-        size: bytes of the frame.
-        groups: how many it holds.
-        env_digest: 8 bytes, big-endian; bit ``i mod 64`` set for each family, ``i`` its place in
-            the manifest's catalogue.
-        informative: groups whose claimed rewards differ.
+        env_digest: 8 bytes, big-endian; bit ``i mod 64`` is set for each task family, ``i`` being
+            its position in the manifest's task set.
+        informative: number of groups whose claimed rewards differ.
     """
 
     content_id: bytes
@@ -146,17 +140,14 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An author's record of one epoch.
+    """An author's record of one time slot.
 
     Attributes:
-        epoch: in which it was announced.
-        depth: how many times the shards of the epoch are halved, as its author finds fitting.
+        depth: the author's choice; the time slot has 2^depth shards at this depth.
         shard: :func:`protocol.announcement.shard_of` author, epoch and depth.
-        sequence: strictly increasing over an author's life, announcements and frames together.
-        policy_step: the author's policy version.
-        expiry: unix time, seconds; also the record's expiration in the DHT.
-        nonce: proof of work where the manifest asks for it, else 0.
-        offers: at most four.
+        sequence: strictly increasing over an author's lifetime, shared with its frames.
+        expiry: Unix time, seconds; also the record's expiration in the DHT.
+        nonce: proof of work if the manifest requires it, else 0.
     """
 
     epoch: int
@@ -174,7 +165,7 @@ Opener = Callable[[bytes, bytes, Manifest], tuple[bytes, Announcement]]
 
 
 def offer_of(frame: bytes, batch: Batch, manifest: Manifest) -> Offer:
-    """The offer of a frame that ``batch`` was sealed into."""
+    """Return the offer of a frame that contains ``batch``."""
     places = {env.name: place for place, env in enumerate(manifest.catalogue)}
     families = 0
     for group in batch.groups:
@@ -189,11 +180,7 @@ def offer_of(frame: bytes, batch: Batch, manifest: Manifest) -> Offer:
 
 
 def sign_announcement(announcement: Announcement, identity: Identity, swarm_id: bytes) -> bytes:
-    """The record's value: a signed envelope of at most 1 KiB.
-
-    Raises:
-        ProtocolError: a field is out of range.
-    """
+    """Sign the announcement into an envelope of at most 1 KiB, the record's value."""
     body = encode(_to_wire(announcement))
     _from_wire(decode(body, _LIMITS))
     return envelope.close(envelope.ANNOUNCEMENT, swarm_id, identity, body)
@@ -202,9 +189,9 @@ def sign_announcement(announcement: Announcement, identity: Identity, swarm_id: 
 def open_announcement(
     data: bytes, swarm_id: bytes, manifest: Manifest
 ) -> tuple[bytes, Announcement]:
-    """Author and announcement, everything checked but the clock.
+    """Return author and announcement, with everything checked except the clock.
 
-    What opened lately is remembered, for a node meets the same record in every replica and turn.
+    Recent results are cached, because a node reads the same record from every replica and turn.
 
     Raises:
         ProtocolError: in the order size, magic, swarm, key, signature, encoding, schema, shard,
@@ -234,11 +221,11 @@ def _opened(data: bytes, swarm_id: bytes, manifest: Manifest) -> tuple[bytes, An
 
 
 def check_clock(announcement: Announcement, manifest: Manifest, now: float) -> None:
-    """Returns if an opened announcement is of ``now`` (unix seconds).
+    """Check an opened announcement against ``now`` (Unix seconds).
 
     Raises:
-        Expired: its time is over.
-        BadLifetime: its epoch has not begun, or it lives longer than three epochs from now.
+        Expired: its lifetime is over.
+        BadLifetime: its time slot has not begun, or it expires over three time slots from now.
     """
     if announcement.expiry <= now:
         raise Expired(f"expired {now - announcement.expiry:.1f} s ago")
@@ -258,18 +245,13 @@ def check_record(
     manifest: Manifest,
     opener: Opener = open_announcement,
 ) -> tuple[bytes, Announcement]:
-    """All that a DHT validator asks of a record before it stores or returns it.
+    """Check a record as a DHT validator does before it stores or returns it.
 
     Args:
-        key: hashed, as the DHT holds it (:func:`protocol.announcement.dht_key_of`).
-        subkey: the author's public key, 32 bytes.
-        value: the signed announcement.
-        expiry: the record's expiration; must be the signed one, or anybody could prolong it.
-        now: unix seconds.
-        opener: :func:`open_announcement`, or what remembers its results.
-
-    Raises:
-        ProtocolError
+        key: hashed, as in the DHT (:func:`protocol.announcement.dht_key_of`).
+        subkey: the author's public key.
+        expiry: must equal the signed one, or any peer could prolong the record.
+        opener: :func:`open_announcement`, or a function that caches its results.
     """
     author, announcement = opener(value, swarm_id, manifest)
     if subkey != author:

@@ -1,8 +1,8 @@
-"""One strict decoder for everything that comes from outside, and its encoder.
+"""Encode and strictly decode canonical msgpack, and check decoded fields.
 
-The format is a canonical subset of msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md):
-nil, booleans, integers in their shortest form, float64, UTF-8 strings, byte strings, arrays, and
-maps with string keys. A value has exactly one encoding.
+The format is a canonical subset of msgpack: nil, booleans, integers in their shortest form,
+float64, UTF-8 strings, byte strings, arrays, and maps with string keys. Each value has exactly one
+encoding. Source: https://github.com/msgpack/msgpack/blob/master/spec.md.
 """
 
 from __future__ import annotations
@@ -32,14 +32,9 @@ _FLOAT64 = struct.Struct(">d")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one message may hold.
+    """Limits of one message: bytes, depth (0: a scalar only), items, lengths.
 
-    Attributes:
-        bytes: length of the whole message.
-        depth: arrays and maps inside one another; 0 allows a scalar only.
-        items: values in all, counting keys and the containers themselves.
-        str_len: bytes in one string.
-        bin_len: bytes in one byte string.
+    ``items`` counts all values, including keys and the containers themselves.
     """
 
     bytes: int
@@ -50,12 +45,12 @@ class Limits:
 
 
 def encode(value: object) -> bytes:
-    """Canonical bytes of ``value``: None, bool, int, float, str, bytes, list, and dict by str.
+    """Encode None, bool, int, float, str, bytes, list or dict as canonical bytes.
 
-    Dicts are written in their own order; the caller writes them in schema order.
+    Dicts keep their own order; the caller writes them in schema order.
 
     Raises:
-        BadEncoding: for a value that the format cannot hold.
+        BadEncoding: the format cannot hold the value.
     """
     try:
         return cast(bytes, msgpack.packb(value, use_bin_type=True, strict_types=True))
@@ -64,13 +59,13 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes, limits: Limits) -> object:
-    """The value whose canonical encoding is ``data``, all of it.
+    """Decode ``data``, which must be one canonical value without trailing bytes.
 
-    Never allocates more than a small multiple of ``limits.items`` and ``limits.bytes``: lengths are
-    checked against what is left of the message before anything is built.
+    It checks lengths against the rest of the message before it builds anything. So it never
+    allocates more than a small multiple of ``limits.items`` and ``limits.bytes``.
 
     Raises:
-        ProtocolError: one of its subclasses, for anything else than one canonical value.
+        ProtocolError: a subclass, for anything except one canonical value.
     """
     if len(data) > limits.bytes:
         raise TooLarge(f"message of {len(data)} bytes, limit {limits.bytes}")
@@ -82,7 +77,7 @@ def decode(data: bytes, limits: Limits) -> object:
 
 
 class _Reader:
-    """A cursor over one message; ``left`` is what remains of the item budget."""
+    """A cursor over one message; ``left`` is the rest of the item budget."""
 
     __slots__ = ("at", "data", "left", "limits")
 
@@ -125,7 +120,7 @@ class _Reader:
         return chunk
 
     def length(self, width: int, least: int) -> int:
-        """A big-endian length of ``width`` bytes that a shorter form could not have carried."""
+        """Read a big-endian length of ``width`` bytes; reject a form that is not shortest."""
         count = int.from_bytes(self.take(width), "big")
         if count < least:
             raise BadEncoding(f"length {count} at byte {self.at} is not in its shortest form")
@@ -145,7 +140,6 @@ class _Reader:
         return self.take(count)
 
     def enter(self, items: int, depth: int) -> int:
-        """Checks a container's head before anything is built; returns the depth inside it."""
         if depth >= self.limits.depth:
             raise TooDeep(f"nested deeper than {self.limits.depth}")
         if items > self.left:
@@ -186,7 +180,6 @@ class _Reader:
 
 
 def _fits(number: int, width: int, signed: bool) -> bool:
-    """Whether a form of ``width`` bytes (0: the type byte alone) could carry ``number``."""
     if width == 0:
         return -32 <= number < 128
     bits = 8 * width
@@ -194,7 +187,8 @@ def _fits(number: int, width: int, signed: bool) -> bool:
 
 
 _Read = Callable[[_Reader, int], object]
-# Type bytes 0xc0 to 0xdf in order; None is refused: never-used, extensions, float32.
+# Readers of the type bytes 0xc0 to 0xdf in order. None marks refused types: the unused byte,
+# extensions, float32.
 _READ: tuple[_Read | None, ...] = (
     lambda r, d: None,
     None,
@@ -236,32 +230,30 @@ MAX_MANIFEST_BYTES = 1 << 18
 MAX_RECORD_BYTES = 1024
 MAX_OFFERS = 4
 
-MAX_DEPTH = 12
-"""Announcements of an epoch are spread over 2 to this power of keys at most."""
+MAX_DEPTH = 12  # the announcements of a time slot use at most 2**MAX_DEPTH DHT keys
 
 PLAIN_RATIO = 4
-"""A frame's body may unpack to this many times the manifest's ``max_frame_bytes``."""
+"""Maximum ratio of a frame's uncompressed body to the manifest's ``max_frame_bytes``."""
 
-MAX_ITEMS = 1 << 17
-"""Values (keys and containers included) in one frame body."""
+MAX_ITEMS = 1 << 17  # values (including keys and containers) in one frame body
 
 MAX_GROUPS = 1024
 MAX_COMPLETIONS = 1024
 MAX_SEGMENTS = 64
 
 MAX_INT = (1 << 63) - 1
-"""Largest integer in any field, so that every language holds it in a signed 64-bit word."""
+"""Largest integer in any field; it fits a signed 64-bit word in every language."""
 
 
 def fields(value: object, names: tuple[str, ...], where: str) -> list[object]:
-    """The values of a map that has exactly these keys in this order."""
+    """Return the values of a map that has exactly these keys in this order."""
     if type(value) is not dict or tuple(value) != names:
         raise BadSchema(f"{where}: expected a map of {', '.join(names)}, got {short(value)}")
     return list(value.values())
 
 
 def items(value: object, where: str, most: int, least: int = 0) -> list[object]:
-    """An array of ``least`` to ``most`` elements."""
+    """Return an array of ``least`` to ``most`` elements."""
     if type(value) is not list:
         raise BadSchema(f"{where}: expected an array, got {short(value)}")
     if len(value) > most:
@@ -272,21 +264,21 @@ def items(value: object, where: str, most: int, least: int = 0) -> list[object]:
 
 
 def integer(value: object, where: str, low: int = 0, high: int = MAX_INT) -> int:
-    """An integer within ``low`` and ``high``, both included."""
+    """Return an integer within ``low`` and ``high``, both included."""
     if type(value) is not int or not low <= value <= high:
         raise BadSchema(f"{where}: expected an integer in [{low}, {high}], got {short(value)}")
     return value
 
 
 def real(value: object, where: str, low: float = -math.inf, high: float = math.inf) -> float:
-    """A finite float within ``low`` and ``high``, both included."""
+    """Return a finite float within ``low`` and ``high``, both included."""
     if type(value) is not float or not math.isfinite(value) or not low <= value <= high:
         raise BadSchema(f"{where}: expected a float in [{low}, {high}], got {short(value)}")
     return value
 
 
 def text(value: object, where: str, most: int, least: int = 0) -> str:
-    """A string of ``least`` to ``most`` UTF-8 bytes."""
+    """Return a string of ``least`` to ``most`` UTF-8 bytes."""
     if type(value) is not str:
         raise BadSchema(f"{where}: expected a string, got {short(value)}")
     try:
@@ -301,7 +293,7 @@ def text(value: object, where: str, most: int, least: int = 0) -> str:
 
 
 def label(value: object, where: str, most: int) -> str:
-    """A string of 1 to ``most`` printable ASCII characters: safe in a terminal and a log."""
+    """Return 1 to ``most`` printable ASCII characters, safe in a terminal and a log."""
     name = text(value, where, most, least=1)
     if not (name.isascii() and name.isprintable()):
         raise BadSchema(f"{where}: expected printable ASCII, got {short(value)}")
@@ -309,14 +301,14 @@ def label(value: object, where: str, most: int) -> str:
 
 
 def blob(value: object, where: str, length: int) -> bytes:
-    """A byte string of exactly ``length`` bytes."""
+    """Return a byte string of exactly ``length`` bytes."""
     if type(value) is not bytes or len(value) != length:
         raise BadSchema(f"{where}: expected {length} bytes, got {short(value)}")
     return value
 
 
 def choice(value: object, where: str, among: tuple[str, ...]) -> str:
-    """One of the named strings."""
+    """Return one of the strings in ``among``."""
     if type(value) is not str or value not in among:
         raise BadSchema(f"{where}: expected one of {', '.join(among)}, got {short(value)}")
     return value

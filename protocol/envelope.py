@@ -1,7 +1,8 @@
-"""The signed envelope around every message: who says it, in which swarm, as what kind.
+"""The signed envelope around every message, and compression of frame bodies.
 
 ``magic (8) ‖ swarm id (32) ‖ author (32) ‖ signature (64) ‖ body``. The signature covers the swarm
-id and SHA-256 of the body, in the domain of the kind, and is verified before the body is read.
+id and the SHA-256 of the body, in the domain of the message kind. It is verified before the body is
+parsed.
 """
 
 from __future__ import annotations
@@ -23,13 +24,12 @@ from protocol.identity import (
 )
 
 HEAD_BYTES = 8 + 32 + 32 + 64
-NO_SWARM = bytes(32)
-"""Stands for the swarm id in a manifest, which is there before its swarm."""
+NO_SWARM = bytes(32)  # swarm id field of a manifest, which exists before its swarm
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an envelope holds: its first eight bytes and the domain of its signature."""
+    """A kind of message: its first eight bytes and its signature domain."""
 
     magic: bytes
     domain: bytes
@@ -42,13 +42,13 @@ PROFILE = Kind(b"SWARPRF1", PROFILE_DOMAIN)
 
 
 def close(kind: Kind, swarm_id: bytes, identity: Identity, body: bytes) -> bytes:
-    """Signs ``body`` and puts it into an envelope."""
+    """Sign ``body`` and wrap it in an envelope."""
     signature = identity.sign(kind.domain, swarm_id + sha256(body).digest())
     return kind.magic + swarm_id + identity.author + signature + body
 
 
 def open_envelope(kind: Kind, data: bytes, swarm_id: bytes, most: int) -> tuple[bytes, bytes]:
-    """Author and body of an envelope whose signature holds.
+    """Return author and body of an envelope after verifying its signature.
 
     Raises:
         TooLarge, BadMagic, Truncated, WrongSwarm, BadKey, BadSignature: checked in this order.
@@ -61,7 +61,7 @@ def open_envelope(kind: Kind, data: bytes, swarm_id: bytes, most: int) -> tuple[
 
 
 def parts(kind: Kind, data: bytes, swarm_id: bytes) -> tuple[bytes, bytes, bytes]:
-    """Author, signature and body, the signature not yet verified."""
+    """Return author, signature and body without verifying the signature."""
     if data[:8] != kind.magic[: len(data)]:
         if _is_of_other_version(kind, data[:8]):
             raise OtherVersion(kind.magic, data[:8])
@@ -74,7 +74,7 @@ def parts(kind: Kind, data: bytes, swarm_id: bytes) -> tuple[bytes, bytes, bytes
 
 
 def of_this_version(kind: Kind, data: bytes) -> bytes:
-    """The message under the magic of ``kind``, where only its version was another."""
+    """Replace the magic by that of ``kind`` if only its version differs."""
     return kind.magic + data[8:] if _is_of_other_version(kind, data[:8]) else data
 
 
@@ -87,12 +87,12 @@ COMPRESSED_HEAD_BYTES = _HEAD.size
 _PLAIN, _ZSTD = 0, 1
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _LEVEL = 3
-# What RFC 8878 asks of every decoder.
+# RFC 8878 recommends that every decoder supports windows up to this size.
 _MAX_WINDOW = 8 << 20
 
 
 def compress_body(plain: bytes, *, compress: bool) -> bytes:
-    """The body, compressed if asked to and shorter so."""
+    """Return the body, compressed if ``compress`` is set and the result is shorter."""
     if compress:
         squeezed = zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
         if len(squeezed) < len(plain):
@@ -101,13 +101,13 @@ def compress_body(plain: bytes, *, compress: bool) -> bytes:
 
 
 def decompress_body(body: bytes, most: int) -> bytes:
-    """The plain bytes, at most ``most``.
+    """Return the uncompressed bytes, at most ``most``.
 
     Raises:
         Truncated, TooLarge, BadCompression
     """
     if len(body) < COMPRESSED_HEAD_BYTES:
-        raise Truncated(f"body of {len(body)} bytes, its head alone takes {HEAD_BYTES}")
+        raise Truncated(f"body of {len(body)} bytes, its head alone takes {COMPRESSED_HEAD_BYTES}")
     method, length = _HEAD.unpack_from(body)
     if length > most:
         raise TooLarge(f"plain body of {length} bytes declared, limit {most}")

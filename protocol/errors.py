@@ -1,6 +1,6 @@
-"""Everything that can be wrong with bytes from outside, one class and one stable code each.
+"""Protocol errors: one class and one stable code for each reason to refuse data.
 
-Callers count and log by ``code``; the test vectors name it; the message is for people.
+Callers count and log by ``code``, and the test vectors name it. The message is for people.
 """
 
 # The names say what is wrong and need no suffix.
@@ -12,27 +12,19 @@ from typing import ClassVar
 
 
 class ProtocolError(ValueError):
-    """Bytes, or a value to be sent, that the protocol refuses.
-
-    Attributes:
-        code: stable snake_case name of the reason.
-    """
+    """Bytes or a value that the protocol refuses; ``code`` names the reason."""
 
     code: ClassVar[str] = "protocol_error"
 
 
 class BadMagic(ProtocolError):
-    """The bytes are not the kind of message that was expected."""
+    """Bytes that are not the expected kind of message."""
 
     code = "bad_magic"
 
 
 class OtherVersion(BadMagic):
-    """The message is of another version of the protocol.
-
-    Attributes:
-        older: than the one spoken here.
-    """
+    """A message of another protocol version, ``older`` than this program's or not."""
 
     def __init__(self, expected: bytes, found: bytes) -> None:
         super().__init__(
@@ -43,96 +35,96 @@ class OtherVersion(BadMagic):
 
 
 class Truncated(ProtocolError):
-    """The bytes end before the value does."""
+    """Bytes that end before the value does."""
 
     code = "truncated"
 
 
 class TrailingBytes(ProtocolError):
-    """Bytes follow the end of the value."""
+    """Bytes after the end of the value."""
 
     code = "trailing_bytes"
 
 
 class TooLarge(ProtocolError):
-    """A message, string, byte string or declared plain length is over its limit."""
+    """A message, string, byte string or declared uncompressed length over its limit."""
 
     code = "too_large"
 
 
 class TooDeep(ProtocolError):
-    """Arrays and maps are nested deeper than allowed."""
+    """Arrays and maps nested deeper than allowed."""
 
     code = "too_deep"
 
 
 class TooManyItems(ProtocolError):
-    """More values in one message than allowed, or more elements than a field takes."""
+    """Too many values in one message, or too many elements in a field."""
 
     code = "too_many_items"
 
 
 class DuplicateKey(ProtocolError):
-    """A map names one key twice."""
+    """A map with the same key twice."""
 
     code = "duplicate_key"
 
 
 class BadEncoding(ProtocolError):
-    """Ill-formed or non-canonical msgpack: long forms, extensions, NaN, text that is not UTF-8."""
+    """Ill-formed or non-canonical msgpack: long forms, extensions, NaN, invalid UTF-8."""
 
     code = "bad_encoding"
 
 
 class BadCompression(ProtocolError):
-    """An unknown compression, a broken zstd frame, or one that lies about its length."""
+    """An unknown compression method, a broken zstd frame, or a wrong declared length."""
 
     code = "bad_compression"
 
 
 class BadSchema(ProtocolError):
-    """Well-formed, but a field is missing, unknown, of another type or out of range."""
+    """A well-formed value with a missing, unknown, mistyped or out-of-range field."""
 
     code = "bad_schema"
 
 
 class BadKey(ProtocolError):
-    """Not a usable Ed25519 public key: wrong length, non-canonical, off the curve, small order."""
+    """An Ed25519 key of wrong length, not canonical, off the curve or of small order."""
 
     code = "bad_key"
 
 
 class BadSignature(ProtocolError):
-    """The signature is not the author's over these bytes in this domain."""
+    """A signature that is not the author's over these bytes in this domain."""
 
     code = "bad_signature"
 
 
 class WrongSwarm(ProtocolError):
-    """The message belongs to another swarm."""
+    """A message that belongs to another swarm."""
 
     code = "wrong_swarm"
 
 
 class WrongShard(ProtocolError):
-    """A record stands in a shard, under a key or under a subkey that is not its author's."""
+    """A record in a shard, under a key or under a subkey that is not its author's."""
 
     code = "wrong_shard"
 
 
 class Expired(ProtocolError):
-    """The record's time is over."""
+    """A record whose lifetime is over."""
 
     code = "expired"
 
 
 class BadLifetime(ProtocolError):
-    """The record claims to live longer than allowed, or comes from the future."""
+    """A record that lives longer than allowed, or comes from the future."""
 
     code = "bad_lifetime"
 
 
 class NotAdmitted(ProtocolError):
-    """The manifest's admission rule does not let this author in."""
+    """An author that the manifest's admission rule does not admit."""
 
     code = "not_admitted"

@@ -1,7 +1,7 @@
-"""A frame: one signed batch of groups, named by the hash of its bytes.
+"""Frames: signed batches of groups, named by the hash of their bytes.
 
-The envelope (:mod:`protocol.envelope`) holds a body (:mod:`protocol.envelope`) whose plain form
-is :mod:`protocol.rollout`.
+A frame is an envelope with a compressed body (both :mod:`protocol.envelope`). The body encodes a
+:class:`protocol.rollout.Batch`. This module also distributes groups over frames.
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ OVERHEAD_BYTES = envelope.HEAD_BYTES + COMPRESSED_HEAD_BYTES
 
 @dataclass(frozen=True, slots=True)
 class OpenFrame:
-    """A frame whose signature and schema hold; what it claims is not verified yet.
+    """A frame with a valid signature and schema; its claims are not verified yet.
 
-    Attributes:
-        author: public key, 32 bytes.
-        content_id: SHA-256 of the whole frame.
-        batch: what the author shares.
+    ``content_id`` is the SHA-256 of the whole frame.
     """
 
     author: bytes
@@ -39,10 +36,10 @@ class OpenFrame:
 
 
 def seal(batch: Batch, identity: Identity, swarm_id: bytes, *, compress: bool = True) -> bytes:
-    """Signs a batch into a frame. Whatever this returns, :func:`open_frame` opens.
+    """Sign a batch into a frame that :func:`open_frame` accepts.
 
-    That holds within the protocol's hard limits; :func:`check_batch` tells whether the manifest
-    allows the batch, and the caller compares the frame's length with ``max_frame_bytes``.
+    This holds within the protocol's hard limits. :func:`check_batch` checks the manifest's limits,
+    and the caller compares the frame's length with ``max_frame_bytes``.
 
     Raises:
         ProtocolError: the batch breaks the schema or a hard limit.
@@ -58,7 +55,7 @@ def seal(batch: Batch, identity: Identity, swarm_id: bytes, *, compress: bool = 
 
 
 def open_frame(frame: bytes, swarm_id: bytes, manifest: Manifest) -> OpenFrame:
-    """The batch in a frame, everything checked that needs neither clock, tasks nor history.
+    """Open a frame and check everything except clock, tasks and history.
 
     Raises:
         ProtocolError: in the order size, magic, swarm, key, signature, admission, compression,
@@ -73,26 +70,18 @@ def open_frame(frame: bytes, swarm_id: bytes, manifest: Manifest) -> OpenFrame:
 
 
 def content_id(frame: bytes) -> bytes:
-    """SHA-256 of a whole frame, 32 bytes."""
+    """Return the SHA-256 of a whole frame, 32 bytes."""
     return sha256(frame).digest()
 
 
 def check_batch(batch: Batch, manifest: Manifest) -> None:
-    """Returns if every group keeps to the manifest.
-
-    Raises:
-        BadSchema, TooManyItems, TooLarge
-    """
+    """Check every group against the manifest."""
     for group in batch.groups:
         check_group(group, manifest)
 
 
 def check_group(group: Group, manifest: Manifest) -> None:
-    """Returns if a group keeps to the manifest.
-
-    Raises:
-        BadSchema, TooManyItems, TooLarge
-    """
+    """Check a group against the manifest."""
     levels = len(manifest.env(group.env).levels)
     if group.level >= levels:
         raise BadSchema(f"group: level {group.level} of {group.env}, which has {levels}")
@@ -116,22 +105,19 @@ def _check_completion(completion: Completion, most: int) -> None:
 
 
 _BATCH_BYTES = 512
-"""Bound of a body's bytes and items beside its groups: fields, model name and array head."""
+"""Bound on a body's bytes and items outside its groups: fields, model name, array head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Groups by frame, in the order given, and those that fit into no frame."""
+    """Groups by frame, in the given order, and those that are too large for any frame."""
 
     frames: tuple[tuple[Group, ...], ...]
     oversize: tuple[Group, ...]
 
 
 def pack(groups: Iterable[Group], max_frame_bytes: int, *, compress: bool = True) -> Packing:
-    """Fills one frame after the other.
-
-    A group counts with its own compressed size, a little more than it adds to a common frame.
-    """
+    """Fill one frame after the other, counting each group's own compressed size."""
     frames: list[list[Group]] = []
     oversize: list[Group] = []
     room = _Size(0, 0, 0)
@@ -154,7 +140,7 @@ def pack(groups: Iterable[Group], max_frame_bytes: int, *, compress: bool = True
 
 
 def without_tokens(group: Group) -> Group:
-    """The group as text alone: for one that is too large with its token ids."""
+    """Return the group as text alone, for a group whose token ids make it too large."""
     completions = tuple(
         replace(c, segments=tuple(replace(s, tokens=None) for s in c.segments))
         for c in group.completions
@@ -164,8 +150,6 @@ def without_tokens(group: Group) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Bytes on the wire, plain bytes and items of a group, or room for them."""
-
     wire: int
     plain: int
     items: int
@@ -185,7 +169,7 @@ def _measure(group: Group, compress: bool) -> _Size:
 
 
 def item_count(value: object) -> int:
-    """Items of a value as the decoder counts them."""
+    """Count the items of a value as the decoder does."""
     if isinstance(value, dict):
         return 1 + len(value) + sum(map(item_count, value.values()))
     if isinstance(value, list):

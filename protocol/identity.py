@@ -1,6 +1,6 @@
-"""A peer's identity: one Ed25519 key is its libp2p PeerID and the author of its experience.
+"""A peer's identity: one Ed25519 key, both its libp2p PeerID and its author key.
 
-Sources: RFC 8032; libp2p peer ids, https://github.com/libp2p/specs/blob/master/peer-ids/peer-ids.md.
+Sources: RFC 8032; https://github.com/libp2p/specs/blob/master/peer-ids/peer-ids.md.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ WORK_DOMAIN = b"swarm-node/1/work"
 
 
 def domain_separated(domain: bytes, message: bytes) -> bytes:
-    """``u8 length of domain ‖ domain ‖ message``: one reading only, whatever the message is."""
+    """Return ``u8 length of domain ‖ domain ‖ message``, which is unambiguous."""
     return bytes((len(domain),)) + domain + message
 
 
 def domain_hash(domain: bytes, *parts: bytes) -> bytes:
-    """SHA-256 of the joined parts within a domain, 32 bytes."""
+    """Return the SHA-256 of the joined parts within a domain, 32 bytes."""
     return sha256(domain_separated(domain, b"".join(parts))).digest()
 
 
@@ -43,11 +43,10 @@ KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 
 REMEMBERED = 1 << 14
-"""Keys that need not be checked or spelled again, more than a node has accounts of; each takes some
-300 bytes in each of the memories below."""
+"""Cached keys, more than a node has accounts; each takes about 300 bytes per cache below."""
 
-# protobuf PrivateKey {Type = Ed25519 (1), Data = 64 bytes}, resp. PublicKey with 32 bytes, the
-# latter behind the head of an identity multihash of 36 bytes.
+# Heads of protobuf PrivateKey {Type = Ed25519 (1), Data = 64 bytes}, and of PublicKey with 32 bytes
+# inside an identity multihash of 36 bytes.
 _PRIVATE_HEAD = bytes.fromhex("08011240")
 _PEER_ID_HEAD = bytes.fromhex("002408011220")
 _FILE_BYTES = len(_PRIVATE_HEAD) + 64
@@ -67,17 +66,12 @@ _SMALL_ORDER_Y = frozenset(
 
 
 class KeyFileError(Exception):
-    """The key file cannot be used as it is; the message says what to do."""
+    """A key file that cannot be used as it is; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A private key and its two public names.
-
-    Attributes:
-        author: raw Ed25519 public key, 32 bytes.
-        peer_id: libp2p PeerID in base58, "12D3Koo…".
-    """
+    """A private key, its raw Ed25519 public key (32 bytes), and its libp2p PeerID."""
 
     _key: Ed25519PrivateKey = field(repr=False, compare=False)
     author: bytes
@@ -85,21 +79,17 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Identity:
-        """A new random identity."""
+        """Generate a random identity."""
         return cls._of(Ed25519PrivateKey.generate())
 
     @classmethod
     def from_seed(cls, seed: bytes) -> Identity:
-        """The identity of a 32-byte RFC 8032 seed; for reproducible tests and vectors."""
+        """Derive an identity from a 32-byte RFC 8032 seed; for tests and test vectors."""
         return cls._of(Ed25519PrivateKey.from_private_bytes(seed))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Identity:
-        """The identity that :meth:`export` wrote.
-
-        Raises:
-            BadKey: for anything else than a libp2p Ed25519 private key of 68 bytes.
-        """
+        """Read what :meth:`export` returns; raise BadKey for anything else."""
         if len(data) != _FILE_BYTES or not data.startswith(_PRIVATE_HEAD):
             raise BadKey("not a libp2p Ed25519 private key")
         identity = cls.from_seed(data[4:36])
@@ -109,7 +99,7 @@ class Identity:
 
     @classmethod
     def load(cls, path: Path | str) -> Identity:
-        """The identity in a key file.
+        """Load the identity in a key file.
 
         Raises:
             KeyFileError: missing, unreadable, open to other users, or not a key.
@@ -140,7 +130,7 @@ class Identity:
 
     @classmethod
     def create(cls, path: Path | str) -> Identity:
-        """A new identity in a new key file of mode 0600; never overwrites.
+        """Create an identity in a new key file of mode 0600.
 
         Raises:
             KeyFileError: the file exists, or cannot be written.
@@ -169,19 +159,19 @@ class Identity:
         return cls(key, author, peer_id_of(author))
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
-        """64-byte Ed25519 signature of ``message`` within ``domain``."""
+        """Return the 64-byte Ed25519 signature of ``message`` within ``domain``."""
         return self._key.sign(domain_separated(domain, message))
 
     def export(self) -> bytes:
-        """The key as libp2p's protobuf ``PrivateKey``: head, seed, public key; 68 bytes."""
+        """Return libp2p's protobuf ``PrivateKey``: head, seed, public key; 68 bytes."""
         return _PRIVATE_HEAD + self._key.private_bytes_raw() + self.author
 
 
 def verify(author: bytes, domain: bytes, message: bytes, signature: bytes) -> None:
-    """Returns if ``signature`` is the author's over ``message`` within ``domain``.
+    """Check the author's signature over ``message`` within ``domain``.
 
     Beyond RFC 8032 it refuses small-order keys and small-order R, for which one signature is
-    valid for many messages (the ``verify_strict`` of other libraries).
+    valid for many messages (``verify_strict`` in other libraries).
 
     Raises:
         BadKey: the author is not a usable public key.
@@ -200,11 +190,7 @@ def verify(author: bytes, domain: bytes, message: bytes, signature: bytes) -> No
 
 @lru_cache(REMEMBERED)
 def check_key(author: bytes) -> None:
-    """Returns if ``author`` is a canonical point on the curve, and not of small order.
-
-    Raises:
-        BadKey: otherwise.
-    """
+    """Raise BadKey unless ``author`` is canonical, on the curve, not of small order."""
     if len(author) != KEY_BYTES:
         raise BadKey(f"public key of {len(author)} bytes, expected {KEY_BYTES}")
     y = _y(author)
@@ -212,7 +198,7 @@ def check_key(author: bytes) -> None:
         raise BadKey("public key is not canonical")
     if y in _SMALL_ORDER_Y:
         raise BadKey("public key has small order")
-    # x² = (y² - 1) / (dy² + 1) has a root exactly if the product of the two is a square.
+    # x² = (y² - 1) / (dy² + 1) has a root exactly if numerator times denominator is a square.
     square = y * y % _P
     if pow((square - 1) * (_D * square + 1), (_P - 1) // 2, _P) != 1:
         raise BadKey("public key is not on the curve")
@@ -220,17 +206,13 @@ def check_key(author: bytes) -> None:
 
 @lru_cache(REMEMBERED)
 def peer_id_of(author: bytes) -> str:
-    """The libp2p PeerID of a public key: base58 of its identity multihash."""
+    """Return the libp2p PeerID of a public key: base58 of its identity multihash."""
     return encode_base58(_PEER_ID_HEAD + author)
 
 
 @lru_cache(REMEMBERED)
 def author_of(peer_id: str) -> bytes:
-    """The public key inside an Ed25519 PeerID.
-
-    Raises:
-        BadKey: for a PeerID of another kind, or an unusable key.
-    """
+    """Return the public key inside an Ed25519 PeerID; raise BadKey if there is none."""
     raw = decode_base58(peer_id) if len(peer_id) <= 64 else None
     if raw is None or len(raw) != 38 or not raw.startswith(_PEER_ID_HEAD):
         raise BadKey(f"{peer_id[:64]!r} is not the PeerID of an Ed25519 key (12D3Koo…)")
@@ -240,7 +222,6 @@ def author_of(peer_id: str) -> bytes:
 
 
 def _y(point: bytes) -> int:
-    """The y coordinate of an encoded point, the sign of x left out."""
     return int.from_bytes(point, "little") & ((1 << 255) - 1)
 
 
@@ -249,7 +230,7 @@ _VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
 
 
 def encode_base58(data: bytes) -> str:
-    """Each leading zero byte becomes a "1", the rest one big number."""
+    """Encode each leading zero byte as a "1" and the rest as one big number."""
     number = int.from_bytes(data, "big")
     letters = ""
     while number:
@@ -259,7 +240,7 @@ def encode_base58(data: bytes) -> str:
 
 
 def decode_base58(text: str) -> bytes | None:
-    """The bytes that :func:`encode` turns into ``text``; None for a letter not in the alphabet."""
+    """Decode what :func:`encode_base58` returns; None for an invalid character."""
     number = 0
     for letter in text:
         value = _VALUE.get(letter)

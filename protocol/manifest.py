@@ -1,7 +1,8 @@
-"""What a swarm agrees on: its tasks, its clock, its limits and who may take part.
+"""Manifests: a swarm's tasks, time slots, limits and admission rule.
 
-Signed by its founder. The swarm's id is a hash of the founder's key and the manifest's body, so
-whoever knows the id can take the manifest from anybody.
+The swarm creator signs the manifest. The swarm id is a hash of the creator's key and the manifest's
+body, so a node that knows the id can accept the manifest from any peer. Invalid data and values
+raise :class:`protocol.errors.ProtocolError`; a failed admission check raises ``NotAdmitted``.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ MAX_WORK_BITS = 40
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Everybody."""
+    """Admission of every author."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllowList:
-    """The named public keys, sorted and each once."""
+    """Admission of the listed public keys, which are sorted and unique."""
 
     authors: tuple[bytes, ...]
 
@@ -51,7 +52,7 @@ class AllowList:
 
 @dataclass(frozen=True, slots=True)
 class ProofOfWork:
-    """Whoever found a nonce for its key: about ``2**bits`` hashes, once for each swarm."""
+    """Admission of keys with a nonce: about ``2**bits`` hashes, once per swarm."""
 
     bits: int
 
@@ -63,41 +64,33 @@ AdmissionRule: TypeAlias = Open | AllowList | ProofOfWork
 
 
 def check_author(rule: AdmissionRule, author: bytes) -> None:
-    """Returns unless an allow list leaves ``author`` out: what a frame alone can be judged by.
-
-    Raises:
-        NotAdmitted
-    """
+    """Check that no allow list excludes ``author``; a frame alone permits only this."""
     if isinstance(rule, AllowList) and author not in rule.authors:
         raise NotAdmitted(f"author {author.hex()} is not on the manifest's allow list")
 
 
 def check_admitted(rule: AdmissionRule, swarm_id: bytes, author: bytes, nonce: int) -> None:
-    """Returns if the rule lets in an author who announces with ``nonce``.
-
-    Raises:
-        NotAdmitted
-    """
+    """Check that the rule admits an author that announces with ``nonce``."""
     check_author(rule, author)
     if isinstance(rule, ProofOfWork) and work(swarm_id, author, nonce) < rule.bits:
         raise NotAdmitted(f"nonce {nonce} shows less work than the {rule.bits} bits due")
 
 
 def work(swarm_id: bytes, author: bytes, nonce: int) -> int:
-    """Leading zero bits of the hash of swarm, author and nonce."""
+    """Return the leading zero bits of the hash of swarm, author and nonce."""
     hashed = domain_hash(WORK_DOMAIN, swarm_id, author, nonce.to_bytes(8, "big"))
     return 256 - int.from_bytes(hashed, "big").bit_length()
 
 
 def find_nonce(rule: AdmissionRule, swarm_id: bytes, author: bytes) -> int:
-    """The smallest nonce that the rule accepts; 0 where none is due. Takes ``2**bits`` hashes."""
+    """Return the smallest accepted nonce; proof of work takes ``2**bits`` hashes."""
     if not isinstance(rule, ProofOfWork):
         return 0
     return next(n for n in count() if work(swarm_id, author, n) >= rule.bits)
 
 
 def rule_to_wire(rule: AdmissionRule) -> list[object]:
-    """``["open"]``, ``["allow-list", [author, …]]`` or ``["proof-of-work", bits]``."""
+    """Encode as ``["open"]``, ``["allow-list", keys]`` or ``["proof-of-work", bits]``."""
     match rule:
         case Open():
             return ["open"]
@@ -108,11 +101,7 @@ def rule_to_wire(rule: AdmissionRule) -> list[object]:
 
 
 def rule_from_wire(wire: object) -> AdmissionRule:
-    """The inverse of :func:`rule_to_wire`.
-
-    Raises:
-        BadSchema, BadKey, TooManyItems
-    """
+    """Decode what :func:`rule_to_wire` returns."""
     match codec.items(wire, "admission", 2, least=1):
         case ["open"]:
             return Open()
@@ -132,8 +121,8 @@ ENVIRONMENT: Source = "environment"
 QUESTION = "{question}"
 
 MAX_NESTING = 16
-"""Of a level's settings, objects and arrays inside one another: parsers differ in how many they
-bear, and a manifest is the same to everybody."""
+"""Nested objects and arrays in a level's settings: parsers differ in their limits, but every
+node must be able to read the manifest."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 _ENV_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -155,15 +144,15 @@ _ENV_FIELDS = ("name", "source", "version", "levels", "template", "extract")
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """One task family of the catalogue. Construction checks every field.
+    """One task family of the task set; construction checks every field.
 
     Attributes:
-        name: unique in the catalogue; letters, digits, ``_ . -``.
-        source: who builds and scores its tasks; of an ``environment`` a completion is a trajectory.
+        name: unique in the task set; letters, digits, ``_ . -``.
+        source: what builds and scores its tasks; for ``environment`` a completion is a trajectory.
         version: of that source; for a JSONL file the hex SHA-256 of its bytes.
-        levels: settings, one canonical JSON object a level (:func:`canonical_json`).
+        levels: settings, one canonical JSON object per difficulty level (:func:`canonical_json`).
         template: the prompt, with ``{question}`` in it exactly once.
-        extract: how the answer is found in a completion.
+        extract: how to extract the answer from a completion.
     """
 
     name: str
@@ -191,20 +180,17 @@ class EnvSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A swarm's agreement. Construction checks every field.
+    """A swarm's settings; construction checks every field.
 
     Attributes:
         name: for people; printable ASCII.
-        founder: public key of whoever signs it.
-        created: unix time, seconds.
-        catalogue: task families, each name once.
-        epoch_seconds: length of an epoch.
-        max_frame_bytes: size of a whole frame on the wire.
+        founder: public key of the swarm creator, which signs the manifest.
+        created: Unix time, seconds.
+        catalogue: the task set: task families with unique names.
+        epoch_seconds: length of a time slot.
         max_groups_per_epoch: a group's ``index`` is below this.
-        max_completions: per group; at least two are due.
         max_text_bytes: UTF-8 bytes of all segments of one completion, and its number of tokens.
-        max_age_epochs: a group older than this is no longer admitted.
-        admission: who may take part.
+        max_age_epochs: time slots after which a group is no longer admitted.
     """
 
     name: str
@@ -235,11 +221,7 @@ class Manifest:
         codec.integer(self.max_age_epochs, "max_age_epochs", 1, 1 << 20)
 
     def env(self, name: str) -> EnvSpec:
-        """The family of that name.
-
-        Raises:
-            BadSchema: the catalogue has none.
-        """
+        """Return the task family of that name; raise BadSchema if there is none."""
         for env in self.catalogue:
             if env.name == name:
                 return env
@@ -247,11 +229,7 @@ class Manifest:
 
 
 def sign_manifest(manifest: Manifest, identity: Identity) -> bytes:
-    """The manifest in a signed envelope.
-
-    Raises:
-        BadSchema: ``identity`` is not the founder.
-    """
+    """Sign the manifest; raise BadSchema if ``identity`` is not the swarm creator."""
     if identity.author != manifest.founder:
         raise BadSchema("founder: only the founder can sign a manifest")
     body = encode(_to_wire(manifest))
@@ -261,11 +239,7 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> bytes:
 
 
 def open_manifest(data: bytes) -> Manifest:
-    """The manifest in a signed envelope, all checked.
-
-    Raises:
-        ProtocolError: for anything else.
-    """
+    """Return the manifest in a signed envelope, fully checked."""
     founder, body = envelope.open_envelope(
         envelope.MANIFEST, data, envelope.NO_SWARM, MAX_MANIFEST_BYTES
     )
@@ -273,15 +247,10 @@ def open_manifest(data: bytes) -> Manifest:
 
 
 def swarm_id(data: bytes) -> bytes:
-    """32-byte id of the swarm whose signed manifest is ``data``: a hash of founder and body.
+    """Return the 32-byte id of a signed manifest's swarm: a hash of creator and body.
 
-    A manifest of another version of the protocol has one as well, so that its swarm can be named.
-
-    The signature is left out, so that nobody can give one manifest two ids; it is not verified
-    here (:func:`open_manifest` does).
-
-    Raises:
-        BadMagic, Truncated, WrongSwarm: not a manifest.
+    It also works for another version of the protocol, so its swarm can be named. The signature is
+    not hashed, so a manifest cannot get two ids; :func:`open_manifest` verifies it.
     """
     present = envelope.of_this_version(envelope.MANIFEST, data)
     founder, _, body = envelope.parts(envelope.MANIFEST, present, envelope.NO_SWARM)
@@ -289,7 +258,7 @@ def swarm_id(data: bytes) -> bytes:
 
 
 def canonical_json(value: object) -> str:
-    """The one JSON text of ``value``: sorted keys, no blanks, only necessary escapes, no NaN."""
+    """Return canonical JSON: sorted keys, no blanks, only necessary escapes, no NaN."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -309,7 +278,6 @@ def _check_level(level: object, where: str) -> None:
 
 
 def _nesting(text: str) -> int:
-    """How deep the brackets of a JSON text go; of what is no JSON, any number."""
     depth = deepest = 0
     for sign in _STRING.sub("", text):
         depth += (sign in "[{") - (sign in "]}")
@@ -351,7 +319,7 @@ def _from_wire(wire: object, founder: bytes) -> Manifest:
         founder=founder,
         catalogue=tuple(_env_from_wire(item) for item in catalogue),
         admission=admission,
-        # Construction checks the remaining fields, types included.
+        # Construction checks the remaining fields, including their types.
         **values,  # type: ignore[arg-type]
     )
 

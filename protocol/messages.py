@@ -1,6 +1,8 @@
-"""Requests and responses of the streams between two members of a swarm.
+"""Requests and responses of the streams between peers.
 
-Each message is sent as a u32 big-endian length and that many bytes.
+The streams are pull, gossip and dial-back, and those that return the manifest and the profile.
+Each message is a u32 big-endian length followed by that many bytes. Decoders raise
+:class:`protocol.errors.ProtocolError` for invalid data.
 """
 
 from __future__ import annotations
@@ -30,12 +32,10 @@ GOSSIP_STREAM: Final = "/swarm-node/2/gossip"
 PROFILE_STREAM: Final = "/swarm-node/1/profile"
 
 CONTENT_ID_BYTES = 32
-MAX_GOSSIP = 256
-"""Records in one gossip response."""
+MAX_GOSSIP = 256  # records in one gossip response
 
 DIGEST_BYTES = 3
-MAX_DIGESTS = 256
-"""Records whose digests stand in one gossip request."""
+MAX_DIGESTS = 256  # record digests in one gossip request
 
 MAX_GOSSIP_REQUEST_BYTES = 64 + MAX_DIGESTS * DIGEST_BYTES
 MAX_GOSSIP_RESPONSE_BYTES = MAX_GOSSIP * (MAX_RECORD_BYTES + 3) + 3
@@ -62,13 +62,9 @@ class PullStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GossipRequest:
-    """Asks for announcements.
+    """A request for up to ``limit`` announcements of time slots later than ``after``.
 
-    Attributes:
-        after: only of epochs greater than this.
-        limit: at most so many, 1 to :data:`MAX_GOSSIP`.
-        known: :func:`record_digest` of records that are not wanted, :data:`MAX_DIGESTS` at
-            most, ascending.
+    ``known`` holds the ascending :func:`record_digest` of unwanted records.
     """
 
     after: int
@@ -77,11 +73,7 @@ class GossipRequest:
 
 
 def decode_pull_request(data: bytes) -> bytes:
-    """The content id, which is the whole request.
-
-    Raises:
-        Truncated, TrailingBytes
-    """
+    """Return the content id, which is the whole request."""
     if len(data) < CONTENT_ID_BYTES:
         raise Truncated(f"pull request of {len(data)} bytes, expected {CONTENT_ID_BYTES}")
     if len(data) > CONTENT_ID_BYTES:
@@ -90,16 +82,12 @@ def decode_pull_request(data: bytes) -> bytes:
 
 
 def encode_pull_response(status: PullStatus, frame: bytes = b"") -> bytes:
-    """The status byte, then the frame if the status is OK."""
+    """Encode the status byte, followed by the frame if the status is OK."""
     return bytes((status,)) + frame
 
 
 def decode_pull_response(data: bytes) -> tuple[PullStatus, bytes]:
-    """Status and frame, which is empty unless the status is OK.
-
-    Raises:
-        Truncated, TrailingBytes, TooLarge, BadSchema
-    """
+    """Return status and frame; the frame is empty unless the status is OK."""
     if not data:
         raise Truncated("empty pull response")
     if len(data) > MAX_PULL_RESPONSE_BYTES:
@@ -115,22 +103,18 @@ def decode_pull_response(data: bytes) -> tuple[PullStatus, bytes]:
 
 
 def record_digest(record: bytes) -> bytes:
-    """The few bytes that stand for a signed announcement in a gossip request."""
+    """Return the digest that stands for a signed announcement in a gossip request."""
     return sha256(record).digest()[:DIGEST_BYTES]
 
 
 def encode_gossip_request(request: GossipRequest) -> bytes:
-    """The request as canonical msgpack."""
+    """Encode the request as canonical msgpack."""
     known = b"".join(request.known)
     return encode({"after": request.after, "limit": request.limit, "known": known})
 
 
 def decode_gossip_request(data: bytes) -> GossipRequest:
-    """The inverse of :func:`encode_gossip_request`.
-
-    Raises:
-        ProtocolError
-    """
+    """Decode what :func:`encode_gossip_request` returns."""
     after, limit, known = codec.fields(decode(data, _REQUEST_LIMITS), _REQUEST, "gossip request")
     return GossipRequest(
         codec.integer(after, "after"),
@@ -140,16 +124,12 @@ def decode_gossip_request(data: bytes) -> GossipRequest:
 
 
 def encode_gossip_response(records: list[bytes]) -> bytes:
-    """Signed announcements as a canonical msgpack array of byte strings."""
+    """Encode signed announcements as a canonical msgpack array of byte strings."""
     return encode(records)
 
 
 def decode_gossip_response(data: bytes, limit: int = MAX_GOSSIP) -> list[bytes]:
-    """At most ``limit`` records of at most 1 KiB, none of them opened yet.
-
-    Raises:
-        ProtocolError
-    """
+    """Return at most ``limit`` unopened records of at most 1 KiB each."""
     records = codec.items(decode(data, _RESPONSE_LIMITS), "gossip response", limit)
     result = [record for record in records if isinstance(record, bytes)]
     if len(result) < len(records):
@@ -191,12 +171,12 @@ _DIAL_BACK_RESPONSE_LIMITS = Limits(
 
 @dataclass(frozen=True, slots=True)
 class DialledBack:
-    """What came of dialling the asker.
+    """The result of dialing the peer that asked.
 
     Attributes:
-        host: the IP address that the asker's connection came from, the only one dialled.
-        open: those of the ports at which the asker answered under its own PeerID.
-        relays: whether the answering peer can be dialled itself, and relays for others.
+        host: the IP address that the request came from, the only one dialed.
+        open: the requested ports at which the peer answered under its own PeerID.
+        relays: whether the responding peer is reachable itself and relays for others.
     """
 
     host: str
@@ -205,16 +185,12 @@ class DialledBack:
 
 
 def encode_dial_back_request(ports: tuple[int, ...]) -> bytes:
-    """TCP ports, 1 to :data:`MAX_PORTS`, to be dialled at."""
+    """Encode the TCP ports to dial, 1 to :data:`MAX_PORTS` of them."""
     return encode({"ports": list(ports)})
 
 
 def decode_dial_back_request(data: bytes) -> tuple[int, ...]:
-    """The inverse of :func:`encode_dial_back_request`.
-
-    Raises:
-        ProtocolError
-    """
+    """Decode what :func:`encode_dial_back_request` returns."""
     (ports,) = codec.fields(
         decode(data, _DIAL_BACK_REQUEST_LIMITS), _DIAL_BACK_REQUEST, "dial-back request"
     )
@@ -222,16 +198,12 @@ def decode_dial_back_request(data: bytes) -> tuple[int, ...]:
 
 
 def encode_dial_back_response(answer: DialledBack) -> bytes:
-    """The answer as canonical msgpack."""
+    """Encode the response as canonical msgpack."""
     return encode({"host": answer.host, "open": list(answer.open), "relays": answer.relays})
 
 
 def decode_dial_back_response(data: bytes, asked: tuple[int, ...]) -> DialledBack:
-    """The inverse of :func:`encode_dial_back_response`, for the ports that were asked.
-
-    Raises:
-        ProtocolError
-    """
+    """Decode a dial-back response; its ports must be among ``asked``."""
     value = decode(data, _DIAL_BACK_RESPONSE_LIMITS)
     host, opened, relays = codec.fields(value, _RESPONSE, "dial-back response")
     ports = _ports(codec.items(opened, "open", MAX_PORTS), "open")

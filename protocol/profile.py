@@ -1,6 +1,7 @@
-"""A profile: what a peer tells people of itself, a signed record of at most 1 KiB.
+"""Profiles: signed records of at most 1 KiB that describe a peer to people.
 
-Nothing follows from it. Names are not unique and nobody checks them: a peer is who its key says.
+The software decides nothing by them. Names are neither unique nor verified; a peer is identified
+by its key.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ MAX_MODEL = 64
 MAX_VERSION = 32
 
 CHARACTER_BYTES = 3
-"""Of UTF-8, a character of a text at the mean: as many as any of the basic plane takes, so that
-every profile fits into its record."""
+"""Maximum mean UTF-8 bytes per character: the basic plane's maximum. Profiles then fit a record."""
 
 MAX_MARKS = 4
-"""Marks in a row that stand above or below a letter, as in UTS 39, section 5.4; no script needs
-more, and a pile of them covers the lines around it."""
+"""Maximum consecutive combining marks (UTS 39, section 5.4). No script needs more, and more of them
+cover the lines around them."""
 
 _BLANK_LETTERS = frozenset(
     map(
@@ -38,7 +38,7 @@ _BLANK_LETTERS = frozenset(
         ),
     )
 )
-"""What Unicode calls a letter, a mark or a symbol, and what shows nothing all the same."""
+"""Characters that Unicode calls letters, marks or symbols but that display nothing."""
 
 _FIELDS = ("name", "line", "model", "version", "made")
 _LIMITS = Limits(MAX_RECORD_BYTES, depth=1, items=11, str_len=CHARACTER_BYTES * MAX_LINE, bin_len=0)
@@ -46,14 +46,16 @@ _LIMITS = Limits(MAX_RECORD_BYTES, depth=1, items=11, str_len=CHARACTER_BYTES * 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a peer says of itself. Construction checks every field; name or line is there.
+    """A peer's description of itself; construction checks every field.
+
+    Name or line must not be empty.
 
     Attributes:
-        name: what it wants to be called, up to 48 characters (:func:`check_told`).
-        line: anything more, up to 160.
-        model: what it trains, printable ASCII, up to 64; empty where it trains nothing.
+        name: display name, up to 48 characters (:func:`check_told`).
+        line: free text, up to 160 characters.
+        model: the model it trains, printable ASCII, up to 64; empty if it trains nothing.
         version: of its program, printable ASCII, up to 32; may be empty.
-        made: unix time, seconds.
+        made: Unix time, seconds.
     """
 
     name: str
@@ -77,15 +79,15 @@ class Profile:
 
 
 def check_told(value: object, where: str, most: int) -> str:
-    """A text of at most ``most`` characters that shows what it is, and nothing beside itself.
+    """Check a text of at most ``most`` characters that must display only itself.
 
-    In Unicode's normal form C; of its characters none is a control, a format such as an override of
-    the direction of writing, a separator of lines, unassigned, or a blank other than single spaces
-    between others; it begins with no mark that would stand on what is before it.
+    It must be in Unicode's normal form C. It must not contain control characters, format characters
+    such as direction overrides, line separators or unassigned characters. The only blanks allowed
+    are single spaces between other characters. It must not start with a combining mark.
 
     Raises:
-        TooLarge: it is too long.
-        BadSchema: it is anything else.
+        TooLarge: the text is too long.
+        BadSchema: it breaks another rule.
     """
     text = codec.text(value, where, CHARACTER_BYTES * most)
     if len(text) > most:
@@ -112,18 +114,18 @@ def _check_marks(text: str, where: str) -> None:
 
 
 def sign_profile(profile: Profile, identity: Identity, swarm_id: bytes) -> bytes:
-    """The profile in a signed envelope of at most 1 KiB."""
+    """Sign the profile into an envelope of at most 1 KiB."""
     return envelope.close(envelope.PROFILE, swarm_id, identity, encode(asdict(profile)))
 
 
 def open_profile(data: bytes, swarm_id: bytes) -> tuple[bytes, Profile]:
-    """Author and profile of a signed envelope, all checked.
+    """Return author and profile of a signed envelope, fully checked.
 
     Raises:
         ProtocolError: in the order size, magic, swarm, key, signature, encoding, schema.
     """
     author, body = envelope.open_envelope(envelope.PROFILE, data, swarm_id, MAX_RECORD_BYTES)
     name, line, model, version, made = codec.fields(decode(body, _LIMITS), _FIELDS, "profile")
-    # Construction checks all of them, types included.
+    # Construction checks them all, including their types.
     texts = (cast(str, name), cast(str, line), cast(str, model), cast(str, version))
     return author, Profile(*texts, cast(float, made))

@@ -1,8 +1,10 @@
-"""The experience that peers share: groups of completions, each a list of segments.
+"""Groups of completions that peers share, and their wire format.
 
-A group is one task and the completions its author's policy wrote for it. Text is canonical;
-token ids, log-probs and policy versions travel along as an option and are worth something only
-to a reader whose encoding digest is the author's.
+A group is one task and the completions that its author's policy generated for it. Each completion
+is a list of segments. Text is canonical. Token ids, log-probs and policy versions are optional.
+They are useful only to a reader with the author's encoding digest. Decoders raise
+:class:`protocol.errors.ProtocolError` for invalid data. Encoders raise ``BadEncoding`` or
+``BadSchema`` if the format cannot hold a value.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Writer(IntEnum):
 
 
 class Finish(IntEnum):
-    """Why a completion ended: the policy's end-of-sequence token, or the length cap."""
+    """Why a completion ended: the EOS token, or the length cap."""
 
     STOP = 0
     LENGTH = 1
@@ -46,17 +48,16 @@ class Finish(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """How the author's policy wrote one segment, token by token.
+    """The tokens of one segment as the author's policy sampled them.
 
-    The three tuples have the same length; empty ones stand for a completion that is yet to be
-    written, and never travel. A final end-of-sequence token is included where the
-    policy sampled it.
+    The three tuples have the same length. Empty ones mean a completion that is not generated yet;
+    they are never sent. A sampled EOS token is included.
 
     Attributes:
         ids: token ids in the author's vocabulary, each below 2**32.
-        logprobs: natural log of the probability of each id under the distribution it was sampled
-            from (after temperature); float16 on the wire.
-        versions: the author's policy step that each token was sampled under.
+        logprobs: natural log-probability of each id under its sampling distribution (after
+            temperature); float16 on the wire.
+        versions: the author's policy step at which each token was sampled.
     """
 
     ids: tuple[int, ...] = ()
@@ -64,13 +65,13 @@ class Tokens:
     versions: tuple[int, ...] = ()
 
     def first(self, count: int) -> Tokens:
-        """The first ``count`` of them."""
+        """Return the first ``count`` tokens."""
         return Tokens(self.ids[:count], self.logprobs[:count], self.versions[:count])
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of text by one writer; ``tokens`` only on policy segments, and optional there."""
+    """A run of text by one writer; only policy segments may have ``tokens``."""
 
     writer: Writer
     text: str
@@ -82,10 +83,9 @@ class Completion:
     """One answer to a task.
 
     Attributes:
-        segments: in order; the ordinary case is one policy segment. In an environment the policy
-            and the environment take turns, the policy first and last.
-        reward: the author's claim. A reader replaces it with its own verdict.
-        finish: why it ended.
+        segments: usually one policy segment. In an environment the policy and the environment
+            alternate; the policy is first and last.
+        reward: as claimed by the author. A reader replaces it with its own verification result.
     """
 
     segments: tuple[Segment, ...]
@@ -94,12 +94,12 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """The policy's own text, environment segments left out."""
+        """The policy's text, without environment segments."""
         return "".join(s.text for s in self.segments if s.writer is Writer.POLICY)
 
     @property
     def alternates(self) -> bool:
-        """Whether policy and environment take turns, the policy first and last."""
+        """Whether policy and environment alternate, with the policy first and last."""
         writers = [segment.writer for segment in self.segments]
         turns = [Writer.ENVIRONMENT if n % 2 else Writer.POLICY for n in range(len(writers))]
         return len(writers) % 2 == 1 and writers == turns
@@ -109,16 +109,13 @@ class Completion:
 class Group:
     """One task and its completions.
 
-    The task's seed is not carried: every reader derives it from the author's key, ``epoch`` and
-    ``index`` (:func:`protocol.announcement.task_seed`), so an author picks the family and the level
-    but never the instance.
+    The task's seed is not included. Every reader derives it from the author's key, ``epoch`` and
+    ``index`` (:func:`protocol.announcement.task_seed`). So an author chooses the task family and
+    the difficulty level, but never the instance.
 
     Attributes:
-        env: name of a task family in the manifest's catalogue.
-        level: index into that family's levels.
-        epoch: epoch in which the author drew the task.
-        index: number of the draw within the epoch, each used once.
-        completions: at least two.
+        epoch: time slot in which the author sampled the task.
+        index: sample index within the time slot; each is used once.
     """
 
     env: str
@@ -129,24 +126,19 @@ class Group:
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """Claimed rewards, one a completion."""
+        """Claimed rewards, one per completion."""
         return tuple(c.reward for c in self.completions)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one frame carries: groups that one policy wrote.
+    """The contents of one frame: groups that one policy generated.
 
     Attributes:
-        sequence: strictly increasing over an author's life.
-        policy_step: the author's policy version when the batch was sealed.
-        created: unix time, seconds.
-        model: free-form name of the author's model, for people to read.
-        encoding: 32-byte digest of tokenizer, chat template and prompt format
-            (equal digests mean equal token ids for equal text).
-        temperature: of the sampling distribution.
-        max_new_tokens: length cap in force.
-        groups: at least one.
+        sequence: strictly increasing over an author's lifetime.
+        created: Unix time, seconds.
+        encoding: 32-byte digest of tokenizer, chat template and prompt format (equal digests mean
+            equal token ids for equal text).
     """
 
     sequence: int
@@ -165,15 +157,11 @@ _WORD = next(code for code in "IL" if array(code).itemsize == 4)
 
 
 def tokens_to_wire(tokens: Tokens) -> dict[str, object]:
-    """A map of three fields. Log-probs are clamped to what binary16 holds, [-65504, 0].
-
-    Raises:
-        BadSchema: lengths differ, or a value is out of range.
-    """
+    """Encode tokens as a map, with log-probs clamped to binary16's [-65504, 0]."""
     count = len(tokens.ids)
     if not count == len(tokens.logprobs) == len(tokens.versions):
         raise BadSchema("tokens: ids, logprobs and versions differ in length")
-    # In this order of arguments a NaN stays one, for the reader's check to find.
+    # With this order of arguments NaN stays NaN, so the reader's check finds it.
     logprobs = [min(max(value, _LEAST_LOGPROB), 0.0) for value in tokens.logprobs]
     runs: list[int] = []
     for version, run in groupby(tokens.versions):
@@ -186,11 +174,7 @@ def tokens_to_wire(tokens: Tokens) -> dict[str, object]:
 
 
 def tokens_from_wire(wire: object) -> Tokens:
-    """The inverse of :func:`tokens_to_wire`, up to the rounding of log-probs.
-
-    Raises:
-        BadSchema: anything else than what that function writes.
-    """
+    """Decode what :func:`tokens_to_wire` returns, up to the rounding of log-probs."""
     ids, logprobs, versions = codec.fields(wire, _FIELDS, "tokens")
     if type(ids) is not bytes or not ids or len(ids) % 4:
         raise BadSchema("tokens: ids takes one or more words of 4 bytes")
@@ -199,14 +183,13 @@ def tokens_from_wire(wire: object) -> Tokens:
     if sys.byteorder == "big":
         words.byteswap()
     halves = struct.unpack(f"<{count}e", codec.blob(logprobs, "tokens: logprobs", 2 * count))
-    # A NaN or an infinity anywhere makes the sum one.
+    # The sum is not finite if any value is NaN or infinite.
     if not math.isfinite(sum(halves)) or max(halves) > 0.0:
         raise BadSchema("tokens: a log-prob is not a number in [-65504, 0]")
     return Tokens(tuple(words), halves, _expand(versions, count))
 
 
 def _expand(wire: object, count: int) -> tuple[int, ...]:
-    """Runs written out, checked before anything is built."""
     runs = codec.items(wire, "tokens: versions", 2 * count)
     if len(runs) % 2:
         raise BadSchema("tokens: versions takes pairs of version and count")
@@ -225,13 +208,11 @@ def _expand(wire: object, count: int) -> tuple[int, ...]:
 
 
 MAX_PLAIN_BYTES = PLAIN_RATIO * MAX_FRAME_BYTES
-DEPTH = 9
-"""Batch, groups, group, completions, completion, segments, segment, tokens, versions."""
+DEPTH = 9  # batch, groups, group, completions, completion, segments, segment, tokens, versions
 
 ENCODING_BYTES = 32
 MODEL_BYTES = 128
-TEMPERATURES = (1e-3, 1e3)
-"""Least and most."""
+TEMPERATURES = (1e-3, 1e3)  # minimum and maximum
 
 _BATCH = (
     "sequence",
@@ -249,11 +230,7 @@ _SEGMENT = ("writer", "text", "tokens")
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """The plain body.
-
-    Raises:
-        BadEncoding, BadSchema: a value that the format cannot hold.
-    """
+    """Encode the uncompressed body."""
     return encode(
         {
             "sequence": batch.sequence,
@@ -269,13 +246,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
-    """The batch in a plain body of at most ``most`` bytes.
-
-    Checks all that needs no manifest.
-
-    Raises:
-        ProtocolError
-    """
+    """Decode and check an uncompressed body; :func:`check_batch` checks the manifest."""
     wire = decode(plain, Limits(most, DEPTH, MAX_ITEMS, str_len=most, bin_len=most))
     values = codec.fields(wire, _BATCH, "batch")
     sequence, step, created, model, encoding, temperature, length, groups = values
@@ -295,26 +266,18 @@ def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
 
 
 def encode_group(group: Group) -> bytes:
-    """A group alone, byte for byte as it stands in the body.
-
-    Raises:
-        BadEncoding, BadSchema: a value that the format cannot hold.
-    """
+    """Encode one group, byte for byte as in the body."""
     return encode(group_to_wire(group))
 
 
 def decode_group(plain: bytes) -> Group:
-    """The group that :func:`encode_group` turned into ``plain``.
-
-    Raises:
-        ProtocolError
-    """
+    """Decode what :func:`encode_group` returns."""
     most = MAX_PLAIN_BYTES
     return _group(decode(plain, Limits(most, DEPTH - 2, MAX_ITEMS, str_len=most, bin_len=most)))
 
 
 def group_to_wire(group: Group) -> dict[str, object]:
-    """A group as the map that stands in the body."""
+    """Convert a group to its map in the body."""
     return {
         "env": group.env,
         "level": group.level,

@@ -1,1 +1,1 @@
-"""Shared experience: directory, exchange, admission, accounts and pool. No torch."""
+"""Sharing of groups: directory, exchange, admission, accounts and replay buffer. No torch."""

@@ -1,9 +1,9 @@
-"""The gate between frames from strangers and the pool. It trusts nothing but a signature.
+"""Admission of peers' frames to the replay buffer. It trusts nothing except a signature.
 
-Frame: size, signature, schema and the manifest's limits, then who signed it. Group: its draw lies
-in the schedule and was never met before, its completions are plain answers, and this node's own
-judge, given the task rebuilt from the draw, finds the rewards that the author claims. The judge's
-time is shared out between authors by :mod:`swarm.verification`.
+Frame checks: size, signature, schema and the manifest's limits, then the author. Group checks: its
+time slot is current, its sample index is new, and its completions are plain answers. Finally this
+node's own verifier rebuilds the task and must compute the rewards that the author claims.
+:mod:`swarm.verification` shares the verifier's time between authors.
 """
 
 from __future__ import annotations
@@ -47,13 +47,12 @@ KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class RefusedGroup:
-    """A group as its author tells it, and why it was not taken.
+    """A group as its author encoded it, and why it was refused.
 
     Attributes:
         reason: a name of :mod:`swarm.verification`.
-        at: unix time at which its frame came, seconds.
-        prompt: the question as this node's judge rebuilt it; empty where it was not asked.
-        rewards: this node's own verdict; empty where there is none.
+        at: Unix time at which its frame came, seconds.
+        prompt, rewards: this node's own verification result; empty if there is none.
     """
 
     author: bytes
@@ -65,19 +64,19 @@ class RefusedGroup:
 
 
 class RefusedGroups:
-    """Holds the newest until somebody takes them; written and read by several threads."""
+    """The newest refused groups until they are taken; safe for several threads."""
 
     def __init__(self) -> None:
         self._kept: deque[RefusedGroup] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
 
     def add(self, groups: Iterable[RefusedGroup]) -> None:
-        """Keep these, and let go of as many old ones."""
+        """Keep these and drop as many old ones."""
         with self._lock:
             self._kept.extend(groups)
 
     def take(self) -> list[RefusedGroup]:
-        """What is kept, the oldest first; each is handed out once."""
+        """Return what is kept, oldest first; each group is returned once."""
         with self._lock:
             taken = list(self._kept)
             self._kept.clear()
@@ -85,7 +84,7 @@ class RefusedGroups:
 
 
 class Told(NamedTuple):
-    """A group as its author tells it, and the bytes that it is on the wire."""
+    """A group as its author encoded it, and its bytes on the wire."""
 
     group: Group
     plain: bytes
@@ -93,18 +92,15 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """What came of one frame so far.
+    """The admission result of one frame so far.
 
     Attributes:
-        author: who answers for the frame.
-        opened: the frame, once that went well.
-        now: unix time at which it was begun with, seconds.
-        pending: groups that wait for their verdict.
-        proven: whether the author had standing when the frame came.
-        seconds: of verification that it took.
-        admitted: groups that passed.
-        refused: refusals by reason.
-        shown: those of the refused that could be read.
+        author: accountable for the frame.
+        now: Unix time at which processing began, seconds.
+        pending: groups that wait for verification.
+        proven: whether the author was proven when the frame came.
+        seconds: verification time spent.
+        shown: refused groups that could be decoded.
         stalls: groups that hung or killed the verifier.
     """
 
@@ -120,7 +116,6 @@ class Findings:
     stalls: int = 0
 
     def refuse(self, reason: str, group: Group, verdict: Verdict | None = None) -> None:
-        """Note that a group is refused, and what was found of it."""
         self.refused[reason] += 1
         found = (verdict.prompt, verdict.rewards) if verdict else ()
         self.shown.append(RefusedGroup(self.author, group, reason, self.now, *found))
@@ -129,31 +124,32 @@ class Findings:
 log = logging.getLogger(__name__)
 
 REWARD_TOLERANCE = 1e-3
-# Groups of one frame that may hang or kill the verifier before the rest of it is given up: what an
-# author can cost us is bounded by seconds a frame, not by seconds a group.
+# A frame is abandoned after this many groups hang or kill the verifier. So an author's cost is
+# bounded by seconds per frame, not by seconds per group.
 MAX_STALLS = 2
-# Epochs that an honest author's clock may be ahead of ours.
+# Time slots by which an honest author's clock may be ahead of this node's.
 AHEAD_EPOCHS = 1
 Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
 _SEEN = "SELECT digest FROM seen WHERE author=? AND epoch=? AND number=?"
 
 
 def oldest_epoch(manifest: Manifest, now: float) -> int:
-    """Groups of epochs before it are too old to be admitted at unix time ``now`` or later."""
+    """Return the time slot before which groups are too old from Unix time ``now`` on."""
     return epoch_of(now, manifest.epoch_seconds) - manifest.max_age_epochs - AHEAD_EPOCHS
 
 
 class Admission:
-    """Turns frames into groups with rewards of our own, and keeps the authors' accounts.
+    """Turns frames into groups with this node's own rewards, and updates accounts.
 
-    Whatever is wrong with a frame or a group is a refusal: counted as ``refused{reason=…}``, put
-    into the author's account, and a strike where :mod:`swarm.verification` says so.
+    Each fault of a frame or a group is a refusal. It is counted as ``refused{reason=…}`` and
+    recorded in the author's account, with a penalty if :mod:`swarm.verification` defines one.
 
     Args:
-        threaded: whether :meth:`admit` works on another thread; a simulation, whose clock waits
-            for none, keeps to its own.
-        opener: :func:`protocol.frame.open_frame`, or what remembers its results for many nodes.
-        shown: keeps groups that were refused, for people to look at.
+        threaded: whether :meth:`admit` works on another thread. A simulation uses its own thread,
+            because its clock waits for no other.
+        opener: :func:`protocol.frame.open_frame`, or a function that caches its results for many
+            nodes.
+        shown: keeps refused groups, for people to inspect.
     """
 
     def __init__(
@@ -178,13 +174,13 @@ class Admission:
         self._clock = clock
         self._counters = counters
         self._threaded = threaded
-        # A simulation's verdicts take no time on its clock, so none is charged.
+        # In a simulation verification takes no time on its clock, so none is charged.
         self._timer: Callable[[], float] = time.monotonic if threaded else clock.time
         self._budget = VerificationBudget(manifest.epoch_seconds)
         self._turns = ScoringQueue(self._budget)
         self._opener = opener
         self._shown = shown or RefusedGroups()
-        # A rebuilt journal may have forgotten what was used of any epoch that had begun.
+        # A rebuilt journal may lack what was used in time slots that had begun by then.
         restored = journal.restored_at
         self._first_epoch = (
             0 if restored is None else epoch_of(restored, manifest.epoch_seconds) + AHEAD_EPOCHS + 1
@@ -193,16 +189,15 @@ class Admission:
     async def admit(
         self, frame: bytes, expected_author: bytes, offer: Offer | None = None
     ) -> list[PooledGroup]:
-        """The groups of a frame that may be learned from.
+        """Return the groups of a frame that may be used for training.
 
-        Unless told otherwise the work is done on another thread; the event loop goes on. Between
-        two requests others may have their turn (:mod:`swarm.verification`).
+        With ``threaded`` the work runs on another thread and the event loop continues. Between two
+        requests, frames of other authors may have their turn (:mod:`swarm.verification`).
 
         Args:
-            frame: any bytes.
-            expected_author: who announced them, under their SHA-256, with his signature; he
-                answers for whatever they are.
-            offer: what he announced of them; left out, nothing.
+            expected_author: announced them, by their SHA-256, under its signature; it is
+                accountable for them in any case.
+            offer: its announcement of them; None skips the comparison.
 
         Raises:
             JournalError: this node's own storage failed.
@@ -219,7 +214,7 @@ class Admission:
     def examine(
         self, frame: bytes, expected_author: bytes, offer: Offer | None = None
     ) -> list[PooledGroup]:
-        """:meth:`admit`, on the caller's thread and without a break."""
+        """Do the same as :meth:`admit`, on the caller's thread without interruption."""
         findings = self._begin(frame, expected_author, offer)
         while findings.pending:
             self._look(findings)
@@ -227,7 +222,6 @@ class Admission:
         return findings.admitted
 
     def _begin(self, frame: bytes, author: bytes, offer: Offer | None) -> Findings:
-        """Everything that can be found without a judge."""
         findings = Findings(author, now=self._clock.time())
         findings.opened = self._open(frame, author, offer, findings)
         if findings.opened:
@@ -243,8 +237,7 @@ class Admission:
         return findings
 
     def _look(self, findings: Findings) -> None:
-        """Judge the next groups, if their frame and their author may still cost anything."""
-        if findings.stalls == MAX_STALLS:
+        if findings.stalls >= MAX_STALLS:
             findings.refused[verification.ABANDONED] += len(findings.pending)
             findings.pending = []
             return
@@ -269,7 +262,6 @@ class Admission:
                 findings.admitted.append(_pooled(findings.opened, told, found, findings.now))
 
     def _settle(self, findings: Findings) -> None:
-        """Put what came of a frame into the books."""
         author = findings.author
         for reason, n in findings.refused.items():
             self._counters.add("refused", n, reason=reason)
@@ -302,7 +294,6 @@ class Admission:
         return opened
 
     def _fault(self, group: Group, now: float) -> str | None:
-        """What can be said against a group without its history and its task."""
         epoch = epoch_of(now, self._manifest.epoch_seconds)
         if group.epoch > epoch + AHEAD_EPOCHS:
             return verification.EPOCH_AHEAD
@@ -322,10 +313,10 @@ class Admission:
     def _unseen(
         self, author: bytes, groups: list[Group], now: float, findings: Findings
     ) -> list[Told]:
-        """The groups whose draws are met for the first time; they count as met from here on.
+        """Return the groups whose sample indexes are new; they count as seen from now on.
 
-        The note is made before the verdict, so that a crash loses a group rather than admits it
-        twice, and a refused draw does not come back with better answers.
+        They are noted before verification. So a crash loses a group but never admits it twice, and
+        a refused task sample cannot come back with better answers.
         """
         unseen = []
         with self._journal.transaction() as connection:
@@ -346,7 +337,6 @@ class Admission:
         return unseen
 
     def _outcomes(self, findings: Findings, left: float) -> Sequence[Judged]:
-        """What comes of the next groups within ``left`` seconds, which are charged."""
         author = findings.author
         asked = [
             Asked(
@@ -359,7 +349,7 @@ class Admission:
         try:
             outcomes = self._judge.judge_some(asked, seconds=left)
         except Exception:
-            # A bug of ours must not cost us the other groups.
+            # A bug in this node's verifier must not lose the other groups.
             log.exception("the judge failed on a group of %s", asked[0].task.env)
             outcomes = [JudgeRefused(verification.JUDGE_FAILED)]
         told = [found.seconds for found in outcomes if found.seconds is not None]
@@ -382,11 +372,10 @@ def _pooled(opened: OpenFrame, told: Told, verdict: Verdict, now: float) -> Pool
 
 
 def _disagreement(group: Group, verdict: Verdict) -> str | None:
-    """What is wrong with our verdict, or with the rewards that an author claims beside it."""
     own = verdict.rewards
     if len(own) != len(group.rewards) or not all(0.0 <= reward <= 1.0 for reward in own):
         log.error("the judge gave %s to a group of %s", own, group.env)
         return verification.BAD_VERDICT
-    # A claim that is not a number agrees with nothing.
+    # A claim of NaN agrees with nothing.
     agree = all(abs(c - o) <= REWARD_TOLERANCE for c, o in zip(group.rewards, own, strict=True))
     return None if agree else verification.REWARD_MISMATCH

@@ -1,4 +1,4 @@
-"""Takes from the swarm: finds announcements, picks frames, pulls them and has them admitted."""
+"""The receiving half of a member: finds announcements, pulls frames and has them admitted."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from swarm.transport.transport import (
 )
 
 TRIES = 4
-"""Times the pulls of an epoch that may be begun for strangers, counting those that fail."""
+"""Pulls from unknown authors that may start per time slot, as a multiple of ``pulls``. It includes
+failed ones."""
 
 
 class PullAllowance:
-    """An epoch's pulls and the places for those under way.
+    """A time slot's pulls and the limit on concurrent ones.
 
-    A quarter of both is kept for the authors known to be useful, as far as there are so many. A
+    A quarter of both is reserved for authors known to be useful, as far as there are so many. A
     pull that brings nothing is given back.
 
     Args:
-        pulls: that bring something, each epoch at most.
-        concurrent: under way at a time.
+        pulls: maximum successful pulls per time slot.
+        concurrent: maximum pulls at a time.
     """
 
     def __init__(self, pulls: int, concurrent: int) -> None:
@@ -56,22 +57,18 @@ class PullAllowance:
         self._tries = 0
 
     def begin(self) -> None:
-        """A new epoch: everything may be pulled again, less what is under way."""
+        """Start a new time slot with all pulls available, less those in progress."""
         self._left = self._pulls - len(self._running)
         self._tries = TRIES * self._pulls
         self._served.clear()
 
     @property
     def spent(self) -> bool:
-        """Whether no pull from anybody may begin now."""
+        """Whether no pull from any author may start now."""
         return self._left <= 0 or len(self._running) >= self._concurrent
 
     def allows(self, author: bytes, useful: Collection[bytes]) -> bool:
-        """Whether a pull from ``author`` may begin.
-
-        Args:
-            useful: authors known to be useful who announce something.
-        """
+        """Return whether a pull may start; ``useful`` are announcing, useful authors."""
         known = author in useful
         kept_pulls = kept_places = 0
         if not known:
@@ -83,7 +80,7 @@ class PullAllowance:
         return self._left > kept_pulls and len(self._running) < self._concurrent - kept_places
 
     def take(self, author: bytes, useful: Collection[bytes]) -> bool:
-        """Whether a pull from ``author`` may begin, which thereby does."""
+        """Start a pull from ``author`` if it may start; return whether it did."""
         if not self.allows(author, useful):
             return False
         self._running.add(author)
@@ -92,7 +89,7 @@ class PullAllowance:
         return True
 
     def end(self, author: bytes, *, delivered: bool) -> None:
-        """Note that a pull is over."""
+        """Note that a pull ended."""
         self._running.remove(author)
         if delivered:
             self._served.add(author)
@@ -105,16 +102,15 @@ ATTEMPTS = 3
 
 
 class WantedOffers:
-    """Remembers what was asked for, by author, and chooses among what is left.
+    """Remembers attempted offers by author, and selects among the rest.
 
-    What became of the same frame at another author does not count: whoever announces somebody
-    else's frame would keep it from everybody.
+    Results of the same frame from another author do not count. Otherwise an author could announce
+    another's frame and keep all nodes from pulling it.
 
     Args:
-        secret: gives each node an order of its own among equals, or all would pull the same and
-            leave the rest.
-        uninformative: want even frames in which no group's claimed rewards differ.
-        blind: want frames whatever they claim.
+        secret: gives each node its own order among equal offers, or all nodes would pull the same.
+        uninformative: also want frames in which no group's claimed rewards differ.
+        blind: want frames independent of their claims.
     """
 
     def __init__(self, secret: bytes, *, uninformative: bool, blind: bool) -> None:
@@ -124,10 +120,10 @@ class WantedOffers:
         self._attempts: OrderedDict[tuple[bytes, bytes], int] = OrderedDict()
 
     def among(self, author: bytes, offers: Iterable[Offer]) -> Iterator[Offer]:
-        """Those that are worth a pull.
+        """Return the offers that are worth a pull.
 
-        A frame whose claimed rewards do not differ in any group can teach nothing and is left
-        alone: its groups have no advantage if the claim is true, and are refused if it is not.
+        It skips a frame whose groups all have equal claimed rewards: they have no advantage, or are
+        refused.
         """
         return (
             offer
@@ -137,7 +133,7 @@ class WantedOffers:
         )
 
     def best(self, author: bytes, offers: Iterable[Offer]) -> Offer:
-        """The most informative of those that are worth a pull; there is one."""
+        """Return the most informative of the offers worth a pull; one must exist."""
         sign = 0 if self._blind else -1
         return min(
             self.among(author, offers),
@@ -145,11 +141,11 @@ class WantedOffers:
         )
 
     def try_once(self, author: bytes, offer: Offer) -> None:
-        """Count an attempt: after :data:`ATTEMPTS` it is wanted no more."""
+        """Count an attempt; after :data:`ATTEMPTS` the offer is no longer wanted."""
         self._note(author, offer, self._attempts.get((author, offer.content_id), 0) + 1)
 
     def drop(self, author: bytes, offer: Offer) -> None:
-        """Want it no more: it is here, or can never be had."""
+        """Stop wanting an offer: it is here, or cannot be obtained."""
         self._note(author, offer, ATTEMPTS)
 
     def _note(self, author: bytes, offer: Offer, attempts: int) -> None:
@@ -163,33 +159,33 @@ class WantedOffers:
 logger = logging.getLogger(__name__)
 
 PLENTY = 2
-"""Times the pulls of an epoch: a member that knows of so many authors with something to pull needs
-no more of them, and asks for :data:`FEW` announcements all the same, lest whoever fills its shards
-of the hash table decides alone whom it knows."""
+"""Multiple of the pulls per time slot. A member that knows so many authors with something to pull
+needs no more of them. It still requests :data:`FEW` announcements by gossip. Otherwise peers that
+fill its DHT shards would alone decide which authors it knows."""
 FEW = 16
 
 LEAST_PAUSE = 4.0
 LONGEST_PAUSE = 64.0
-"""An author that does not deliver is left alone for a quarter of an epoch, or ``LEAST_PAUSE``
-seconds, then twice as long and so on, up to ``LONGEST_PAUSE`` times that."""
+"""An author that does not deliver is skipped for a quarter of a time slot, or ``LEAST_PAUSE``
+seconds if longer. The pause doubles up to ``LONGEST_PAUSE`` times that."""
 
 STRANGERS_RATE = 16_384.0
-"""Bytes a second asked of authors not known to be useful: a place is theirs for seconds only."""
+"""Minimum bytes per second from unknown authors, so they occupy a pull for seconds only."""
 
 AUTHORS_FAULT = (WrongContent, ResponseTooLarge, TooSlow)
-"""What an author who serves its own frame can be blamed for, and what is not tried again."""
+"""Errors for which the author is accountable, and which are not retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorLimits:
-    """How much one member asks of others.
+    """Limits on a member's requests to peers.
 
     Attributes:
-        gossip_peers: random peers asked for announcements each epoch.
-        pulls_per_epoch: frames pulled each epoch at most.
-        concurrent_pulls: at a time, one from each author.
-        uninformative: pull even frames in which no group's claimed rewards differ.
-        blind: pull frames whatever they claim: what is found is a fair sample of what is offered.
+        gossip_peers: random peers asked for announcements per time slot.
+        pulls_per_epoch: maximum frames pulled per time slot.
+        concurrent_pulls: maximum pulls at a time, one per author.
+        uninformative: also pull frames in which no group's claimed rewards differ.
+        blind: pull frames independent of their claims, for a fair sample of what is offered.
     """
 
     gossip_peers: int = 3
@@ -200,18 +196,18 @@ class CollectorLimits:
 
 
 class Admission(Protocol):
-    """What decides which groups of a frame are let in."""
+    """Decides which groups of a frame are admitted."""
 
     async def admit(self, frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
-        """The groups that pass; refusals are counted and charged inside."""
+        """Return the groups that pass; refusals are counted and charged inside."""
         ...
 
 
 class Collector:
-    """The taking half of a member.
+    """The receiving half of a member.
 
     Args:
-        rng: draws gossip peers and the order of authors; seeded, it makes a run repeatable.
+        rng: draws gossip peers and the order of authors; with a seed, a run is repeatable.
     """
 
     def __init__(
@@ -238,7 +234,7 @@ class Collector:
         self._rng = rng
         self._gossip_epoch = -1
         self._pull_epoch = -1
-        # So that a choice among peers leaves the order of authors as it is.
+        # A separate generator, so choosing among peers does not change the order of authors.
         self._spare = copy(rng)
         self._wanted = WantedOffers(
             copy(rng).randbytes(16), uninformative=limits.uninformative, blind=limits.blind
@@ -252,9 +248,9 @@ class Collector:
         self._closed = False
 
     async def gossip(self) -> None:
-        """Once an epoch, ask a few random peers what they have heard.
+        """Ask a few random peers for announcements, once per time slot.
 
-        It covers a hash table that is eclipsed, partitioned or absent.
+        This helps if the DHT is eclipsed, partitioned or absent.
         """
         peers = self._transport.peers()
         if not peers or self._gossip_epoch == self._directory.epoch:
@@ -270,11 +266,10 @@ class Collector:
                 self._counters.add("announcements_by_gossip")
 
     async def look(self) -> None:
-        """Read the directory and start what pulls the limits allow.
+        """Read the directory and start the pulls that the limits allow.
 
-        Raises:
-            Exception: what failed inside this node, here or in a pull; failures of peers are
-                counted instead.
+        It raises failures inside this node, including those of pulls; failures of peers are
+        counted.
         """
         self._raise_failure()
         if self._pull_epoch != self._directory.epoch:
@@ -285,13 +280,13 @@ class Collector:
         self._start_pulls()
 
     async def settle(self) -> None:
-        """Wait for every pull under way; raises as :meth:`look` does."""
+        """Wait for every pull in progress; raise the same as :meth:`look`."""
         while self._pulling:
             await asyncio.gather(*self._pulling.values())
         self._raise_failure()
 
     async def close(self) -> None:
-        """Drop every pull under way."""
+        """Cancel every pull in progress."""
         self._closed = True
         tasks = list(self._pulling.values())
         for task in tasks:
@@ -299,18 +294,16 @@ class Collector:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _hear(self, record: bytes) -> None:
-        """Take what comes in between two looks, and pull what the present one has left to pull."""
         try:
             if self._directory.accept(record) is not None and not self._closed:
                 self._counters.add("announcements_by_store")
                 self._start_pulls()
         except Exception as error:  # noqa: BLE001 - handed on by look() and settle()
             self._counters.add("member_failures", turn="hear")
-            # One is enough: with a journal that is gone, every record that comes in fails.
+            # One is enough: if the journal is gone, every incoming record fails.
             self._failures = self._failures or [error]
 
     def _whom_to_ask(self, peers: tuple[str, ...]) -> list[str]:
-        """Random peers but those that did not answer lately; one known to be useful, if any is."""
         count = min(self._limits.gossip_peers, len(peers))
         asked = [p for p in self._rng.sample(peers, count) if not self._mute.waits(p)]
         others = [p for p in peers if p not in asked and not self._mute.waits(p)]
@@ -338,7 +331,6 @@ class Collector:
         return records
 
     def _start_pulls(self) -> None:
-        """Begin as many pulls as may be begun now, one from each author in a drawn order."""
         candidates = list(self._pullable())
         self._rng.shuffle(candidates)
         useful = self._directory.useful()
@@ -346,8 +338,7 @@ class Collector:
             author = known.author
             if self._allowance.spent:
                 break
-            # In this order: a crowd of strangers is asked after in the journal only while there is
-            # room for one.
+            # In this order, so Sybil identities cause journal lookups only while a pull is allowed.
             if not self._allowance.allows(author, useful) or self._accounts.banned(author):
                 continue
             self._allowance.take(author, useful)
@@ -357,7 +348,6 @@ class Collector:
             self._pulling[author] = asyncio.create_task(self._pull(author, offer, rate))
 
     def _pullable(self) -> Iterator[Known]:
-        """Authors that a pull could begin from now."""
         return (
             known
             for known in self._directory.known()

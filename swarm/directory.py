@@ -1,4 +1,8 @@
-"""Who offers what: announcements written to and read from the hash table, and remembered."""
+"""Announcements: writes them to the DHT, reads them from its shards and remembers them.
+
+It also estimates the swarm's size, from which the depth of the shards follows
+(:mod:`protocol.announcement`).
+"""
 
 from __future__ import annotations
 
@@ -39,20 +43,15 @@ from swarm.transport.records import RecordRule
 from swarm.transport.transport import Transport
 
 COUNTS_KEPT = 3
-LARGEST_STEP = 1.0
-"""Depths by which a node moves in an epoch: what one odd count can do to it."""
+LARGEST_STEP = 1.0  # maximum change of depth per time slot; limits the effect of one odd count
 
 ALL_DEPTHS = tuple(range(MAX_DEPTH + 1))
 
-Path = Mapping[int, Collection[bytes]]
-"""Authors found along one path, by depth."""
+Path = Mapping[int, Collection[bytes]]  # authors found along one path, by depth
 
 
 def authors_along(path: Path) -> float:
-    """Authors in the whole swarm, by those along one path.
-
-    One who stands at several depths counts once, at the least of them.
-    """
+    """Estimate the swarm's authors from a path; each counts once, at its least depth."""
     seen: set[bytes] = set()
     total = 0.0
     for depth in sorted(path):
@@ -63,11 +62,7 @@ def authors_along(path: Path) -> float:
 
 
 class Density:
-    """What one node takes for the depth of its swarm, epoch by epoch.
-
-    Attributes:
-        depth: that suits the swarm, from 0 to :data:`protocol.codec.MAX_DEPTH`.
-    """
+    """One node's estimate of the depth that suits its swarm, updated every time slot."""
 
     def __init__(self) -> None:
         self.depth = 0.0
@@ -80,32 +75,26 @@ class Density:
 
     @property
     def estimated(self) -> int | None:
-        """Authors of the swarm, where they are too many for a node to look at them all."""
+        """Authors of the swarm, if they are too many for a node to read them all."""
         return round(median(self._counts)) if self._counts and self.depth else None
 
     def depths(self) -> tuple[int, ...]:
-        """The whole depths at which authors are to be found: 0 alone, or the two around ``depth``.
-
-        Two where ``depth`` is a whole number as well, for others count a few more or fewer.
-        """
+        """Return the depths with authors: 0 alone, or two, even for an integer ``depth``."""
         low = math.floor(self.depth)
         return (low, low + 1) if 0.0 < self.depth < MAX_DEPTH else (low,)
 
     def count(self, paths: Collection[Path]) -> None:
-        """Take in what was found along the paths of an epoch at :meth:`depths`.
-
-        The median of the last three counts is believed, one depth an epoch at most.
-        """
+        """Move to the median of three counts at :meth:`depths`, by one depth at most."""
         self._counts.append(fmean(map(authors_along, paths)))
         suits = depth_for(median(self._counts))
         step = min(max(suits - self.depth, -LARGEST_STEP), LARGEST_STEP)
         self.depth += step
 
     def sound(self, paths: Collection[Path]) -> None:
-        """Take in what was found along the paths of an epoch at :data:`ALL_DEPTHS`.
+        """Update the estimate with authors found along the paths at :data:`ALL_DEPTHS`.
 
-        A node that knows nothing yet, or is far from where the swarm is, goes there at once. It
-        believes the least of its paths, for a single record in the deep counts for thousands.
+        If nothing is known or the depth is far off, it moves there immediately. It uses the
+        smallest count, because one record at a great depth counts for thousands.
         """
         least = min(map(authors_along, paths))
         if self.known and abs(depth_for(least) - self.depth) <= LARGEST_STEP:
@@ -117,23 +106,14 @@ class Density:
 
 
 SOUNDING_EPOCHS = 16
-"""All depths are looked into about once in so many epochs, and while nobody is found: two parts of
-a swarm that were apart may have come to different depths."""
+"""All depths are read about once per so many time slots, and while no author is found. Partitioned
+parts of a swarm may have arrived at different depths."""
 
-Found = dict[int, dict[bytes, bytes]]
-"""Records along one path, by depth and author."""
+Found = dict[int, dict[bytes, bytes]]  # records along one path, by depth and author
 
 
 class ShardReader:
-    """Reads announcements along two paths that nobody else can foresee.
-
-    Args:
-        author: this node's public key.
-        secret: local bytes that the paths are drawn with.
-
-    Attributes:
-        density: what the depth of this node's own announcements follows.
-    """
+    """Reads announcements along two paths, unpredictable without ``secret``."""
 
     def __init__(self, transport: Transport, swarm_id: bytes, author: bytes, secret: bytes) -> None:
         self.density = Density()
@@ -147,13 +127,13 @@ class ShardReader:
         self._counting = asyncio.Lock()
 
     async def read(self, epoch: int) -> list[bytes]:
-        """Records that stand along one of this node's paths of an epoch, each path in its turn."""
+        """Return records along one of this node's two paths, alternating between calls."""
         self._turn += 1
         path = self._paths(epoch)[self._turn % 2]
         return _records(await self._along(epoch, [path], self.density.depths()))
 
     def keys(self, epoch: int) -> set[str]:
-        """Where the shards along both paths of an epoch lie."""
+        """Return the DHT keys of the shards along both paths of a time slot."""
         depths = self.density.depths()
         return {
             record_key(self._swarm_id, epoch, depth, shard_on(path, depth))
@@ -162,9 +142,9 @@ class ShardReader:
         }
 
     async def count(self, epoch: int) -> list[bytes]:
-        """Once in ``epoch``, count who announced in the one before; the records found.
+        """Count the previous time slot's authors once per ``epoch``; return the records.
 
-        A newcomer, to whom the epoch before shows nobody, counts the present one.
+        A node for which the previous time slot shows no other author counts the present one.
         """
         async with self._counting:
             if self._counted == epoch:
@@ -186,7 +166,6 @@ class ShardReader:
         return reader_paths(self._author, epoch, self._secret)
 
     async def _along(self, epoch: int, paths: Iterable[int], depths: Iterable[int]) -> list[Found]:
-        """What stands along some paths of an epoch, no shard read twice."""
         lines = [{depth: shard_on(path, depth) for depth in depths} for path in paths]
         places = sorted({place for line in lines for place in line.items()})
         keys = [record_key(self._swarm_id, epoch, depth, shard) for depth, shard in places]
@@ -195,7 +174,6 @@ class ShardReader:
         return [{depth: at[depth, shard] for depth, shard in line.items()} for line in lines]
 
     def _nobody(self, paths: Iterable[Found]) -> bool:
-        """Whether no shard holds anybody else."""
         return not any(
             author != self._author
             for path in paths
@@ -213,8 +191,7 @@ def _records(paths: Iterable[Found]) -> list[bytes]:
 
 MAX_KNOWN = 4096
 LIFETIME_EPOCHS = 2.0
-LEAST_STEP = 0.001
-"""Seconds by which an announcement outlives the one it overwrites."""
+LEAST_STEP = 0.001  # seconds by which an announcement outlives the one it overwrites
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +199,8 @@ class Known:
     """An author's latest announcement, opened.
 
     Attributes:
-        record: that it came in.
-        digest: that stands for the record in a gossip request.
-        heard: unix time at which it came, seconds.
+        digest: stands for the record in a gossip request.
+        heard: Unix time at which it came, seconds.
     """
 
     author: bytes
@@ -238,15 +214,15 @@ class Directory:
     """One member's view of the swarm's announcements.
 
     Args:
-        signed: the swarm's manifest as its founder signed it.
-        secret: local bytes that make the shards read here, and whom this node remembers of too
-            many, unpredictable to others.
-        standing: who is known to be useful.
+        signed: the manifest, signed by the swarm creator.
+        secret: local bytes. They make this node's shards, and which authors it keeps if there are
+            too many, unpredictable to others.
+        standing: which authors are known to be useful.
         opener: see :class:`swarm.transport.records.RecordRule`.
 
     Attributes:
-        check: which records the hash table may hold.
-        shards: those that are read here.
+        check: which records the DHT may store.
+        shards: reads this node's shards.
     """
 
     def __init__(
@@ -280,13 +256,13 @@ class Directory:
 
     @property
     def epoch(self) -> int:
-        """The present epoch."""
+        """The current time slot."""
         return epoch_of(self._clock.time(), self.manifest.epoch_seconds)
 
     async def announce(self, offers: Sequence[Offer], policy_step: int, sequence: int) -> bool:
-        """Sign and store this node's record of the epoch, in place of an earlier one.
+        """Sign and store this node's record; return whether a replica accepted it.
 
-        True when a replica took it. The record is kept for gossip in either case.
+        It replaces an earlier record of the time slot, and is kept for gossip in either case.
         """
         nonce = await self._proof()
         if not self.shards.density.known:
@@ -306,9 +282,10 @@ class Directory:
         return stored
 
     def _expiry(self, now: float, epoch: int) -> float:
-        """Later than that of the record which this one replaces, and of no other.
+        """Return an expiry later than that of the record that this one replaces.
 
-        A clock that was ahead for a while has left expiries that no reader would take now.
+        Records of other time slots do not count: a clock that was ahead for a while has left
+        expiries that readers would refuse now.
         """
         least = self._expiries.get(epoch, 0.0) + LEAST_STEP
         expiry = max(now + LIFETIME_EPOCHS * self.manifest.epoch_seconds, least)
@@ -317,16 +294,16 @@ class Directory:
         return expiry
 
     async def read(self) -> list[Known]:
-        """Read this node's shards, once an epoch those of the previous one; what is new there."""
+        """Read this node's shards, once per slot also the previous slot's; return news."""
         epoch = self.epoch
         news = self._take(await self.shards.count(epoch))
         return news + self._take(await self.shards.read(epoch))
 
     def watch(self, heard: Callable[[bytes], None]) -> None:
-        """Have ``heard`` called with records that come to lie where :meth:`read` finds them.
+        """Call ``heard`` with each new record that this node stores for a shard it reads.
 
-        Of those that are stored with this very node: in a small swarm nearly all, in a large one
-        hardly any. Another call is due whenever this node's shards may have changed.
+        In a small swarm a node stores nearly all such records, in a large one hardly any. Call this
+        again whenever the node's shards may have changed.
         """
         keys = self.shards.keys(self.epoch) | self.shards.keys(self.epoch + 1)
         if keys != self._watched:
@@ -337,10 +314,7 @@ class Directory:
         return [known for record in records if (known := self.accept(record)) is not None]
 
     def accept(self, record: bytes) -> Known | None:
-        """Check a record from anywhere and remember it; None unless it is news.
-
-        A record that breaks the protocol is dropped and counted.
-        """
+        """Check and remember a record; None unless it is news. Count protocol violations."""
         try:
             author, _, _ = envelope.parts(envelope.ANNOUNCEMENT, record, self.swarm_id)
             present = self._known.get(author)
@@ -364,7 +338,7 @@ class Directory:
         return None if loser == author else known
 
     def known(self) -> list[Known]:
-        """Latest announcements that have not expired, own included, in the order of authors."""
+        """Return unexpired latest announcements, including this node's, ordered by author."""
         now = self._clock.time()
         for entry in self._known.values():
             if entry.announcement.expiry <= now:
@@ -373,21 +347,18 @@ class Directory:
         return sorted([*own, *self._known.values()], key=lambda entry: entry.author)
 
     def useful(self) -> set[bytes]:
-        """Authors known to be useful, of those who announce something."""
+        """Return the announcing authors that are known to be useful."""
         return {author for author in self._known if self._known.rank(author) < 0}
 
     def digests(self, after: int) -> tuple[bytes, ...]:
-        """Of the records of epochs later than ``after``, ascending.
-
-        None where they are so many that of a few in an answer hardly one would be known.
-        """
+        """Return the digests of later time slots' records, ascending; none if too many."""
         timely = {k.digest for k in self.known() if k.announcement.epoch > after}
         return tuple(sorted(timely)) if len(timely) <= MAX_DIGESTS else ()
 
     def recent(self, after: int, limit: int, known: Collection[bytes] = ()) -> list[bytes]:
-        """Records of epochs later than ``after``: the own one, then a fair sample of the others.
+        """Return records later than ``after``: this node's, then a sample of the others.
 
-        Up to a quarter is of authors known to be useful, the best first; the rest is drawn.
+        Up to a quarter is from authors known to be useful, the best first; the rest is random.
 
         Args:
             known: digests of records to leave out.
@@ -404,7 +375,7 @@ class Directory:
         return [known.record for known in (own + others)[:limit]]
 
     def _depth(self, epoch: int) -> int:
-        """One for an epoch, so that a later record of it takes the place of an earlier one."""
+        """Return one depth per time slot, so a later record replaces an earlier one."""
         if epoch not in self._depths:
             depth = depth_of(self.identity.author, epoch, self.shards.density.depth)
             self._depths = {epoch: depth}
@@ -415,7 +386,6 @@ class Directory:
         return rank_of(drawn, self._standing(author))
 
     async def _proof(self) -> int:
-        """This author's nonce, worked out once and on another thread where work is due."""
         if self._nonce is None:
             rule = self.manifest.admission
             work = self.swarm_id, self.identity.author

@@ -1,4 +1,4 @@
-"""Frames, announcements, the manifest and profiles, from one peer to another on request."""
+"""Frames, announcements, the manifest and profiles: served to peers and requested from them."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from swarm.transport.transport import (
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = OPENING_SECONDS + HEADER_SECONDS + RATE_GRACE_SECONDS
-"""Deadline of an answer before its bytes are counted."""
+"""Deadline of a response, without the time for its bytes."""
 
 MISS_COST = 16_384
-"""Bytes charged for asking for a frame that is not here: a look into the database all the same."""
+"""Bytes charged for requesting a frame that is not here, which still costs a database lookup."""
 
 
 class NotServed(TransportError):  # noqa: N818
-    """The author does not have the frame (``not_found``) or has no time for it (``busy``)."""
+    """A frame that the author lacks (``not_found``) or cannot serve now (``busy``)."""
 
     def __init__(self, status: PullStatus) -> None:
         self.code = status.name.lower()
@@ -63,27 +63,26 @@ class NotServed(TransportError):  # noqa: N818
 
 
 class WrongContent(TransportError):  # noqa: N818
-    """The bytes are not the ones asked for."""
+    """Bytes that are not the requested ones."""
 
     code = "wrong_content"
 
 
 class FrameStore(Protocol):
-    """Where the frames lie that this node serves."""
+    """Storage of the frames that this node serves."""
 
     def get(self, content_id: bytes) -> bytes | None:
-        """A frame by its content id; None when it is not there (any more)."""
+        """Return a frame by its content id, or None."""
         ...
 
 
 class Exchange:
-    """Serves this node's frames, known announcements, manifest and profile; asks peers for theirs.
+    """Serves frames, announcements, manifest and profile, and requests those of peers.
 
     Args:
-        manifest: the signed bytes.
-        upload_rate: bytes a second served at most.
-        profile: the signed bytes; where there are none, nothing is served of the kind.
-        serves: whether anybody is answered.
+        upload_rate: maximum bytes served per second.
+        profile: the signed bytes; if empty, no profile is served.
+        serves: whether this node responds to requests.
     """
 
     def __init__(
@@ -117,10 +116,10 @@ class Exchange:
     async def pull(
         self, author: bytes, content_id: bytes, size: int, minimum_rate: float = MINIMUM_RATE
     ) -> bytes:
-        """The frame of that content id and size, from its author.
+        """Request the frame of that content id and size from its author.
 
         Args:
-            minimum_rate: bytes a second, as in :meth:`Transport.request`.
+            minimum_rate: bytes per second, as in :meth:`Transport.request`.
 
         Raises:
             NotServed, WrongContent, and the errors of :meth:`Transport.request`
@@ -145,12 +144,7 @@ class Exchange:
         return frame
 
     async def gossip(self, peer: str, limit: int = MAX_GOSSIP) -> list[bytes]:
-        """What ``peer`` knows of the present and the previous epoch and this node does not.
-
-        None of the records is checked yet.
-
-        Args:
-            limit: of records.
+        """Request unchecked records of the current and previous time slots.
 
         Raises:
             WrongContent, and the errors of :meth:`Transport.request`
@@ -170,15 +164,11 @@ class Exchange:
             raise WrongContent(f"malformed gossip ({error.code})") from error
 
     async def fetch_manifest(self, peer: str) -> bytes:
-        """See :func:`fetch_manifest`."""
+        """Request a peer's manifest, as :func:`fetch_manifest` does."""
         return await fetch_manifest(self._transport, peer)
 
     async def fetch_profile(self, peer: str) -> bytes:
-        """What ``peer`` tells of itself, signed by whomever and not opened yet.
-
-        Raises:
-            The errors of :meth:`Transport.request`.
-        """
+        """Request a peer's profile, unopened; errors as in :meth:`Transport.request`."""
         return await self._transport.request(
             peer,
             PROFILE_STREAM,
@@ -215,7 +205,7 @@ class Exchange:
             content_id = decode_pull_request(request)
         except ProtocolError as error:
             raise Refusal(error.code) from error
-        # Asked before the database is, so that refusals cost next to nothing.
+        # Checked before the database lookup, so refusals cost almost nothing.
         has_room = self._budget.has_room(peer, MISS_COST)
         frame = self._frames.get(content_id) if has_room else None
         cost = MISS_COST if frame is None else len(frame)
@@ -259,11 +249,7 @@ class Exchange:
 
 
 async def fetch_manifest(transport: Transport, peer: str) -> bytes:
-    """The signed manifest that ``peer`` serves, not opened yet.
-
-    Raises:
-        The errors of :meth:`Transport.request`.
-    """
+    """Request a peer's manifest, unopened; errors as in :meth:`Transport.request`."""
     return await transport.request(
         peer,
         MANIFEST_STREAM,

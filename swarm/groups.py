@@ -1,6 +1,8 @@
-"""Groups as bytes in the journal: each as its author encoded it, and what is added to it.
+"""Groups in the journal and the replay buffer, their packed rows, and references to tasks.
 
-Log-probs are therefore kept as binary16, which is what every reader of a frame gets.
+A row stores a group as its author encoded it, and what this node adds. So log-probs are kept as
+binary16, the same that every reader of a frame gets. Unpacking anything else than a packed row
+raises :class:`protocol.errors.ProtocolError`.
 """
 
 from __future__ import annotations
@@ -28,15 +30,7 @@ from protocol.rollout import (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all groups of one :class:`protocol.rollout.Batch` have in common.
-
-    Attributes:
-        policy_step: the policy version that wrote the group.
-        model: name of the model, for people.
-        encoding: 32-byte encoding digest.
-        temperature: of the sampling distribution.
-        max_new_tokens: length cap in force.
-    """
+    """What all groups of one :class:`protocol.rollout.Batch` have in common."""
 
     policy_step: int
     model: str
@@ -46,10 +40,7 @@ class Origin:
 
 
 class GroupKey(NamedTuple):
-    """Names one group in a swarm: each author uses each draw of an epoch once.
-
-    ``number`` is the group's ``index``, a name that tuples keep for themselves.
-    """
+    """Key of one group in a swarm; ``number`` is its ``index`` (a name tuples use)."""
 
     author: bytes
     epoch: int
@@ -57,22 +48,17 @@ class GroupKey(NamedTuple):
 
 
 def informative(rewards: Sequence[float]) -> bool:
-    """Whether group advantages differ from zero, which they do when any two rewards differ."""
+    """Return whether any two rewards differ, so that group advantages are not zero."""
     return len(set(rewards)) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What the pool tells of a group before it is consumed.
+    """The replay buffer's description of a group before it is consumed.
 
     Attributes:
-        key: names the group.
-        env: task family.
-        level: index into its levels.
-        rewards: this node's own verdict, one a completion.
-        policy_step: the author's policy version when the batch was sealed.
-        received: unix time of admission here, seconds.
-        uses: updates that it was part of.
+        rewards: this node's own verification result, one per completion.
+        received: Unix time of admission here, seconds.
     """
 
     key: GroupKey
@@ -85,25 +71,21 @@ class Candidate:
 
     @property
     def informative(self) -> bool:
-        """Whether it has any advantage to learn from."""
         return informative(self.rewards)
 
 
 @dataclass(frozen=True, slots=True)
 class PooledGroup:
-    """An external group that passed admission.
+    """A peer's group that passed admission.
 
-    Token ids inside it are the author's word: they may differ from the text that was scored, so
-    whoever trains on them checks first that they decode to it.
+    Its token ids are the author's claim and may differ from the text that was scored. Before
+    training, check that they decode to it.
 
     Attributes:
-        author: raw Ed25519 public key, 32 bytes.
-        told: the group as its author encoded it, with the rewards that he claims.
-        group: its completions carry this node's own rewards.
-        prompt: the question as this node's judge rebuilt it.
-        encoding: the author's 32-byte encoding digest.
-        policy_step: the author's policy version when the batch was sealed.
-        received: unix time of admission here, seconds.
+        told: the group as its author encoded it, with the rewards it claims.
+        group: the group with this node's own rewards.
+        prompt: the question as this node's verifier rebuilt it.
+        received: Unix time of admission here, seconds.
     """
 
     author: bytes
@@ -116,12 +98,10 @@ class PooledGroup:
 
     @property
     def key(self) -> GroupKey:
-        """Names the group."""
         return GroupKey(self.author, self.group.epoch, self.group.index)
 
     @property
     def candidate(self) -> Candidate:
-        """The short entry for this group."""
         group = self.group
         return Candidate(
             self.key, group.env, group.level, group.rewards, self.policy_step, self.received
@@ -133,17 +113,13 @@ ROW_LIMITS = Limits(_SIZE, depth=2, items=1 << 16, str_len=_SIZE, bin_len=_SIZE)
 
 
 def pack_pooled(pooled: PooledGroup) -> bytes:
-    """Everything in a pooled group but its author and its time of receipt."""
+    """Encode a replay buffer group without its author and its time of receipt."""
     rewards = list(pooled.group.rewards)
     return encode([pooled.prompt, pooled.encoding, pooled.policy_step, rewards, pooled.told])
 
 
 def unpack_pooled(author: bytes, received: float, data: bytes) -> PooledGroup:
-    """The pooled group that :func:`pack_pooled` turned into ``data``.
-
-    Raises:
-        ProtocolError: for anything else, as in a file that somebody else has written to.
-    """
+    """Decode what :func:`pack_pooled` returns."""
     wire = codec.items(decode(data, ROW_LIMITS), "row of the pool", 5, 5)
     prompt, encoding, step, rewards, told = wire
     plain = as_bytes(told)
@@ -162,17 +138,13 @@ def unpack_pooled(author: bytes, received: float, data: bytes) -> PooledGroup:
 
 
 def rewarded(group: Group, rewards: Sequence[float]) -> Group:
-    """The same group with these rewards, one a completion."""
+    """Return the same group with these rewards, one per completion."""
     pairs = zip(group.completions, rewards, strict=True)
     return replace(group, completions=tuple(replace(c, reward=reward) for c, reward in pairs))
 
 
 def pack_waiting(group: Group, origin: Origin) -> bytes:
-    """An own group and what its frame will say of it.
-
-    Raises:
-        ProtocolError: it cannot be put on the wire.
-    """
+    """Encode a local group and what its frame will state about it."""
     head = [origin.policy_step, origin.model, origin.encoding]
     row = [*head, float(origin.temperature), origin.max_new_tokens, encode_group(group)]
     data = encode(row)
@@ -181,11 +153,7 @@ def pack_waiting(group: Group, origin: Origin) -> bytes:
 
 
 def unpack_waiting(data: bytes) -> tuple[Group, Origin]:
-    """What :func:`pack_waiting` turned into ``data``.
-
-    Raises:
-        ProtocolError: for anything else.
-    """
+    """Decode what :func:`pack_waiting` returns."""
     wire = codec.items(decode(data, ROW_LIMITS), "waiting group", 6, 6)
     step, model, encoding, temperature, length, plain = wire
     origin = Origin(
@@ -199,28 +167,24 @@ def unpack_waiting(data: bytes) -> tuple[Group, Origin]:
 
 
 def pack_rewards(rewards: Sequence[float]) -> bytes:
-    """Little-endian float64 words."""
+    """Encode rewards as little-endian float64 words."""
     return struct.pack(f"<{len(rewards)}d", *rewards)
 
 
 def unpack_rewards(data: bytes) -> tuple[float, ...]:
-    """The rewards that :func:`pack_rewards` turned into ``data``."""
+    """Decode what :func:`pack_rewards` returns."""
     return struct.unpack(f"<{len(data) // 8}d", data)
 
 
 def as_bytes(group: object) -> bytes:
-    """An encoded group, once it is known to be bytes.
-
-    Raises:
-        BadSchema: it is something else.
-    """
+    """Return an encoded group; raise BadSchema if it is not bytes."""
     if not isinstance(group, bytes):
         raise BadSchema(f"group: expected bytes, got {type(group).__name__}")
     return group
 
 
 class Split(Enum):
-    """Which questions a task may be drawn from."""
+    """The set of questions that a task is drawn from."""
 
     TRAIN = "train"
     HELDOUT = "heldout"
@@ -228,14 +192,7 @@ class Split(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:
-    """The coordinates of one task.
-
-    Attributes:
-        env: name of a task family in the manifest's catalogue.
-        level: index into that family's levels.
-        seed: the 63-bit number that the instance is drawn with.
-        split: what it is for.
-    """
+    """Reference to one task; ``seed`` is the 63-bit seed of its instance."""
 
     env: str
     level: int
@@ -244,5 +201,5 @@ class TaskRef:
 
     @classmethod
     def shared(cls, author: bytes, env: str, level: int, epoch: int, index: int) -> TaskRef:
-        """The task of an author's ``index`` in an epoch, as everybody derives it."""
+        """Derive the task of an author's sample ``index`` in a time slot."""
         return cls(env, level, task_seed(author, epoch, index))

@@ -1,4 +1,4 @@
-"""One SQLite file that remembers, across any kill, what a node must not do twice."""
+"""One SQLite file that records, across crashes, what a node must not do twice."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ CREATE TABLE written (
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables in a new file."""
+    """Create the tables in a new file."""
     connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};COMMIT;")
 
 
@@ -101,19 +101,19 @@ _REMEDIES = {
 
 
 class JournalError(Exception):
-    """The journal cannot be used as it is; the message says what to do."""
+    """A journal that cannot be used as it is; the message says what to do."""
 
     def __init__(self, path: Path | str, problem: str, remedy: str) -> None:
         super().__init__(f"journal {path}: {problem}; {remedy}")
 
 
 class JournalCorrupt(JournalError):  # noqa: N818 - a finding about the file
-    """The file is not a sound SQLite database."""
+    """A file that is not a sound SQLite database."""
 
 
 @contextmanager
 def named_errors(path: Path | str) -> Iterator[None]:
-    """Turn failures of the disk or the file into :class:`JournalError`; let bugs through."""
+    """Turn disk and file failures into :class:`JournalError`; pass bugs through."""
     try:
         yield
     except sqlite3.Error as error:
@@ -134,10 +134,10 @@ log = logging.getLogger(__name__)
 MEMORY = ":memory:"
 BUSY_SECONDS = 5.0
 LARGEST_LOG = 4 << 20
-# TaskIndexes of epochs further back are forgotten: more than any manifest's ``max_age_epochs``.
+# Sample indexes of older time slots are forgotten: more than any manifest's ``max_age_epochs``.
 KEPT_EPOCHS = 1 << 21
-# Of the last epochs drawn from none is forgotten, however far a clock runs ahead before it is put
-# back: a draw of theirs used again would be two tellings of one task.
+# The latest time slots with samples are always kept, even if the clock ran ahead and was set back.
+# Otherwise a sample index could be used again, with different answers to the same task.
 KEPT_DRAWS = 4096
 _FORGET_DRAWS = """
 DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
@@ -145,7 +145,7 @@ DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
 )
 """
 
-# What must hold beyond the loss of the file; the rest is groups and frames on their way.
+# Tables that must survive the loss of the file; the others hold groups and frames in transit.
 KEPT_TABLES = ("numbers", "draws", "seen", "used", "accounts", "refusals")
 
 _SEQUENCE = "last_sequence"
@@ -155,18 +155,18 @@ _UNDECIDED = -1
 
 
 class Journal:
-    """Storage shared by outbox, pool, accounts and admission; safe from several threads.
+    """Thread-safe storage of outbox, replay buffer, accounts and admission.
 
-    Every write happens in a :meth:`transaction`. A committed one survives the death of the
-    process; a ``durable`` one also survives the death of the machine.
+    Every write happens in a :meth:`transaction`. A committed one survives a crash of the process; a
+    ``durable`` one also survives a crash of the machine.
 
     Args:
-        path: the file, made when missing, or ``":memory:"``.
-        clock: source of the millisecond that sequence numbers start from.
+        path: the file, created if missing, or ``":memory:"``.
+        clock: source of the millisecond at which sequence numbers start.
 
     Raises:
         JournalCorrupt: the file fails SQLite's quick check.
-        JournalError: it cannot be opened, is full, is in use or was written by a newer version.
+        JournalError: it cannot be opened, is full, is in use or has another version's layout.
     """
 
     def __init__(self, path: Path | str, clock: Clock) -> None:
@@ -187,7 +187,7 @@ class Journal:
 
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA journal_mode=WAL")
-        # Else the file beside it keeps the size of the largest transaction that there ever was.
+        # Otherwise the WAL file keeps the size of the largest transaction ever.
         self._connection.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
         findings = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if findings != ("ok",):
@@ -204,13 +204,10 @@ class Journal:
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """Hold the journal for a block of statements that happen together or not at all.
+        """Run a block of statements as one atomic transaction, not nested.
 
-        Transactions do not nest; other threads wait. With ``durable`` the block ends only when
-        its changes are on the disk (SQLite's ``synchronous=FULL``).
-
-        Raises:
-            JournalError: the disk is full or the file unusable; nothing was changed.
+        With ``durable`` the block ends only after its changes are on disk (SQLite's
+        ``synchronous=FULL``). On :class:`JournalError` nothing was changed.
         """
         with self._lock, named_errors(self.path):
             level = "FULL" if durable else "NORMAL"
@@ -220,26 +217,18 @@ class Journal:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                # SQLite may have rolled back by itself, as it does when the disk is full.
+                # SQLite may have rolled back already, for example when the disk is full.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
 
     def read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows that ``query`` selects.
-
-        Raises:
-            JournalError: the file is unusable.
-        """
+        """Return all rows that ``query`` selects; raise JournalError if the file fails."""
         with self._lock, named_errors(self.path):
             return self._connection.execute(query, parameters).fetchall()
 
     def claim(self, what: str, digest: bytes) -> bool:
-        """Tie the journal to one ``digest`` for good; False where it is tied to another.
-
-        What is remembered here, such as sealed frames and draws, holds for one identity in one
-        swarm only.
-        """
+        """Bind the journal to an identity or swarm; return False if bound to another."""
         name, ours = f"claimed_{what}", int.from_bytes(digest[:7])
         with self.transaction(durable=True) as connection:
             theirs = _number(connection, name, None)
@@ -248,10 +237,9 @@ class Journal:
         return theirs in (None, ours)
 
     def next_sequence(self) -> int:
-        """A number larger than every one before it, on the disk before it is returned.
+        """Return a number larger than every earlier one, after writing it to disk.
 
-        It starts at the clock's millisecond, so that a node whose journal was lost goes on above
-        all that it used.
+        It starts at the clock's millisecond, so it also increases after the loss of a journal.
         """
         with self.transaction(durable=True) as connection:
             last = _number(connection, _SEQUENCE, -1)
@@ -260,10 +248,11 @@ class Journal:
         return sequence
 
     def next_indexes(self, epoch: int, count: int, limit: int) -> range:
-        """The next unused draws of ``epoch``, below ``limit``; on the disk before they are out.
+        """Return unused sample indexes of ``epoch``, below ``limit``.
 
-        Fewer than ``count`` where the epoch has no more. A restored journal may have forgotten
-        draws of the epoch it is first asked for, so that whole epoch counts as used.
+        They are marked as used on disk before this returns. There are fewer than ``count`` if the
+        time slot has no more. A restored journal may lack indexes of the first time slot it is
+        asked for, so that whole slot counts as used.
         """
         with self.transaction(durable=True) as connection:
             void = _number(connection, _VOID, None)
@@ -282,25 +271,17 @@ class Journal:
 
     @property
     def restored_at(self) -> float | None:
-        """Unix time at which this journal was last rebuilt; None for one that never was.
-
-        What was trained on shortly before that may be forgotten.
-        """
+        """Unix time of the last rebuild, or None; uses shortly before it may be lost."""
         with self._lock, named_errors(self.path):
             milliseconds = _number(self._connection, _RESTORED, None)
         return None if milliseconds is None else milliseconds / 1000
 
     def backup(self, target: Path | None = None) -> Path:
-        """Copy what a restored journal needs; the previous copy stays until this one is whole.
+        """Copy what a restored journal needs to ``target``, by default beside the journal.
 
-        Groups and frames are not in it: a restored journal could not tell which groups were used
-        since, and the next epoch has frames of its own.
-
-        Args:
-            target: the copy; beside the journal when None.
-
-        Raises:
-            JournalError: the disk is full or the folder cannot be written.
+        The previous copy stays until this one is complete. Groups and frames are not copied. A
+        restored journal could not know which groups were used since, and the next time slot has its
+        own frames.
         """
         target = target or backup_path(Path(self.path))
         unfinished = target.with_name(target.name + ".tmp")
@@ -326,16 +307,12 @@ class Journal:
             self._connection.execute("DETACH copy")
 
     def close(self) -> None:
-        """Release the file; using the journal afterwards is an error."""
+        """Release the file; the journal cannot be used afterwards."""
         with self._lock:
             self._connection.close()
 
     def forget_recent(self, spoiled: float) -> None:
-        """Drop what this copy may wrongly believe to be unused, at the price of losing it.
-
-        Args:
-            spoiled: unix time at which the file that was lost may last have been written.
-        """
+        """Drop what may wrongly count as unused; ``spoiled`` is the original's last write."""
         with self.transaction(durable=True) as connection:
             for table in ("pool", "waiting", "begun", "written"):
                 connection.execute(f"DELETE FROM {table}")
@@ -345,7 +322,7 @@ class Journal:
 
 
 def backup_path(path: Path) -> Path:
-    """Where the copy of the journal at ``path`` lies unless told otherwise."""
+    """Return the default path of the copy of the journal at ``path``."""
     return path.with_name(path.name + ".backup")
 
 
@@ -358,27 +335,27 @@ def _set_number(connection: sqlite3.Connection, name: str, value: int) -> None:
     connection.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
 
 
-ASIDE = "corrupt-"
-"""In the name of a journal that was moved aside, before the millisecond."""
+ASIDE = "corrupt-"  # in the name of a journal that was moved aside, before the millisecond
 
 
 def open_or_restore(
     path: Path, clock: Clock, backup: Path | None = None
 ) -> tuple[Journal, tuple[str, ...]]:
-    """Open the journal, or put it together again from its backup.
+    """Open the journal, or rebuild it from its backup.
 
-    A corrupt file is moved aside, never deleted. A rebuilt journal gives up what it cannot be
-    sure about: pooled, waiting and begun groups are dropped, the running epoch is not drawn from,
-    and :attr:`Journal.restored_at` tells admission which external groups may have been used before.
+    A corrupt file is moved aside, never deleted. A rebuilt journal drops what it cannot be sure
+    about: pooled, waiting and begun groups. It takes no samples from the current time slot. With
+    :attr:`Journal.restored_at`, admission knows which peer groups may have been used before.
 
     Returns:
-        The journal, and what happened in sentences for people (empty where nothing did).
+        The journal, and sentences for people on what happened (empty if nothing did).
 
     Raises:
         JournalError: it can be neither opened nor rebuilt.
     """
     backup = backup or backup_path(path)
-    # To open a file may write to it, and where a power cut spoiled it the clock may be behind.
+    # Opening a file may write to it, and the clock may be behind after a power failure. So take the
+    # time first, and use the files' times too.
     spoiled = max(clock.time(), _last_written(path, backup))
     lost = _lost(path, backup)
     if lost:
@@ -396,10 +373,10 @@ def open_or_restore(
 
 
 def _lost(path: Path, backup: Path) -> str:
-    """What became of the journal that was here; empty where none was, or one still is.
+    """Return what happened to a lost journal; empty if none was lost.
 
-    A power cut may leave an empty file. Without a backup only what a rebuilding that was cut short
-    leaves tells that there was one; what it left before a journal that was written to since is old.
+    A power failure may leave an empty file. Without a backup, only the remains of an interrupted
+    rebuild show that a journal existed. Remains older than the journal's last write do not count.
     """
     rebuilt = _rebuilt(path)
     if rebuilt.exists() and not (path.exists() and path.stat().st_mtime > rebuilt.stat().st_mtime):
@@ -416,13 +393,11 @@ def _rebuilt(path: Path) -> Path:
 
 
 def _last_written(path: Path, backup: Path) -> float:
-    """Unix time up to which the files of a journal tell that it was in use."""
     files = [path, backup, path.with_name(path.name + "-wal")]
     return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
 def _rebuild(path: Path, clock: Clock, backup: Path, spoiled: float) -> str:
-    """Put a new journal in the place of the one at ``path``; says from what it was made."""
     rebuilt = _rebuilt(path)
     source = "started anew, as there is no backup"
     rebuilt.unlink(missing_ok=True)

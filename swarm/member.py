@@ -1,8 +1,8 @@
-"""One member of a swarm: gives its own experience, takes that of others, and never stops.
+"""One member of a swarm: shares its own groups and receives those of peers.
 
-Its halves, :class:`swarm.publisher.Publisher` and :class:`swarm.collector.Collector`, take their
-turns four times an epoch, so that what is published now is pooled elsewhere within the epoch. What
-comes into the outbox does not wait for a turn, unless there was news a quarter of an epoch before.
+Its halves, :class:`swarm.publisher.Publisher` and :class:`swarm.collector.Collector`, run four
+times per time slot, so peers pool a published group within the slot. A group that enters the outbox
+is published without waiting for a turn, unless news was published a quarter of a slot before.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ ASKED_AT_ONCE = 4
 
 
 class ManifestSource(Protocol):
-    """How a peer is asked for its manifest."""
+    """Requests a peer's manifest."""
 
     async def fetch_manifest(self, peer: str) -> bytes:
-        """The signed bytes, unchecked; errors as of :meth:`Transport.request`."""
+        """Return the signed bytes, unchecked; errors as in :meth:`Transport.request`."""
         ...
 
 
 class Acquaintance:
-    """Knows the swarm of connected peers by the manifest that each hands out.
+    """Determines connected peers' swarms from the manifests they serve.
 
-    Only one that has announced nothing here is asked, once for every connection. Whoever lies
-    about it is counted as a peer, and gains nothing by it.
+    Only a peer that has announced nothing here is asked, once per connection. A peer that lies
+    is counted as a peer, and gains nothing by it.
 
     Args:
         ours: id of this node's swarm, 32 bytes.
-        pause: seconds before a peer that did not answer is asked again; it doubles.
+        pause: seconds before an unresponsive peer is asked again; it doubles.
     """
 
     def __init__(
@@ -73,11 +73,7 @@ class Acquaintance:
         self._swarms: dict[str, bytes] = {}
 
     async def look(self, is_member: Callable[[str], bool]) -> None:
-        """Ask some of those connected now for their swarm.
-
-        Args:
-            is_member: whether a peer is known to be in this one.
-        """
+        """Ask some connected peers for their swarm, unless ``is_member`` of this one."""
         connected = self._transport.peers()
         self._swarms = {p: s for p, s in self._swarms.items() if p in connected}
         unknown = [
@@ -88,7 +84,7 @@ class Acquaintance:
         await asyncio.gather(*map(self._ask, unknown[:ASKED_AT_ONCE]))
 
     def swarm_of(self, peer: str) -> bytes | None:
-        """Id of the swarm that ``peer`` is in; None where it has not told."""
+        """Return the id of a peer's swarm, or None if unknown."""
         return self._swarms.get(peer)
 
     async def _ask(self, peer: str) -> None:
@@ -106,13 +102,13 @@ class Acquaintance:
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What a member and its node have between them.
+    """Storage that a member and its node share.
 
     Attributes:
-        outbox: own groups on their way out, and the frames that are served.
-        pool: external groups that were let in.
-        accounts: what is remembered of each author.
-        refused: external groups that were not let in of late.
+        outbox: local groups to be shared, and the frames that are served.
+        pool: admitted peer groups, the replay buffer.
+        accounts: the record of each author.
+        refused: recently refused peer groups.
     """
 
     journal: Journal
@@ -130,36 +126,29 @@ class Experience:
         counters: Counters,
         heard: RefusalHeard | None = None,
     ) -> Self:
-        """A pool and what stands beside it in its journal.
-
-        Args:
-            heard: see :class:`swarm.reputation.Accounts`.
-        """
+        """Combine a replay buffer with an outbox and accounts in the same journal."""
         return cls(journal, pool, Outbox(journal, counters), Accounts(journal, clock, heard))
 
 
 TURNS_PER_EPOCH = 4
 FAILURES_REPORTED = 10
-MEETING_SECONDS = 1.0
-"""Between two looks at who is connected and has not told its swarm."""
+MEETING_SECONDS = 1.0  # between two requests to connected peers for their swarm
 
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """What this node knows of another.
+    """What this node knows of a peer.
 
     Attributes:
-        peer_id: base58.
-        author: public key; None for a peer whose identity is not an Ed25519 key.
-        connected: there is a connection now.
-        swarm: id of the swarm that it is in; None while that is not known.
-        link: how it is connected, "direct" or "relayed"; None where it is not.
-        timing: how far away it is and how its clock goes; None where that was not measured.
-        profile: what it says of itself, which nobody checked; None where it says nothing.
-        policy_step: as last announced; None if nothing of this peer is known.
+        author: public key; None if the peer's identity is not an Ed25519 key.
+        connected: whether there is a connection now.
+        swarm: id of its swarm; None while unknown.
+        link: how it is connected, "direct" or "relayed"; None if it is not.
+        timing: its latency and clock offset; None if not measured.
+        profile: its unverified description of itself; None if it gives none.
+        policy_step: as last announced; None if nothing was announced.
         groups: groups in the frames it offers.
-        offers: those frames, as last announced.
-        heard: unix time of its last sign of life, an announcement or a connection; seconds.
+        heard: Unix time of its last announcement or connection, seconds.
     """
 
     peer_id: str
@@ -177,12 +166,12 @@ class PeerInfo:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A member at one moment; byte counts are payload since the start.
+    """A member's status at one time; byte counts are payload since the start.
 
     Attributes:
-        peers: everybody connected or heard of, those of other swarms included.
+        peers: all connected or announced peers, including those of other swarms.
         reach: whether others can dial this node.
-        estimated: authors of the whole swarm, where this node sees a part of them alone.
+        estimated: authors of the whole swarm, if this node sees only a part of them.
     """
 
     peer_id: str
@@ -197,20 +186,19 @@ class MemberStatus:
 
     @property
     def members(self) -> int:
-        """Others that are in this node's swarm."""
+        """Number of peers in this node's swarm."""
         return sum(peer.swarm == self.swarm_id for peer in self.peers)
 
     @property
     def strangers(self) -> int:
-        """Connected nodes that are in another swarm."""
+        """Number of connected nodes in another swarm."""
         return sum(peer.swarm not in (None, self.swarm_id) for peer in self.peers)
 
 
 class Member:
-    """Runs on the network's event loop; the learner's thread meets it in outbox and pool only.
+    """A member on the network's event loop; if ``quiet``, it announces nothing.
 
-    Args:
-        quiet: whether it announces nothing.
+    The learner's thread meets it only in outbox and replay buffer.
     """
 
     def __init__(
@@ -257,20 +245,16 @@ class Member:
 
     @property
     def density(self) -> Density:
-        """What this node takes for the size of its swarm."""
+        """The node's estimate of its swarm's size."""
         return self._directory.shards.density
 
     @property
     def failure(self) -> Exception | None:
-        """The latest of ten or more failures in a row inside this node; None while it works."""
+        """The latest failure inside this node after ten or more in a row, else None."""
         return next(iter(self._failing.values()), None)
 
     async def step(self) -> None:
-        """One turn of everything, each pull awaited.
-
-        Raises:
-            Exception: what failed inside this node.
-        """
+        """Run one turn of everything, await each pull and raise this node's failures."""
         if not self._quiet:
             await self._publisher.publish()
         await self._collector.gossip()
@@ -278,7 +262,7 @@ class Member:
         await self._collector.settle()
 
     async def run(self) -> None:
-        """Take turns until cancelled. A slow peer holds up nothing but its own answer."""
+        """Take turns until cancelled; a slow peer delays only its own response."""
         publish, turns = self._publisher.publish, (self._collector.gossip, self._collector.look)
         period = self._directory.manifest.epoch_seconds / TURNS_PER_EPOCH
         try:
@@ -293,8 +277,7 @@ class Member:
             await self._collector.close()
 
     async def meet(self) -> None:
-        """Look at the clock; find out which swarm those are in who announce nothing here, and what
-        members say of themselves."""
+        """Check the clock; request the swarm of unknown peers and the profiles of members."""
         self._watch.look()
         authors = {known.author for known in self._directory.known()}
         ours, swarm_of = self._directory.swarm_id, self._acquaintance.swarm_of
@@ -304,7 +287,7 @@ class Member:
         )
 
     def status(self) -> MemberStatus:
-        """What the monitor shows."""
+        """Return the status that the monitor shows."""
         return MemberStatus(
             peer_id=self._transport.peer_id,
             swarm_id=self._directory.swarm_id,
@@ -323,7 +306,6 @@ class Member:
         period: float,
         early: asyncio.Event | None = None,
     ) -> None:
-        """Take a turn each period; after one that returns nothing, when ``early`` is set."""
         name, failures = turn.__name__, 0
         while True:
             began = self._clock.monotonic()
@@ -405,17 +387,17 @@ def assemble(
     profile: Profile | None = None,
     quiet: bool = False,
 ) -> Member:
-    """A member whose handlers and record check are installed in ``transport``.
+    """Create a member and install its handlers and record check in ``transport``.
 
-    Call it on the loop that the member will run on, before others are served.
+    Call it on the loop that the member will run on, before other peers are served.
 
     Args:
-        signed: the swarm's manifest; it has been verified.
+        signed: the swarm's verified manifest.
         limits, rng: see :class:`swarm.collector.Collector`.
         upload_rate: see :class:`swarm.exchange.Exchange`.
         secret, opener: see :class:`swarm.directory.Directory`.
-        profile: what this node tells of itself; None: nothing.
-        quiet: whether nothing is announced and nothing served: one that looks on is no member.
+        profile: this node's description of itself, or None.
+        quiet: whether it announces and serves nothing: an observer is not a member.
     """
     accounts, outbox = experience.accounts, experience.outbox
     directory = Directory(

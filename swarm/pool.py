@@ -1,4 +1,9 @@
-"""Admitted external groups that updates may use, and the record of what they used."""
+"""The replay buffer: admitted peer groups for updates, and the record of what updates used.
+
+If the buffer is over a limit, groups of unproven authors are evicted while their share exceeds
+``newcomer_share``, then those of proven authors. The author with the largest share loses a group
+first. Its groups without advantage are evicted first, then the oldest.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +33,6 @@ from swarm.reputation import Accounts
 
 
 class Held(NamedTuple):
-    """What eviction looks at; within one author the smallest ``rank`` goes first."""
-
     key: GroupKey
     informative: int
     received: float
@@ -42,13 +45,11 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """What a pool holds at most.
+    """Limits of a replay buffer: ``groups`` in number, ``size`` in stored bytes.
 
     Attributes:
-        groups: in number.
-        size: bytes as stored.
-        newcomer_share: of both, what authors without standing keep where others need the room.
-        salt: of this node; between equal authors chance decides, and nobody else can tell how.
+        newcomer_share: of both, what unproven authors keep if others need the space.
+        salt: of this node; it makes the order between equal authors unpredictable to others.
     """
 
     groups: int
@@ -60,7 +61,7 @@ class PoolLimits:
 def over_limits(
     held: Iterable[Held], limits: PoolLimits, proven: Set[bytes] = frozenset()
 ) -> list[GroupKey]:
-    """The groups to drop so that the rest keep both limits, as this module explains."""
+    """Return the groups to evict, as this module explains, to meet both limits."""
     ranked = sorted(held, key=lambda h: h.rank, reverse=True)
     newcomers = _Side([h for h in ranked if h.key.author not in proven], limits)
     others = _Side([h for h in ranked if h.key.author in proven], limits)
@@ -75,12 +76,6 @@ def over_limits(
 
 
 class _Side:
-    """The groups of newcomers, or of all others.
-
-    Args:
-        ranked: the last of an author is the first to go.
-    """
-
     def __init__(self, ranked: Sequence[Held], limits: PoolLimits) -> None:
         self._limits = limits
         self._stacks: defaultdict[bytes, list[Held]] = defaultdict(list)
@@ -94,11 +89,10 @@ class _Side:
 
     @property
     def share(self) -> float:
-        """Of the limit that all of them together fill most."""
+        """Fraction of the limit that these groups together fill most."""
         return max(self.groups / self._limits.groups, self.size / self._limits.size)
 
     def give(self) -> GroupKey:
-        """Take one group of the author with the largest share."""
         author = self._heap[0][-1]
         stack = self._stacks[author]
         gone = stack.pop()
@@ -122,12 +116,11 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
 KEPT_USES = 1 << 16
-"""Uses remembered at most, where checkpoints are far apart: several times as many as there can be
+"""Maximum number of recorded uses, for distant checkpoints: several times as many as can occur
 before a group is too old to be admitted again."""
-LEAST_USES = 1 << 12
-"""Latest uses that are remembered in any case, so that one can look what updates were made of."""
+LEAST_USES = 1 << 12  # latest uses always kept, so the composition of updates can be inspected
 FORGOTTEN_AT_ONCE = 1 << 12
-"""Uses that one transaction forgets, so that the network's thread never waits long for it."""
+"""Maximum uses deleted per transaction, so the network's thread never waits long for it."""
 _OWN = b""
 _THIS = "author=? AND epoch=? AND number=?"
 _INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
@@ -145,25 +138,20 @@ _NOTE_FORGOTTEN = "REPLACE INTO numbers VALUES (?, ?)"
 
 
 class Pool:
-    """A bounded store that hands out every group ``max_uses`` times at most, across any crash.
+    """A bounded store that returns each group ``max_uses`` times or less.
 
-    The network's thread adds while the learner's thread looks and consumes. A group's completions
-    leave the pool only through :meth:`consume`, which first notes on the disk that they are used.
+    The limit holds across crashes. The network's thread adds groups while the learner's thread
+    lists and consumes them. Completions leave the store only through :meth:`consume`, which first
+    records their use on disk.
 
     Args:
-        journal: where everything lies.
-        max_groups: groups held at most.
         max_age_s: seconds after admission at which a group is no longer offered.
-        clock: tells the age.
-        counters: ``pool_evicted{reason=aged|full}``,
+        counters: counts ``pool_evicted{reason=aged|full}``,
             ``pool_refused{reason=used|duplicate|forgotten}`` and ``pool_gone`` (chosen, but evicted
-            before it was consumed) are counted here.
-        max_bytes: stored bytes held at most.
-        max_uses: updates that a group may be part of.
-        newcomer_share, salt: see :class:`swarm.pool.PoolLimits`.
-        kept_uses: uses remembered at most; of earlier ones neither the groups nor the lineage is
-            known.
-        least_uses: the latest of them, which :meth:`forget` leaves.
+            before it was consumed).
+        max_uses: updates that may use a group.
+        kept_uses: maximum number of recorded uses; groups and lineage of earlier ones are unknown.
+        least_uses: the latest of them, which :meth:`forget` keeps.
     """
 
     def __init__(
@@ -193,11 +181,10 @@ class Pool:
         self._arrived: deque[Candidate] = deque(maxlen=max_groups)
 
     def add(self, groups: Iterable[PooledGroup]) -> int:
-        """Take in groups that are neither here nor used; returns how many.
+        """Add groups that are neither stored nor used; return how many.
 
-        Of epochs of which uses were forgotten none is taken in: it may have been among them.
-        Over the limits :mod:`swarm.pool` says whose groups leave; of one author those without
-        advantage go before the others, the oldest first.
+        Groups of time slots with forgotten uses are refused, because they may have been used. If a
+        limit is exceeded, groups are evicted as :mod:`swarm.pool` explains.
         """
         groups = list(groups)
         rows = [_row(group) for group in groups]
@@ -219,17 +206,14 @@ class Pool:
         return added
 
     def arrived(self) -> list[Candidate]:
-        """The groups that were added since this was last asked, the latest that the pool can hold.
-
-        Each is told once, whatever has become of it.
-        """
+        """Return each group added since the last call, once, even if evicted since."""
         found = []
         while self._arrived:
             found.append(self._arrived.popleft())
         return found
 
     def fresh(self) -> list[Candidate]:
-        """Every group young enough to learn from, in the order of keys."""
+        """Return every group young enough for training, in the order of keys."""
         rows = self._journal.read(
             "SELECT author, epoch, number, env, level, rewards, policy_step, received, uses "
             "FROM pool WHERE received>? AND uses<? ORDER BY author, epoch, number",
@@ -241,17 +225,17 @@ class Pool:
         ]
 
     def available(self) -> int:
-        """How many fresh groups that no update has used have an advantage."""
+        """Count fresh, unused groups that are informative."""
         query = "SELECT count(*) FROM pool WHERE informative AND NOT uses AND received>?"
         count: int = self._journal.read(query, (self._oldest(),))[0][0]
         return count
 
     def consume(self, chosen: Sequence[Candidate], step: int) -> list[PooledGroup]:
-        """Hand out the chosen groups for update ``step``.
+        """Return the chosen groups for update ``step``.
 
-        When this returns, the disk knows that they are used: a crash before the update wastes
-        this use of them. A group that was evicted since it was listed, or was used as often as it
-        may, is left out and counted.
+        Their use is on disk before this returns, so a crash before the update wastes this use. A
+        group is left out and counted if it was evicted since it was listed, or was used
+        ``max_uses`` times.
         """
         taken = []
         with self._journal.transaction(durable=True) as connection:
@@ -272,20 +256,14 @@ class Pool:
         return [unpack_pooled(*row) for row in taken]
 
     def evict(self) -> int:
-        """Drop what is too old or over the limits; returns how many groups that were."""
+        """Drop groups that are too old or over the limits; return how many."""
         with self._journal.transaction() as connection:
             return self._evict(connection)
 
     def record_update(
         self, step: int, own: Iterable[tuple[int, int]], external: Iterable[GroupKey]
     ) -> None:
-        """Note what update ``step`` was made of.
-
-        Args:
-            step: the policy step that the update led to.
-            own: ``(epoch, index)`` of own groups.
-            external: keys of consumed groups.
-        """
+        """Record the local ``(epoch, index)`` and peer keys that led to policy ``step``."""
         latest = f"SELECT max(use) FROM used WHERE {_THIS} AND NOT trained"
         with self._journal.transaction() as connection:
             for key in [(_OWN, *draw) for draw in own] + [tuple(key) for key in external]:
@@ -297,27 +275,24 @@ class Pool:
             connection.execute(_FORGET, (self._kept_uses,))
 
     def lineage(self, step: int) -> list[GroupKey]:
-        """What update ``step`` was made of, in the order of keys; own groups have no author."""
+        """Return the groups of update ``step`` by key; local ones have an empty author."""
         query = "SELECT author, epoch, number FROM used WHERE step=? AND trained ORDER BY 1, 2, 3"
         return [GroupKey(*row) for row in self._journal.read(query, (step,))]
 
     def rewind(self, step: int) -> None:
-        """Strike updates after ``step`` from the lineage, as the policy went back to that step.
-
-        Their groups stay used.
-        """
+        """Remove updates after ``step`` from the lineage; their groups stay used."""
         with self._journal.transaction() as connection:
             connection.execute("UPDATE used SET trained=0 WHERE step>?", (step,))
 
     def forget(self, epoch: int) -> int:
-        """Forget uses that can matter no more, but for the latest; returns how many.
+        """Delete obsolete uses, except for the latest; return how many.
 
-        Own draws are never handed out again, and an external group of a forgotten epoch is never
-        taken in again, however far the clock is put back. To go back to a checkpoint takes nothing
-        of what is forgotten: an update of which nothing is known is as good as struck.
+        Local sample indexes are never used again. A peer group of a forgotten time slot is never
+        added again, however far the clock is set back. Returning to a checkpoint needs nothing that
+        is deleted: an unknown update is equivalent to a removed one.
 
         Args:
-            epoch: groups of earlier ones are too old to be admitted.
+            epoch: groups of earlier time slots are too old to be admitted.
         """
         total, found = 0, FORGOTTEN_AT_ONCE
         while found == FORGOTTEN_AT_ONCE:
@@ -346,7 +321,6 @@ class Pool:
         return aged + len(surplus)
 
     def _surplus(self, connection: sqlite3.Connection) -> list[GroupKey]:
-        """What is over the limits; the pool is gone through only where there is any."""
         groups, size = connection.execute("SELECT count(*), total(size) FROM pool").fetchone()
         if groups <= self._limits.groups and size <= self._limits.size:
             return []
@@ -356,13 +330,11 @@ class Pool:
 
 
 def _forgotten(connection: sqlite3.Connection) -> int:
-    """The last epoch of which uses of external groups were forgotten."""
     epoch: int = connection.execute(_READ_FORGOTTEN, (_FORGOTTEN,)).fetchone()[0]
     return epoch
 
 
 def _row(pooled: PooledGroup) -> tuple[object, ...]:
-    """A group as its row in the journal."""
     entry, contents = pooled.candidate, pack_pooled(pooled)
     return (
         *entry.key,

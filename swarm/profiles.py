@@ -1,4 +1,4 @@
-"""What members tell people of themselves: asked for, checked, kept a while, never believed."""
+"""Members' profiles for people: requested, checked, cached, never trusted."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ from swarm.transport.transport import PeerUnreachable, Refused, Transport, Trans
 logger = logging.getLogger(__name__)
 
 ASKED_AT_ONCE = 4
-AGAIN_SECONDS = 3600.0
-"""Between two questions to one that told."""
-KEPT_SECONDS = 24 * 3600.0
-"""What was told is shown for so long without being told again."""
-MOST = 1024
-"""Profiles kept; each takes some 2 KiB."""
+AGAIN_SECONDS = 3600.0  # between two requests to a peer that served its profile
+KEPT_SECONDS = 24 * 3600.0  # how long a profile is shown without being served again
+MOST = 1024  # profiles kept; each takes about 2 KiB
 
 
 class ProfileSource(Protocol):
-    """How a peer is asked for its profile."""
+    """Requests a peer's profile."""
 
     async def fetch_profile(self, peer: str) -> bytes:
-        """The signed bytes, unchecked; errors as of :meth:`Transport.request`."""
+        """Return the signed bytes, unchecked; errors as in :meth:`Transport.request`."""
         ...
 
 
@@ -42,15 +39,15 @@ class _Told:
 
 
 class Profiles:
-    """Knows what connected members say of themselves, each under its own key alone.
+    """Profiles of connected members, each under its own key.
 
-    A peer that serves no profile is left alone for ever longer and nothing is held against it:
-    most have none, and earlier programs know of none. An answer that does not hold, or is not the
-    peer's own, is counted (``profiles_refused``) and makes what the peer told before forgotten.
+    A peer that serves no profile is asked ever less often, without a penalty: most peers have none,
+    and earlier programs do not support it. An answer that is invalid, or is not the peer's own, is
+    counted (``profiles_refused``), and the peer's earlier profile is deleted.
 
     Args:
         ours: id of this node's swarm, 32 bytes.
-        pause: seconds before a peer that did not tell is asked again; it doubles up to an hour.
+        pause: seconds before a peer without a profile is asked again; it doubles up to an hour.
     """
 
     def __init__(
@@ -72,11 +69,7 @@ class Profiles:
         self._told: dict[str, _Told] = {}
 
     async def look(self, is_member: Callable[[str], bool]) -> None:
-        """Ask some of those connected now.
-
-        Args:
-            is_member: whether a peer is known to be in this swarm; others are not asked.
-        """
+        """Ask some connected peers for which ``is_member`` is true."""
         due = [
             peer
             for peer in self._transport.peers()
@@ -85,7 +78,7 @@ class Profiles:
         await asyncio.gather(*map(self._ask, [p for p in due if is_member(p)][:ASKED_AT_ONCE]))
 
     def of(self, peer: str) -> Profile | None:
-        """What a peer told within a day; None where it told nothing."""
+        """Return a peer's profile if served within a day, else None."""
         return self._told[peer].profile if self._age(peer) < KEPT_SECONDS else None
 
     def _age(self, peer: str) -> float:
@@ -118,7 +111,8 @@ class Profiles:
         self._told[peer] = _Told(profile, self._clock.monotonic())
         if len(self._told) <= MOST:
             return
-        # Those connected can be asked again, but would be at once: the new one has to wait instead.
+        # Dropping a connected peer would only request its profile again immediately. So if all are
+        # connected, the new one has to wait.
         connected = set(self._transport.peers())
         forgotten = next((other for other in self._told if other not in connected), peer)
         del self._told[forgotten]

@@ -1,4 +1,4 @@
-"""Gives to the swarm: seals waiting groups into frames and announces them."""
+"""The sending half of a member: signs waiting groups into frames and announces them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OFFER = "content_id, size, groups, env_digest, informative"
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A group that no frame holds yet, and its number in the outbox."""
+    """A group that is in no frame yet, and its number in the outbox."""
 
     number: int
     group: Group
@@ -34,18 +34,18 @@ class Waiting:
 
 
 class Outbox:
-    """Groups go in once, leave in one frame, and the frame is served as long as it is kept.
+    """Groups on their way into frames, and the frames that are served.
 
-    A kill between sealing and :meth:`keep` leaves the groups waiting: they are sealed again under
-    another sequence number, and as nobody saw the first frame, no draw is told in two ways.
+    A group enters once and leaves in one frame; the frame is served as long as it is kept. After a
+    crash between signing and :meth:`keep`, the groups are signed again under another sequence
+    number. No peer saw the first frame, so no task sample gets two different sets of answers.
 
     Args:
-        journal: where everything lies.
         counters: ``outbox_dropped{reason=group_refused|group_stale|group_backlog|frame_old|
             frame_surplus}``, ``groups_without_tokens``.
 
     Attributes:
-        filled: set whenever groups have come in.
+        filled: set whenever groups are added.
     """
 
     def __init__(self, journal: Journal, counters: Counters) -> None:
@@ -54,9 +54,9 @@ class Outbox:
         self._counters = counters
 
     def put(self, groups: Iterable[Group], origin: Origin) -> None:
-        """Add own groups, to be sealed by whoever serves the network.
+        """Add local groups, to be signed by the network's thread.
 
-        One that no reader could open waits as text alone, or is dropped; either is counted.
+        A group that no reader could open is kept as text alone, or dropped; either is counted.
         """
         packed = [(group.epoch, self._packed(group, origin)) for group in groups]
         rows = [(epoch, plain) for epoch, plain in packed if plain is not None]
@@ -80,25 +80,18 @@ class Outbox:
         return bare
 
     def take(self, most_bytes: int) -> list[Waiting]:
-        """The youngest waiting groups, the oldest of them first.
+        """Return the youngest waiting groups, oldest of them first.
 
         They wait until :meth:`keep` or :meth:`drop`.
 
         Args:
-            most_bytes: that they have in the journal together, but for the last.
+            most_bytes: maximum total size in the journal, not counting the oldest.
         """
         rows = self._journal.read(_YOUNGEST_WAITING, (most_bytes,))
         return [Waiting(number, *unpack_waiting(plain)) for number, plain in rows]
 
     def keep(self, offer: Offer, frame: bytes, created: float, sealed: Sequence[int]) -> None:
-        """Serve a frame from now on; in the same moment its groups wait no longer.
-
-        Args:
-            offer: describes the frame.
-            frame: the signed bytes.
-            created: unix time, seconds.
-            sealed: numbers of the groups in it.
-        """
+        """Serve a frame from now on; atomically remove its groups, numbered ``sealed``."""
         with self._journal.transaction(durable=True) as connection:
             connection.execute(
                 "REPLACE INTO frames VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -115,32 +108,32 @@ class Outbox:
             connection.executemany("DELETE FROM waiting WHERE number=?", [(n,) for n in sealed])
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """Give up waiting groups, such as those that fit into no frame."""
+        """Drop waiting groups, such as those that fit into no frame."""
         with self._journal.transaction() as connection:
             connection.executemany("DELETE FROM waiting WHERE number=?", [(n,) for n in numbers])
 
     def get(self, content_id: bytes) -> bytes | None:
-        """The frame of that content id, None where it is not kept."""
+        """Return the frame of that content id, or None."""
         rows = self._journal.read("SELECT frame FROM frames WHERE content_id=?", (content_id,))
         return rows[0][0] if rows else None
 
     def offers(self, limit: int) -> list[Offer]:
-        """The ``limit`` frames kept last, the last first.
+        """Return the ``limit`` frames kept last, newest first.
 
-        In the order of rows, not of clock times: frames sealed while the clock was ahead would
-        otherwise be offered before all others until their time has come.
+        Rows give the order, because clock times would prefer frames signed while the clock was
+        ahead.
         """
         query = f"SELECT {_OFFER} FROM frames ORDER BY rowid DESC LIMIT ?"
         return [Offer(*row) for row in self._journal.read(query, (limit,))]
 
     def prune(self, *, oldest_epoch: int, oldest_frame: float, max_bytes: int) -> None:
-        """Forget what nobody would take any more.
+        """Drop what no peer would accept any more.
 
         Args:
-            oldest_epoch: waiting groups drawn before it are dropped.
-            oldest_frame: frames created before this unix time are dropped.
-            max_bytes: beyond these, the oldest frames are dropped, and waiting groups that alone
-                take more, the oldest first.
+            oldest_epoch: waiting groups of earlier time slots are dropped.
+            oldest_frame: frames created before this Unix time are dropped.
+            max_bytes: maximum bytes of frames, and separately of waiting groups; the oldest are
+                dropped.
         """
         with self._journal.transaction() as connection:
             dropped = {
@@ -185,11 +178,13 @@ logger = logging.getLogger(__name__)
 
 MAX_OUTBOX_BYTES = 64 << 20
 MAX_ANNOUNCEMENTS = 4
-"""An epoch: storing one costs the network a search for its place, whatever it holds."""
+"""Per time slot. Storing one costs the network a search for its peers, whatever it contains."""
 
 
 class Publisher:
-    """The giving half of a member. At most four frames an epoch, for a record offers no more.
+    """The sending half of a member.
+
+    It signs at most four frames per time slot, because a record offers no more.
 
     Attributes:
         filled: set by the outbox when there is something to publish.
@@ -216,14 +211,7 @@ class Publisher:
         self._policy_step = 0
 
     async def publish(self) -> bool:
-        """Seal what waits; announce when there is news, and once in every epoch.
-
-        Returns:
-            Whether there was news, so that the next should wait for its turn.
-
-        Raises:
-            JournalError
-        """
+        """Sign what waits; announce news, and once per slot. Return whether it had news."""
         if self._epoch != self._directory.epoch:
             self._epoch = self._directory.epoch
             self._frames_left = MAX_OFFERS
@@ -250,11 +238,6 @@ class Publisher:
         )
 
     def _seal_waiting(self) -> int:
-        """Frames sealed now; the youngest groups go where not all find room.
-
-        Groups of several policy versions share a frame, for a quick node goes through many of
-        them between two turns; every token carries its own version.
-        """
         before = self._frames_left
         if not before:
             return 0
@@ -271,8 +254,10 @@ class Publisher:
         return before - self._frames_left
 
     def _within_manifest(self, waiting: list[Waiting]) -> list[Waiting]:
-        """Those that others do not refuse with the whole frame, and with a strike; no others wait
-        any longer."""
+        """Return the groups within the manifest's limits and drop the others.
+
+        Peers would refuse the whole frame of the others, with a penalty.
+        """
         refused: dict[int, ProtocolError] = {}
         for each in waiting:
             try:
@@ -302,7 +287,6 @@ class Publisher:
             self._outbox.drop(numbers[g.epoch, g.index] for g in packing.oversize)
 
     def _pack(self, groups: list[Group]) -> Packing:
-        """Whole groups where they fit; text alone where token ids are what makes one too large."""
         limit = self._directory.manifest.max_frame_bytes
         packing = pack(groups, limit)
         if not packing.oversize:

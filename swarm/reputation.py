@@ -1,4 +1,4 @@
-"""What this node remembers of every author: bytes, groups taken and refused, strikes."""
+"""This node's record of every author: bytes, admitted and refused groups, penalties, reputation."""
 
 from __future__ import annotations
 
@@ -15,45 +15,31 @@ from swarm.common.clock import Clock
 from swarm.journal import VERSION, Journal, JournalError, named_errors
 from swarm.verification import strike_weight
 
-MEMORY = 12
-"""Groups: as many useless ones leave a proof ``1/e`` of what it was."""
-FULL = 6.0
-"""Proof from which standing is 1."""
-PROVEN = 0.5
-"""Standing from which an author is no newcomer."""
-PROMISING = 0.5
-"""Proof from which a newcomer comes before those who were never tried."""
+MEMORY = 12  # useless groups that reduce earned reputation to ``1/e``
+FULL = 6.0  # earned reputation from which reputation is 1
+PROVEN = 0.5  # reputation from which an author counts as proven
+PROMISING = 0.5  # earned reputation from which an unproven author precedes untried ones
 PROOF_HALF_LIFE_S = 3 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What an author has earned.
-
-    Attributes:
-        earned: between 0 and ``FULL``, as of ``at``.
-        at: unix time of the last group, seconds.
-    """
+    """What an author earned, from 0 to ``FULL``, at the Unix time of its last group."""
 
     earned: float = 0.0
     at: float = 0.0
 
     def now(self, now: float) -> float:
-        """What is left of it at unix time ``now``."""
+        """Return what is left of it at Unix time ``now``."""
         return self.earned * math.exp2(-max(0.0, now - self.at) / PROOF_HALF_LIFE_S)
 
     def after(self, usefulness: float, now: float) -> Proof:
-        """The proof once an update used one more group, of a usefulness in [0, 1]."""
+        """Return the proof after an update used one more group, of a usefulness in [0, 1]."""
         useful = min(1.0, max(0.0, usefulness)) if math.isfinite(usefulness) else 0.0
         return Proof(min(FULL, self.now(now) * (1.0 - 1.0 / MEMORY) + useful), now)
 
     def standing(self, strikes: float, most: float, now: float) -> float:
-        """From 0 to 1.
-
-        Args:
-            strikes: weight of the author's strikes at ``now``.
-            most: weight at which nothing of the standing is left.
-        """
+        """Return the reputation in [0, 1]; penalties of weight ``most`` leave nothing."""
         return min(1.0, self.now(now) / FULL) * max(0.0, 1.0 - strikes / most)
 
 
@@ -62,13 +48,13 @@ log = logging.getLogger(__name__)
 STRIKE_HALF_LIFE_S = 3600.0
 BAR_AT = 5.0
 RELEASE_AT = 1.0
-# No past is so bad that it takes longer than five and a half half-lives to outlive it.
+# This cap limits a ban to five and a half half-lives after the last penalty.
 MOST_STRIKES = 45.0
 LONGEST_BAN_S = math.log2(MOST_STRIKES / RELEASE_AT) * STRIKE_HALF_LIFE_S
 MAX_ACCOUNTS = 10_000
 
 RefusalHeard = Callable[[bytes, str, int], None]
-"""Takes an author, a reason and how many."""
+"""Callback with an author, a reason and a number of refusals."""
 
 _COLUMNS = (
     "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, "
@@ -81,18 +67,15 @@ class Account:
     """One author's record.
 
     Attributes:
-        author: raw Ed25519 public key, 32 bytes.
-        bytes_in: payload bytes pulled from this author.
         bytes_out: payload bytes served to this author.
-        admitted: groups.
-        admitted_at: unix time of the last of them, seconds; 0 where there is none.
-        strikes: their weight at ``struck_at``; it halves every hour.
-        struck_at: unix time of the last strike, seconds.
-        barred: the last strike brought the weight to ``BAR_AT`` or found the author banned.
-        touched: unix time of the last change, seconds.
-        proof: that its groups are useful to this node; a ban takes it.
-        seconds: of verification that its groups took.
-        refused: refusals by reason; groups, or 1 for a frame that could not be opened.
+        admitted_at: Unix time of the last of them, seconds; 0 if there is none.
+        strikes: weight of penalties at ``struck_at``; it halves every hour.
+        struck_at: Unix time of the last penalty, seconds.
+        barred: the last penalty raised the weight to ``BAR_AT`` or found the author banned.
+        touched: Unix time of the last change, seconds.
+        proof: earned by groups that were useful to this node; a ban removes it.
+        seconds: verification time of its groups.
+        refused: refusals by reason: number of groups, or 1 per frame that could not be opened.
     """
 
     author: bytes
@@ -110,22 +93,22 @@ class Account:
 
 
 def strikes_now(account: Account, now: float) -> float:
-    """Weight of an account's strikes at unix time ``now``."""
+    """Return the weight of an account's penalties at Unix time ``now``."""
     age = max(0.0, now - account.struck_at)
     return account.strikes * math.exp2(-age / STRIKE_HALF_LIFE_S)
 
 
 def is_banned(account: Account, now: float) -> bool:
-    """Whether nothing of this author is looked at.
+    """Return whether this author's data is ignored.
 
-    An author is barred when strikes reach ``BAR_AT`` and released once they have decayed to
-    ``RELEASE_AT``: 2.3 hours after the last one at the least, 5.5 at the most.
+    An author is banned when penalties reach ``BAR_AT``, and released when they have decayed to
+    ``RELEASE_AT``: between 2.3 and 5.5 hours after the last one.
     """
     return account.barred and strikes_now(account, now) > RELEASE_AT
 
 
 def struck(account: Account, weight: float, now: float) -> Account:
-    """The account after a strike of ``weight``."""
+    """Return the account after a penalty of ``weight``."""
     strikes = min(MOST_STRIKES, strikes_now(account, now) + weight)
     barred = is_banned(account, now) or strikes >= BAR_AT
     proof = Proof() if barred else account.proof
@@ -133,7 +116,7 @@ def struck(account: Account, weight: float, now: float) -> Account:
 
 
 def standing(account: Account, now: float) -> float:
-    """How far the author has proved useful, from 0 to 1; strikes take from it, a ban all."""
+    """Return the reputation in [0, 1]; penalties reduce it, a ban sets it to 0."""
     if is_banned(account, now):
         return 0.0
     return account.proof.standing(strikes_now(account, now), BAR_AT, now)
@@ -142,11 +125,11 @@ def standing(account: Account, now: float) -> float:
 class Accounts:
     """Accounts by author, kept in the journal, at most ``MAX_ACCOUNTS``.
 
-    The idlest go first, those who were proven last; before them go who earned something, before
-    these who may be banned still.
+    At the limit the least recently changed account is removed. The order
+    is: others, possibly banned, promising, proven authors.
 
     Args:
-        heard: told of every refusal, on whichever thread it happens.
+        heard: called with every refusal, on the thread where it happens.
     """
 
     def __init__(
@@ -160,21 +143,21 @@ class Accounts:
         self._heard = heard
 
     def get(self, author: bytes) -> Account:
-        """The author's account, empty for a stranger."""
+        """Return the author's account, empty for an unknown one."""
         rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts WHERE author=?", (author,))
         refused = self._journal.read("SELECT reason, n FROM refusals WHERE author=?", (author,))
         return _account(rows[0], dict(refused)) if rows else Account(author)
 
     def banned(self, author: bytes) -> bool:
-        """Whether nothing of this author is looked at now."""
+        """Return whether this author's data is ignored now."""
         return is_banned(self.get(author), self._clock.time())
 
     def standing(self, author: bytes) -> float:
-        """How far the author has proved useful to this node: 0 for a stranger, 1 at the most."""
+        """Return the author's reputation, from 0 for an unknown author to 1."""
         return standing(self.get(author), self._clock.time())
 
     def proven(self) -> frozenset[bytes]:
-        """Every author who is no newcomer."""
+        """Return every proven author."""
         now = self._clock.time()
         rows = self._journal.read(
             f"SELECT {_COLUMNS} FROM accounts WHERE earned>=?", (PROVEN * FULL,)
@@ -182,21 +165,21 @@ class Accounts:
         return frozenset(a.author for a in _accounts(rows) if standing(a, now) >= PROVEN)
 
     def standings(self) -> dict[bytes, float]:
-        """Of every author who has proved useful at all."""
+        """Return the reputation of every author that has any."""
         now = self._clock.time()
         rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts WHERE earned>0")
         found = {account.author: standing(account, now) for account in _accounts(rows)}
         return {author: value for author, value in found.items() if value > 0}
 
     def tried(self) -> dict[bytes, float]:
-        """What authors have earned (:class:`Proof`) of whom updates used a group."""
+        """Return what authors with a group in an update have earned (:class:`Proof`)."""
         now = self._clock.time()
         query = "SELECT author, earned, earned_at FROM accounts WHERE earned_at>0"
         rows = self._journal.read(query)
         return {author: Proof(earned, at).now(now) for author, earned, at in rows}
 
     def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:
-        """Take in how useful external groups were to an update: authors and values in [0, 1]."""
+        """Record how useful peer groups were to an update: authors and values in [0, 1]."""
         now = self._clock.time()
         with self._journal.transaction() as connection:
             for author, usefulness in groups:
@@ -205,7 +188,7 @@ class Accounts:
                 self._store(connection, replace(account, proof=proof))
 
     def count_bytes(self, author: bytes, *, received: int = 0, sent: int = 0) -> None:
-        """Add payload bytes that came from or went to the author."""
+        """Add payload bytes received from or sent to the author."""
         with self._journal.transaction() as connection:
             account = self._load(connection, author)
             self._store(
@@ -226,13 +209,13 @@ class Accounts:
             self._store(connection, replace(account, admitted=admitted, admitted_at=at))
 
     def charge(self, author: bytes, seconds: float) -> None:
-        """Add time that verifying the author's groups took."""
+        """Add verification time of the author's groups."""
         with self._journal.transaction() as connection:
             account = self._load(connection, author)
             self._store(connection, replace(account, seconds=account.seconds + seconds))
 
     def refuse(self, author: bytes, reason: str, n: int = 1) -> None:
-        """Add refusals for ``reason``, with the strikes that :mod:`swarm.verification` gives it."""
+        """Add refusals for ``reason``, with its penalties by :mod:`swarm.verification`."""
         weight = n * strike_weight(reason)
         now = self._clock.time()
         with self._journal.transaction() as connection:
@@ -249,7 +232,7 @@ class Accounts:
             log.warning("author %s is banned, at last for %s", author.hex(), reason)
 
     def snapshot(self) -> list[Account]:
-        """All accounts, the most recently changed first."""
+        """Return all accounts, the most recently changed first."""
         return all_accounts(self._journal.read)
 
     def _load(self, connection: sqlite3.Connection, author: bytes) -> Account:
@@ -293,11 +276,7 @@ class Accounts:
 
 
 def all_accounts(read: Callable[[str], list[tuple[Any, ...]]]) -> list[Account]:
-    """All accounts of a journal, the most recently changed first.
-
-    Args:
-        read: all rows that a query selects.
-    """
+    """Return all accounts, the most recently changed first; ``read`` runs a query."""
     refused: dict[bytes, dict[str, int]] = {}
     for author, reason, n in read("SELECT author, reason, n FROM refusals"):
         refused.setdefault(author, {})[reason] = n
@@ -306,7 +285,6 @@ def all_accounts(read: Callable[[str], list[tuple[Any, ...]]]) -> list[Account]:
 
 
 def _accounts(rows: Iterable[tuple[Any, ...]]) -> Iterator[Account]:
-    """Of rows of ``_COLUMNS``, their refusals left out."""
     return (_account(row, {}) for row in rows)
 
 
@@ -345,10 +323,10 @@ BUSY_SECONDS = 2.0
 
 
 def read_accounts(path: Path) -> list[Account]:
-    """All accounts of the journal at ``path``, the most recently changed first; none without one.
+    """Return the accounts of a journal file, if any, the most recently changed first.
 
     Raises:
-        JournalError: the file is of another layout, or unusable.
+        JournalError: the file has another layout, or is unusable.
     """
     if not path.exists():
         return []
@@ -363,7 +341,7 @@ def read_accounts(path: Path) -> list[Account]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    # Where nobody writes there is no log beside the file, and none is to be made for a look.
+    # Without a writer there is no WAL file, and reading must not create one.
     still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
     with named_errors(path):
         connection = sqlite3.connect(

@@ -1,19 +1,17 @@
-"""How much time judging strangers' texts may take, and whose turn it is.
+"""Verification of peers' groups: time budget, order, the verifier's interface, penalties.
 
-Let T be half an epoch. At the default shares of a quarter
+Let T be half a time slot. At the default shares of a quarter
 
-- a frame gets T / 8 (3.75 s of an epoch of a minute), and so does any single request;
-- an author gets T / 4 an epoch, over all its frames;
-- all newcomers together get T / 4 an epoch, however many keys they are, and the one that has cost
-  least comes first.
+- a frame gets T / 8 (3.75 s in a time slot of a minute), and so does any single request;
+- an author gets T / 4 per time slot, over all its frames;
+- all unproven authors together get T / 4 per time slot, independent of their number.
 
-All proven authors together have no bound but their number: eight that are slow to judge take all of
-an epoch.
+Proven authors together are limited only by their number: eight slow ones take a whole time slot.
 
-Proven authors (:mod:`swarm.reputation`) go before newcomers, and of two the one whose verdicts took
-less time this epoch. A frame gives way after every request: one group, or as many as the judge gets
-done in a moment (:meth:`Judge.judge_some`). So a proven author that costs little waits
-for one request at most. Time counts against its author however a verdict ends.
+Proven authors (:mod:`swarm.reputation`) go before unproven ones, then the author with less
+verification time in this slot. A frame yields after every request: one group, or as many as the
+verifier finishes in a moment (:meth:`Judge.judge_some`). So a proven author of low cost waits for
+one request at most. Time counts against its author independent of the result.
 """
 
 from __future__ import annotations
@@ -29,13 +27,10 @@ from typing import Protocol
 from protocol.rollout import Completion, Finish
 from swarm.groups import TaskRef
 
-USED = 0.5
-"""Share of an epoch that T is."""
-FRAME_PARTS = 8
-"""A frame's bound is T by this."""
+USED = 0.5  # T as a share of a time slot
+FRAME_PARTS = 8  # a frame's limit is T divided by this
 LEAST_SECONDS = 0.5
-"""What must be left for a request to begin: an honest one takes far less, and none is cut short
-without need."""
+"""Minimum seconds left to start a request. Honest ones take far less, so none is interrupted."""
 AUTHOR_SHARE = 0.25
 NEWCOMER_SHARE = 0.25
 
@@ -44,11 +39,7 @@ _Waiter = tuple[int, bytes, bool, asyncio.Future[None]]
 
 
 class VerificationBudget:
-    """Seconds of verification by author in the running epoch; a pure state machine.
-
-    Args:
-        epoch_seconds: length of an epoch.
-    """
+    """Verification seconds by author in the current time slot; a pure state machine."""
 
     def __init__(self, epoch_seconds: float) -> None:
         self._whole = USED * epoch_seconds
@@ -58,15 +49,13 @@ class VerificationBudget:
 
     @property
     def frame_seconds(self) -> float:
-        """Most that one frame, or one request, may take."""
+        """Maximum seconds for one frame, or one request."""
         return max(2 * LEAST_SECONDS, self._whole / FRAME_PARTS)
 
     def left(self, author: bytes, frame: float, *, proven: bool) -> float:
-        """Seconds that the next request of ``author`` may take; 0 where it may not begin.
+        """Return the seconds for the author's next request, 0 if none may start.
 
-        Args:
-            frame: seconds that its frame has taken.
-            proven: whether the author has standing.
+        ``frame`` is the number of seconds that its frame has taken.
         """
         left = min(
             self.frame_seconds - frame,
@@ -78,24 +67,24 @@ class VerificationBudget:
         return left if left >= LEAST_SECONDS else 0.0
 
     def spent(self, author: bytes) -> float:
-        """Seconds charged to the author in this epoch."""
+        """Return the seconds charged to the author in this time slot."""
         return self._spent.get(author, 0.0)
 
     def charge(self, author: bytes, seconds: float, *, proven: bool) -> None:
-        """Note what a verdict took, whatever came of it."""
+        """Charge the time of a verification, independent of its result."""
         self._spent[author] += seconds
         if not proven:
             self._newcomers += seconds
 
     def begin(self, epoch: int) -> None:
-        """Start anew where ``epoch`` is another than before."""
+        """Reset everything if ``epoch`` differs from the last one."""
         if epoch != self._epoch:
             self._epoch, self._newcomers = epoch, 0.0
             self._spent.clear()
 
 
 class ScoringQueue:
-    """One request at a time; who waits is served by standing and by what they have cost."""
+    """One request at a time, ordered by proven status and time charged."""
 
     def __init__(self, budget: VerificationBudget) -> None:
         self._budget = budget
@@ -105,7 +94,7 @@ class ScoringQueue:
 
     @asynccontextmanager
     async def turn(self, author: bytes, *, proven: bool) -> AsyncIterator[None]:
-        """Hold the judge for one request of ``author``."""
+        """Hold the verifier for one request of ``author``."""
         if self._busy or self._waiting:
             mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             entry = (next(self._order), author, proven, mine)
@@ -125,7 +114,6 @@ class ScoringQueue:
             self._release()
 
     def _release(self) -> None:
-        """Hand the judge on in a moment: who had it may want it again for the same frame."""
         asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
@@ -154,8 +142,8 @@ class Turns:
     """A trajectory in an environment.
 
     Attributes:
-        texts: by turns, what the policy wrote and what it was answered, the policy first and last.
-        cut: whether it was ended before its environment had ended.
+        texts: alternating texts of policy and environment; the policy is first and last.
+        cut: whether it ended before its environment did.
     """
 
     texts: tuple[str, ...]
@@ -163,11 +151,11 @@ class Turns:
 
 
 Answer = str | Turns
-"""A completion as a judge is given it: what the policy wrote, or a trajectory."""
+"""A completion as the verifier receives it: the policy's text, or a trajectory."""
 
 
 def answer_of(completion: Completion, *, played: bool) -> Answer:
-    """What a judge is given of a completion, ``played`` in an environment or not."""
+    """Convert a completion for the verifier; ``played`` if in an environment."""
     if not played:
         return completion.text
     texts = tuple(segment.text for segment in completion.segments)
@@ -176,12 +164,12 @@ def answer_of(completion: Completion, *, played: bool) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge found for one group.
+    """The verification result of one group.
 
     Attributes:
-        prompt: the task's question as this node puts it to a policy, before any chat template.
-        rewards: in [0, 1], one for each text, in their order.
-        seconds: what scoring took, starting a worker left out; None where nobody looked.
+        prompt: the task's question as this node gives it to a policy, before any chat template.
+        rewards: in [0, 1], one per text, in order.
+        seconds: of scoring, without the start of a worker; None if not measured.
     """
 
     prompt: str
@@ -190,15 +178,15 @@ class Verdict:
 
 
 class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
-    """The judge gives no verdict on this group, and the group is lost.
+    """A group without a verification result; the group is lost.
 
     Attributes:
-        reason: snake_case name, used in counters: ``unknown_env`` (this node has no such family,
-            version or level), ``evaluates_text`` (its verifier executes what it reads),
+        reason: snake_case name, used in counters: ``unknown_env`` (this node has no such task
+            family, version or level), ``evaluates_text`` (its verifier executes the texts),
             ``timeout`` and ``crashed`` (the worker hung or died on one of the texts),
-            ``unavailable`` (no worker can be had now), ``not_replayed`` (an environment that is
-            rebuilt from the seed answers the policy otherwise), ``not_replayable`` (it never
-            answers twice alike).
+            ``unavailable`` (no worker available now), ``not_replayed`` (the environment rebuilt
+            from the seed responds differently), ``not_replayable`` (the environment is not
+            deterministic).
         seconds: as in :class:`Verdict`.
     """
 
@@ -210,11 +198,7 @@ class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One group to judge.
-
-    Attributes:
-        texts: one a completion.
-    """
+    """One group to verify, with one text per completion."""
 
     task: TaskRef
     texts: Sequence[Answer]
@@ -224,45 +208,43 @@ Judged = Verdict | JudgeRefused
 
 
 class Judge(Protocol):
-    """Rebuilds tasks from their coordinates and scores answers to them.
+    """A verifier: rebuilds tasks from their references and scores answers to them.
 
-    Called from worker threads, by several at once. Texts come from strangers: an implementation
-    contains whatever they do, and answers or raises within bounded time.
+    Several worker threads call it concurrently. Texts come from unknown peers: an implementation
+    contains their effects, and returns or raises within bounded time.
     """
 
     def judge(
         self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
-        """Score ``texts``, the answers of one group. Blocks.
-
-        Within ``seconds`` where they are given and fewer than the implementation allows itself.
+        """Score ``texts``, the answers of one group. Blocks for ``seconds`` at most.
 
         Raises:
-            JudgeRefused: there is no verdict; every other exception is a bug.
+            JudgeRefused: there is no result; every other exception is a bug.
         """
         ...
 
     def judge_some(
         self, asked: Sequence[Asked], *, seconds: float | None = None
     ) -> Sequence[Judged]:
-        """Judge the first of some groups: one at the least, more while that takes a moment.
+        """Verify the first of some groups, and more while that takes only a moment.
 
-        What hangs or breaks the judge is the last that it judges, so that the caller decides
-        whether to go on. Unless an implementation does better, the first group alone.
+        It stops after a group that hangs or breaks the verifier, so the caller decides whether to
+        continue. By default it verifies only the first group.
 
         Args:
             asked: one group or more.
-            seconds: most that all of it may take, as in :meth:`judge`.
+            seconds: maximum for all of it, as in :meth:`judge`.
 
         Returns:
-            What came of the first groups, in their order.
+            Results of the first groups, in order.
         """
         first = asked[0]
         return one_outcome(lambda: self.judge(first.task, first.texts, seconds=seconds))
 
 
 def one_outcome(judged: Callable[[], Verdict]) -> Sequence[Judged]:
-    """What came of judging one group."""
+    """Return the result or the refusal of one group."""
     try:
         return [judged()]
     except JudgeRefused as refused:
@@ -284,27 +266,27 @@ OFFER_MISMATCH = "offer_mismatch"
 BAD_VERDICT = "bad_verdict"
 JUDGE_FAILED = "judge_failed"
 
-# Bars the author at once; see swarm.reputation.BAR_AT.
+# Bans the author immediately; see swarm.reputation.BAR_AT.
 _FORGED = 5.0
 _WRONG = 1.0
-# A loaded machine makes honest texts slow now and then, but not ten of one author in an hour.
+# On a loaded machine honest texts are sometimes slow, but not ten of one author in an hour.
 _SLOW = 0.5
 _NO_FAULT = 0.0
 
 STRIKES: Mapping[str, float] = {
-    # Forgery: somebody's name under what he did not sign.
+    # Forgery: an author's name on data that it did not sign.
     "bad_signature": _FORGED,
     "bad_key": _FORGED,
     WRONG_AUTHOR: _FORGED,
-    # Lies: another reward than the verifier gives, another observation than the environment does;
-    # one draw told in two ways. A node that lost its journal without a backup can do the last once
-    # by honest mistake.
+    # False claims: another reward than the verifier's, another observation than the environment's,
+    # or two different groups for one task sample. A node that lost its journal without a backup can
+    # do the last once by honest mistake.
     REWARD_MISMATCH: _WRONG,
     NOT_REPLAYED: _WRONG,
     EQUIVOCATION: _WRONG,
-    # An offer that says other things of its frame than the frame does.
+    # An offer that does not match its frame.
     OFFER_MISMATCH: _WRONG,
-    # Malformed: not what the protocol or the manifest, which every member has, allows.
+    # Malformed: not allowed by the protocol or by the manifest, which every member has.
     "protocol_error": _WRONG,
     "bad_magic": _WRONG,
     "truncated": _WRONG,
@@ -319,13 +301,13 @@ STRIKES: Mapping[str, float] = {
     "wrong_swarm": _WRONG,
     "wrong_shard": _WRONG,
     UNEXPECTED_SEGMENTS: _WRONG,
-    # Served over a stream that only the author's key can open: not the frame he announced.
+    # Not the announced frame, served over a stream that only the author's key can open.
     "wrong_content": _WRONG,
     "response_too_large": _WRONG,
     # Texts that hang or kill the verifier.
     "timeout": _SLOW,
     "crashed": _SLOW,
-    # Time: a slow author or line, a clock that is off (his or ours), a frame met twice.
+    # Time: a slow author or connection, a wrong clock (the author's or this node's), a replay.
     "too_slow": _NO_FAULT,
     STALE_EPOCH: _NO_FAULT,
     EPOCH_AHEAD: _NO_FAULT,
@@ -336,7 +318,7 @@ STRIKES: Mapping[str, float] = {
     # Policy of the swarm or of this node.
     "not_admitted": _NO_FAULT,
     BANNED: _NO_FAULT,
-    # This node's limits: what it does not know, dares not run, or failed at.
+    # This node's limits: what it does not know, refuses to run, or failed to do.
     "unknown_env": _NO_FAULT,
     "evaluates_text": _NO_FAULT,
     "not_replayable": _NO_FAULT,
@@ -349,5 +331,5 @@ STRIKES: Mapping[str, float] = {
 
 
 def strike_weight(reason: str) -> float:
-    """Strikes for one refusal; a reason that the table does not know costs nothing."""
+    """Return the penalty for one refusal; 0 for an unknown reason."""
     return STRIKES.get(reason, _NO_FAULT)

@@ -1,1 +1,1 @@
-"""The ``swarm-node`` command: one file for each of its commands."""
+"""The ``swarm-node`` command: its commands, their options and reference pages."""

@@ -1,4 +1,4 @@
-"""``python -m node.cli.api_reference`` writes docs/api.md from the classes that other code uses."""
+"""``python -m node.cli.api_reference`` writes docs/api.md from docstrings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRIVEN = (
     "node.policy.policy:Policy",
     "node.monitor.record:RoundRecord",
 )
-"""What a program of its own drives a node with."""
+"""Classes with which another program drives a node."""
 HEAD = """\
 # Python
 
@@ -34,7 +34,7 @@ FOOT = """\
 
 
 def page() -> str:
-    """The whole page: what drives a node, then what a package extends."""
+    """Return the whole page: classes that drive a node, then those to extend."""
     lines = [HEAD, "## Drive a node\n"]
     for place in DRIVEN:
         lines += _class(place)
@@ -45,7 +45,6 @@ def page() -> str:
 
 
 def _class(place: str) -> Iterator[str]:
-    """A class with its docstring, and those of its methods that anybody may call."""
     module, _, name = place.partition(":")
     kind = getattr(importlib.import_module(module), name)
     yield f"### `{module}.{name}`\n"
@@ -71,7 +70,7 @@ def _arguments(member: Any) -> str:
 
 
 def _spelled(parameter: inspect.Parameter) -> inspect.Parameter:
-    """With no default that prints as what it is at the moment, as a logger with its level does."""
+    """Hide defaults that print a momentary state, such as a logger's level."""
     lasting = isinstance(parameter.default, str | int | float | tuple | None)
     if parameter.default is inspect.Parameter.empty or lasting:
         return parameter
@@ -79,7 +78,6 @@ def _spelled(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _first(told: str) -> str:
-    """The first paragraph, in one line."""
     return " ".join(told.split("\n\n")[0].split()).replace("``", "`")
 
 

@@ -1,4 +1,4 @@
-"""``swarm-node doctor``: what is wrong here, and what to do about it."""
+"""``swarm-node doctor`` and ``conformance``: checks of this machine and of a peer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def doctor_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Check packages, device, disk, memory, key, clock, ports and peers. Exit 1 on a failure."""
+    """Check packages, device, disk, memory, key, clock, ports and peers.
+
+    Exit with status 1 on a failure.
+    """
     from node.doctor.machine import check_machine
     from node.doctor.network import check_network
     from node.monitor.terminal import Terminal
@@ -60,7 +63,6 @@ def doctor_command(
 
 
 def _unmade(overrides: dict[str, Any]) -> Node:
-    """The node that join would make here."""
     from node.cli.join import NEW_FOLDER
     from node.config.config import Config, run_folder
 
@@ -108,10 +110,10 @@ def conformance_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Try a peer on the streams, records and errors of docs/protocol.md. Exit 1 on a failure.
+    """Test a peer against the streams, records and errors of docs/protocol.md.
 
-    For whoever writes another implementation. The peer is spoken to as by a stranger, under a key
-    that is thrown away; it may refuse this client for a while afterwards.
+    This is for developers of another implementation. The client connects as an unknown peer with a
+    temporary key. The peer may refuse it for a while afterwards. Exit with status 1 on a failure.
     """
     from node.config.sections import NetworkSection
     from node.monitor.terminal import Terminal

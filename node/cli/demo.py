@@ -1,4 +1,4 @@
-"""``swarm-node demo``: a whole swarm on this machine."""
+"""``swarm-node demo`` and ``plot``: a whole swarm on this machine, and charts."""
 
 from __future__ import annotations
 
@@ -72,9 +72,10 @@ def demo_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Start a seed and several nodes with tiny models, show them live, and sum up.
+    """Start a bootstrap node and several nodes with tiny models, and show them live.
 
-    It says how to join from another terminal; --rounds 0 leaves all the time for that.
+    It prints how to join from another terminal; --rounds 0 gives you unlimited time for that. At
+    the end it prints a summary.
     """
     from node.config.registry import ENGINES
     from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run, table
@@ -128,7 +129,7 @@ def plot_command(
 ) -> None:
     """Draw reward, sharing and speed by round, of one run or of several side by side.
 
-    A node may be running meanwhile; nothing is written but the chart.
+    The nodes may be running. The command writes nothing except the chart.
     """
     if out is None and not terminal and not sys.stdout.isatty():
         remedy = "Add --out FILE.png, or --terminal for lines of bars."
@@ -163,13 +164,9 @@ def _show(found: dict[str, list[RoundRecord]], window: int) -> None:
 
 
 def histories(given: Sequence[Path]) -> dict[str, list[RoundRecord]]:
-    """What was recorded in the run folders that are meant, by a name for each.
+    """Read the recorded rounds of the given run folders, by a name for each.
 
-    Where some of what is given holds no run, as in ``demo-run/FOLDER/*``, that is said and left
-    out.
-
-    Raises:
-        NodeError: none holds one, or one is not there.
+    Paths without a run are reported and left out. Raises NodeError if none has one.
     """
     from node.monitor.history import read_history
 
@@ -194,7 +191,6 @@ def histories(given: Sequence[Path]) -> dict[str, list[RoundRecord]]:
 
 
 def _run_folders(path: Path) -> list[Path]:
-    """The run folders that a path means: itself, its node's, or those that lie in it."""
     if not path.exists():
         remedy = "Name a run folder, such as swarm-run, or one that holds several."
         raise UsageError("there is no run folder", path, remedy)
@@ -218,14 +214,12 @@ def _no_round(folder: Path) -> NodeError:
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Sorts node-2 before node-10."""
     return [
         (int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))
     ]
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of each path, as many as tell all of them apart."""
     for parts in range(1, max(len(folder.parts) for folder in folders)):
         names = [str(Path(*folder.parts[-parts:])) for folder in folders]
         if len(set(names)) == len(names):

@@ -1,4 +1,4 @@
-"""``swarm-node identity``: the key that a node is known by."""
+"""``swarm-node identity``: show, export or import a node's key."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def export(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Copy the private key to a new file (libp2p's format, readable by you alone)."""
+    """Copy the private key to a new file (libp2p's format, readable only by you)."""
     from node.storage.atomic_files import write_new
     from protocol.identity import Identity
 
@@ -73,9 +73,10 @@ def import_(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Give a node the key in a file; it must have none yet, or this very one.
+    """Import a key into a node that has none yet, or has this one already.
 
-    Where there is no node yet, one is made as init does. No two nodes may work under one key.
+    If there is no node yet, the command creates one as init does. Do not run two nodes with one
+    key.
     """
     from node.run.preflight import import_identity, prepare
     from protocol.identity import Identity
@@ -99,10 +100,7 @@ def import_(
 
 
 def _folder_without_node(config: Path | None) -> RunFolder | None:
-    """The folder that a node is to be made in; ``None`` where there is one, or its file is named.
-
-    It is ./swarm-run where none is named: there the other commands look.
-    """
+    """Return the folder for a new node; None if one exists or its file is named."""
     from node.cli.join import NEW_FOLDER
     from node.storage.run_folder import RunFolder
 

@@ -1,4 +1,4 @@
-"""``swarm-node runs``: the nodes of this machine, by their run folders."""
+"""Commands that inspect, stop or roll back existing nodes by their run folders."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def runs_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List the run folders in and below a folder, with what is true of each.
+    """List the run folders in and below a folder, with the state of each.
 
-    No link is followed, and no hidden folder entered.
+    Links and hidden folders are skipped.
     """
     from node.monitor.terminal import Terminal
     from node.run.status import find_runs
@@ -79,8 +79,7 @@ def _table(runs: list[Run]) -> Table:
     return table
 
 
-PAGES = {"dashboard": "page", "public": "public"}
-"""What a line with the address of each page begins with."""
+PAGES = {"dashboard": "page", "public": "public"}  # labels of the lines with their addresses
 
 
 def status_command(
@@ -126,8 +125,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _reach(status: dict[str, Any]) -> list[str]:
-    """Whether others can dial a node that runs, why not, and what would help."""
-    reach = status.get("reach")  # not told by an earlier release
+    reach = status.get("reach")  # missing in earlier releases
     if not reach or not status["running"]:
         return []
     told = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]
@@ -159,14 +157,17 @@ def logs_command(
     config: ConfigOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Show the end of the node's log, node.log in its run folder. Ctrl-C ends it."""
+    """Show the end of the node's log, node.log in its run folder.
+
+    With --follow it shows new lines until the node has ended or you press Ctrl-C.
+    """
     from node.monitor.logs import LogTail
 
     folder = open_node(config).folder
     with closing(LogTail(folder.log)) as tail:
         _show(tail.last(lines))
         while follow:
-            # Asked before the log is read: whatever it said is there once it has ended.
+            # Checked before the log is read: once the node has ended, its log is complete.
             follow = folder.holder() is not None
             _show(tail.new())
             if follow:
@@ -187,9 +188,9 @@ def stop_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Stop the node after its round, with a checkpoint, and wait for that.
+    """Stop the node after its round, and wait for its checkpoint.
 
-    Ctrl-C ends the waiting alone. Stopping a node that does not run is no error.
+    Ctrl-C ends only the wait. It is not an error if no node runs.
     """
     from node.monitor.present_status import CRASHED, present_status
     from node.monitor.terminal import Terminal
@@ -222,8 +223,8 @@ def rollouts_command(
 ) -> None:
     """Show the last rollouts of a node that runs or has run, the newest at the bottom.
 
-    Of each round the worst and the best answer of one own group and of one external group are
-    kept, some two dozen in all.
+    Of each round, the node keeps the worst and the best completion of one local group and of one
+    peer group, about two dozen in total.
     """
     from node.monitor.rollouts import in_full, read_rollouts
     from node.monitor.terminal import Terminal
@@ -238,7 +239,7 @@ def rollouts_command(
 def checkpoints_command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
-    """List the checkpoints: round, policy step, held-out reward, size."""
+    """List the checkpoints: round, policy step, held-out reward, size and age."""
     from node.storage.checkpoint_list import list_checkpoints, no_checkpoint
     from node.storage.checkpoints import Checkpoints
 
@@ -289,9 +290,9 @@ def rollback_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Let a stopped node go on from an earlier checkpoint; later ones are set aside.
+    """Make a stopped node resume from an earlier checkpoint.
 
-    A checkpoint that was set aside can be gone back to in the same way.
+    Later checkpoints are set aside. You can go back to one of them in the same way.
     """
     from node.monitor.terminal import Terminal
     from node.run.resume import roll_back
@@ -322,7 +323,7 @@ def dashboard_command(
     config: ConfigOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Serve the page of a run folder, read-only, until Ctrl-C."""
+    """Serve the dashboard of a run folder, read-only, until Ctrl-C."""
     from node.dashboard.server import Dashboard
     from node.run.foreground import stopping
     from swarm.common.counters import Counters

@@ -1,4 +1,4 @@
-"""``swarm-node join``: become a member of a swarm and train."""
+"""``swarm-node join`` and ``seed``: run a node, here or in the background."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def start(
     debug: bool = False,
     stop_on_eof: bool = False,
 ) -> Node:
-    """The node of :func:`ready`, with its log open, which outlives its output."""
+    """Open the node of :func:`ready` and its log, which outlives its output."""
     from node.monitor.logs import start_logging
     from node.monitor.output import drop_what_fails
 
@@ -59,10 +59,9 @@ def start(
 
 
 def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> Node:
-    """Read the node's config, or make a node in ./swarm-run; see that it has an identity.
+    """Read the node's config, or create a node in ./swarm-run, with an identity.
 
-    Of the overrides only where the peers are is written to a config that is made here: that is the
-    way back, while the others are for this run.
+    A new config stores only where the peers are; the other overrides are for this run.
     """
     from node.concurrency.threads import check_semaphores
     from node.config.config import Config
@@ -71,7 +70,7 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
     check_semaphores()
     path = find_config(given)
     if path is None:
-        Config.with_overrides(overrides)  # a wrong one makes no node
+        Config.with_overrides(overrides)  # a wrong one creates no node
         back = {key: value for key, value in overrides.items() if key in WAY_BACK}
         folder, identity = prepare(NEW_FOLDER, back)
         path = folder.config
@@ -87,14 +86,13 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
 
 
 def interrupt_on_eof() -> None:
-    """Interrupt this process, as Ctrl-C does, once standard input is closed.
+    """Interrupt this process, as Ctrl-C does, when standard input is closed.
 
-    A parent that holds the other end of the pipe thereby takes this process along, however the
-    parent ends.
+    A parent that holds the other end of the pipe thereby ends this process, however it ends itself.
     """
 
     def wait() -> None:
-        # Not through sys.stdin, whose lock a blocked thread would hold while the process ends.
+        # Not sys.stdin: a blocked thread would hold its lock while the process ends.
         while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGINT)
@@ -112,14 +110,10 @@ DetachOption = Annotated[
 def detach(
     given: Path | None, overrides: Mapping[str, Any], *, json: bool = False, member: bool = True
 ) -> None:
-    """Start this very command line in the background, and say how to follow it once it runs.
+    """Start this command line in the background; print how to follow it once it runs.
 
-    Args:
-        member: whether others can join its swarm through it.
-
-    Raises:
-        UsageError: torchrun has started this process.
-        typer.Exit: the node has ended before it ran, with the exit status it ended with.
+    ``member`` says whether peers can join through it. Raises UsageError under torchrun, and
+    typer.Exit with the node's exit status if it ended before it ran.
     """
     from node.distributed.torchrun import Launch
     from node.monitor.logs import ERROR
@@ -184,9 +178,10 @@ def join_command(
     detached: DetachOption = False,
     stop_on_eof: StopOption = False,
 ) -> None:
-    """Join a swarm and train; go on where the run folder stopped. Ctrl-C ends it cleanly.
+    """Join a swarm and train; resume where the run folder stopped.
 
-    Without a config it makes a node in ./swarm-run. Without peers it trains alone until found.
+    Without a config it creates a node in ./swarm-run. Without peers it trains alone until peers
+    find it. Ctrl-C ends it cleanly.
     """
     from node.distributed.torchrun import Launch
     from node.run.foreground import RunOptions
@@ -230,7 +225,10 @@ def seed_command(
     detached: DetachOption = False,
     stop_on_eof: StopOption = False,
 ) -> None:
-    """Serve a swarm's manifest and records, and train nothing. Ctrl-C ends it cleanly."""
+    """Run a bootstrap node: serve a swarm's manifest and records without training.
+
+    Ctrl-C ends it cleanly.
+    """
     from node.run.foreground import RunOptions
 
     overrides = overrides_of(assignments, peers, lan=lan) | page_overrides(public, snapshot)

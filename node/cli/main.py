@@ -1,6 +1,6 @@
-"""Where ``swarm-node`` starts: an interrupt ends it quietly from here on.
+"""Entry point of ``swarm-node``; from here on, an interrupt ends it quietly.
 
-Nothing is imported above, as most of a start is imports, and Ctrl-C may come within them.
+Nothing is imported before: imports take most of a start, and Ctrl-C may come during them.
 """
 
 from __future__ import annotations
@@ -11,18 +11,12 @@ import sys
 from importlib import import_module
 from types import FrameType
 
-INTERRUPTED = 130
-"""Exit status of what Ctrl-C has ended, by the convention of shells."""
+INTERRUPTED = 130  # exit status after Ctrl-C, by the convention of shells
 
 
 def run(program: str = "node.cli.program") -> None:
-    """Run one command of a program and exit: with 0, 1 (it failed), 2 (what was asked for makes no
-    sense) or 130 (it was interrupted).
-
-    Args:
-        program: the module whose ``main`` reads the command line.
-    """
-    # what Python does behind that would be interrupted with a trace
+    """Run one command and exit with 0, 1 (failure), 2 (misuse) or 130 (interrupted)."""
+    # an interrupt of what Python does after that would print a trace
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
     interrupt = Interrupt()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -39,13 +33,12 @@ def run(program: str = "node.cli.program") -> None:
 
 
 class Interrupt:
-    """Ctrl-C as Python handles it, and whether it came: libraries make other errors of it."""
+    """Ctrl-C as Python handles it, and whether it came: libraries change its error."""
 
     def __init__(self) -> None:
         self.came = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal."""
         self.came = True
         signal.default_int_handler(number, frame)
 

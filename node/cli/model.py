@@ -1,4 +1,4 @@
-"""``swarm-node compare``: two models on the same held-out tasks."""
+"""``swarm-node eval``, ``compare`` and ``ask``: score and question models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def evaluated(
     seed: int | None = None,
     name: str = "tasks",
 ) -> Any:
-    """:func:`node.evaluation.comparison.evaluate` with a bar, called ``name``, on a terminal."""
+    """Call :func:`node.evaluation.comparison.evaluate` with a progress bar ``name``."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -75,8 +75,7 @@ def evaluated(
         )
 
 
-SEED = 0
-"""Of what both sample, so that the same models compare alike each time."""
+SEED = 0  # of what both sample, so that a comparison is reproducible
 
 PROMPT_CHARACTERS = 60
 
@@ -101,10 +100,11 @@ def compare_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Say which of two models is better, by family, and where they differ.
+    """Report which of two models is better, by task family, and where they differ.
 
-    Both answer the same held-out tasks, those of the node named with --config, else of the first of
-    the two that is a node. Of a node the newest checkpoint is taken, or with --best its best.
+    Both answer the same held-out tasks: those of the node named with --config, or else of the first
+    of the two that is a node. A node is represented by its newest checkpoint, or by its best with
+    --best.
     """
     sides = {name: node_named(name) for name in (first, second)}
     judged = _whose_tasks(config, sides, overrides_of(assignments))
@@ -135,7 +135,6 @@ def compare_command(
 
 
 def _whose_tasks(config: Any, sides: dict[str, Node | None], overrides: dict[str, Any]) -> Node:
-    """The node whose swarm's tasks both are tried on."""
     if config is None:
         found = next((side for side in sides.values() if side), None)
         config = found.path if found else None
@@ -267,7 +266,6 @@ def evaluate_command(
 
 
 def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
-    """The first tasks with what was written, turn by turn, and what it was worth."""
     from node.monitor.groups import transcript
 
     rows = zip(
@@ -340,10 +338,10 @@ def ask_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Ask the trained policy, and hear what the verifier makes of its answer.
+    """Ask the trained policy a question, and show the verifier's score of its answer.
 
-    The answer is printed as it is written. The verifier scores it where the question is one of this
-    swarm's; of families with very many questions a typed one may not be recognised.
+    The answer is printed while it is generated. The verifier scores it if the question is one of
+    this swarm's. In families with very many questions, a typed one may not be recognized.
     """
     check_choice(step, best)
     node = open_node(config, overrides_of(assignments))
@@ -380,7 +378,6 @@ def _answer(
     temperature: float | None,
     quiet: bool,
 ) -> dict[str, Any]:
-    """Have one model write, and score what it wrote."""
     from node.evaluation.ask import opinion, pieces
 
     policy, name = model

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the node they are about."""
+"""Options that several commands share, and the node or model that they name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from protocol.errors import ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
 
-DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))
-"""Where a node is looked for when --config is left out."""
+DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))  # if --config is left out
 
-LOADING = "loading torch and transformers"
-"""What a command shows while it does."""
+LOADING = "loading torch and transformers"  # shown while a command loads them
 
 ConfigOption = Annotated[
     Path | None,
@@ -72,18 +70,14 @@ class Node:
 
 
 def find_config(given: Path | None) -> Path | None:
-    """The config file that a command is about; ``None`` when none was named and none is here."""
+    """Return the config file to use; ``None`` if none is named and none is here."""
     if given is None:
         return next((path for path in DEFAULT_CONFIGS if path.is_file()), None)
     return given / "node.toml" if os.path.isdir(given) else given  # noqa: PTH112 - never raises
 
 
 def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) -> Node:
-    """Read the config that a command is about.
-
-    Raises:
-        NodeError: there is none, or it is wrong.
-    """
+    """Read the config that a command needs; raise NodeError if it is missing or wrong."""
     from node.config.config import load, run_folder
 
     path = find_config(given)
@@ -104,7 +98,7 @@ def overrides_of(
     rounds: int | None = None,
     lan: bool = False,
 ) -> dict[str, Any]:
-    """Config keys that the options of a command line set."""
+    """Collect the config keys that command-line options set."""
     overrides = parse_assignments(assignments or ())
     if peers is not None:
         overrides["network.peers"] = list(peers)
@@ -118,7 +112,7 @@ def overrides_of(
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     typer.echo(json.dumps(value))
 
 
@@ -126,10 +120,9 @@ ADMISSION_OPTION = "--admission"
 
 
 def parse_admission(text: str) -> AdmissionRule:
-    """``open``, ``allow:FILE`` (a peer id a line, ``#`` begins a comment) or ``pow:BITS``.
+    """Parse ``open``, ``allow:FILE`` or ``pow:BITS``, or raise UsageError.
 
-    Raises:
-        UsageError: it is none of them, or what it names is wrong.
+    FILE has one peer id per line, and ``#`` begins a comment.
     """
     kind, _, value = text.partition(":")
     try:
@@ -164,12 +157,11 @@ class SpreadPeers(TyperCommand):
     """A command whose ``--peers`` takes every value up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, after repeating the flag before each of its values."""
         return super().parse_args(ctx, spread(args))
 
 
 def spread(args: Sequence[str]) -> list[str]:
-    """``--peers A B --json`` to ``--peers A --peers B --json``."""
+    """Rewrite ``--peers A B --json`` as ``--peers A --peers B --json``."""
     repeated: list[str] = []
     taking = False
     for arg in args:
@@ -202,7 +194,7 @@ SnapshotOption = Annotated[
 
 
 def page_overrides(public: str | None, snapshot: Path | None) -> dict[str, Any]:
-    """Config keys that these options set."""
+    """Collect the config keys that the page options set."""
     overrides: dict[str, Any] = {}
     if public is not None:
         overrides["monitor.public"] = public
@@ -225,11 +217,7 @@ BestOption = Annotated[
 
 
 def check_choice(step: int | None, best: bool, model: str | None = None) -> None:
-    """Refuse to choose twice.
-
-    Raises:
-        UsageError: more than one of --model, --step and --best is given.
-    """
+    """Raise UsageError if more than one of --model, --step and --best is given."""
     given = {"--model": model, "--step": step}
     named = [f"{option} {value}" for option, value in given.items() if value is not None]
     named += ["--best"] if best else []
@@ -239,20 +227,15 @@ def check_choice(step: int | None, best: bool, model: str | None = None) -> None
 
 T = TypeVar("T")
 
-CUT = "…"
-"""What a table puts behind an id that it shows the beginning of."""
+CUT = "…"  # a table puts it after a shortened id
 NAMED = 8
 
 
 def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequence[str]]) -> T:
-    """The one of ``things`` of which a name begins as ``given`` does.
+    """Return the one of ``things`` with a name that starts with ``given``.
 
-    Args:
-        what: they are, such as "peer".
-        names: by which a thing may be called; the first is shown.
-
-    Raises:
-        UsageError: none or several are called so; the choices are named.
+    A complete name takes precedence. ``names`` returns a thing's names, of which the first is
+    shown. Raises UsageError, which lists the choices, if none or several match.
     """
     listed = list(things)
     prefix = given.strip().removesuffix(CUT)
@@ -276,7 +259,7 @@ def _listed(ids: Sequence[str]) -> str:
 
 @contextmanager
 def loading() -> Iterator[Callable[[str], None]]:
-    """Show that torch is loaded; what is yielded shows something else instead."""
+    """Show that torch is loading; the yielded function shows another text instead."""
     from node.monitor.terminal import Terminal
 
     with Terminal(stderr=True).status(LOADING) as status:
@@ -286,14 +269,10 @@ def loading() -> Iterator[Callable[[str], None]]:
 def model_of(
     node: Node, *, model: str | None = None, step: int | None = None, best: bool = False
 ) -> tuple[Any, str]:
-    """A :class:`node.policy.policy.Policy` and what it is called.
+    """Load a policy and return it with its name, or raise NodeError.
 
-    Args:
-        model: a folder, hub id or shipped model; without it, a checkpoint of the node.
-        step, best: as in :func:`node.policy.lora.chosen`.
-
-    Raises:
-        NodeError: there is no such model or checkpoint.
+    ``model`` is a folder, hub id or shipped model. Without it, ``step`` and ``best`` choose a
+    checkpoint of the node, as in :func:`node.policy.lora.chosen`.
     """
     with loading() as tell:
         from node.config.learning import PolicySection
@@ -302,7 +281,7 @@ def model_of(
 
         wanted = node.config.policy
         if model:
-            # Another model's chat template need not have the same switches.
+            # Another model's chat template may not have the same options.
             options = wanted.chat_options if model == wanted.model else {}
             named = PolicySection(
                 model=model, dtype=wanted.dtype, device=wanted.device, chat_options=options
@@ -315,10 +294,9 @@ def model_of(
 
 
 def node_named(name: str) -> Node | None:
-    """The node whose config file or folder this is; None where it is neither.
+    """Return the node whose config or folder this is, or None if it is neither.
 
-    Raises:
-        NodeError: its config is wrong.
+    Raises NodeError if its config is wrong.
     """
     path = find_config(Path(name))
     is_node = path is not None and path.suffix == ".toml" and path.is_file()

@@ -1,4 +1,4 @@
-"""``swarm-node peers``: who is there, and what came of it."""
+"""``swarm-node peers`` and ``watch``: the peers met, and the page of a swarm."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ from node.monitor.output import say
 from swarm.common.util import counted
 
 LARGEST_WIDTH = 10_000
-NAME_WIDTH = 16
-"""Of a name in the table; one peer in full has all of it."""
+NAME_WIDTH = 16  # of a name in the table; the view of one peer has all of it
 SLACK = 8
-"""Beyond a table's least width: rich takes from all columns alike, also what one has to keep."""
+"""Beyond a table's minimum width: rich also shrinks columns that must keep theirs."""
 
 
 def peers_command(
@@ -50,7 +49,10 @@ def peers_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List the peers met, with what they gave and what was refused; or show one in full."""
+    """List the peers met, with what they gave and what was refused.
+
+    With a peer id or an author's key, or its beginning, show that one in full.
+    """
     from node.monitor.present_status import present_status
 
     status = present_status(open_node(config).folder)
@@ -73,14 +75,13 @@ def peers_command(
         console.print("no peers met yet")
         return
     table = _table(peers, status["swarm_id"])
-    # A terminal that is narrower breaks lines itself; rich would cut the ids short.
+    # A narrower terminal breaks lines itself; rich would truncate the ids.
     wide = console.options.update(width=LARGEST_WIDTH)
     console.width = max(console.width, console.measure(table, options=wide).minimum + SLACK)
     console.print(table)
 
 
 def _names(peer: dict[str, Any]) -> tuple[str, ...]:
-    """What a peer may be called by: its id, and its author's key as logs have it."""
     from protocol.errors import BadKey
     from protocol.identity import author_of
 
@@ -151,7 +152,6 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
 
 
 def _name(peer: dict[str, Any]) -> Any:
-    """What it says it is called, as the end of nothing else: its id stands before it."""
     from rich.text import Text
 
     from node.monitor.output import printable
@@ -172,7 +172,6 @@ def _kind(peer: dict[str, Any], ours: str | None) -> str:
 
 
 def _link(peer: dict[str, Any]) -> str:
-    """Whether a peer is connected, and how where that was told."""
     if not peer["connected"]:
         return "no"
     ways = {"direct": "yes, directly", "relayed": "yes, through a relay"}
@@ -187,7 +186,7 @@ def _round_trip(peer: dict[str, Any]) -> str:
 
 
 def _clock(peer: dict[str, Any]) -> str:
-    """Its clock against this machine's, and by how much that may be wrong."""
+    """Return the peer's clock offset from this machine's, and its uncertainty."""
     from node.monitor.record import NONE
 
     ahead, around = peer.get("clock_ahead_s"), peer.get("round_trip_s")
@@ -198,7 +197,6 @@ def _clock(peer: dict[str, Any]) -> str:
 
 
 def _when(peer: dict[str, Any]) -> str:
-    """Ages of its last sign of life and of the last group of it that was admitted."""
     return f"{_ago(peer.get('heard'))} / {_ago(peer.get('admitted_at'))}"
 
 
@@ -215,8 +213,7 @@ def _refused(peer: dict[str, Any]) -> str:
     return refusals(refused) if isinstance(refused, dict) else str(refused)
 
 
-PATIENCE_SECONDS = 30.0
-"""In which one of the peers named has to answer, where no config says otherwise."""
+PATIENCE_SECONDS = 30.0  # for a named peer to answer, unless a config says otherwise
 
 
 def watch_command(
@@ -243,10 +240,10 @@ def watch_command(
     detached: DetachOption = False,
     stop_on_eof: StopOption = False,
 ) -> None:
-    """Show the page of a swarm without training, or being a member. Ctrl-C ends it cleanly.
+    """Show the page of a swarm without training or being a member.
 
-    It is served on this machine alone, port 8710 or the next free, unless --public or --snapshot
-    is given.
+    The page is served only on this machine, on port 8710 or the next free one, unless you give
+    --public or --snapshot. Ctrl-C ends it cleanly.
     """
     overrides = overrides_of(assignments, peers) | page_overrides(public, snapshot)
     if detached:

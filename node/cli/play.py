@@ -1,4 +1,4 @@
-"""``swarm-node play``: one task of a catalogue, played by hand or by a model."""
+"""``swarm-node play`` and ``export``: play one task, or write out a checkpoint."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def play_command(
     ] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Play a task: every line is a turn, and the verifier says what it was worth.
+    """Play a task by hand or with a model; the verifier scores it.
 
-    Ctrl-D ends it before its end, with the reward so far.
+    Every line that you type is a turn. Ctrl-D ends the task early, with the reward so far.
     """
     from node.errors import CatalogueError
     from node.tasks.catalogue import Allowed, in_file, load_catalogue
@@ -94,11 +94,6 @@ def play_command(
 
 
 def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) -> None:
-    """Look for what makes no sense before a process is started to play in.
-
-    Raises:
-        UsageError: the family has no such level, or its file is not there.
-    """
     if level >= len(spec.levels):
         remedy = f"Levels begin at 0; this family has {len(spec.levels)}."
         raise UsageError("--level", level, remedy)
@@ -181,7 +176,10 @@ def export_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write a checkpoint, the newest unless told otherwise, for transformers and vLLM to load."""
+    """Write a checkpoint for transformers and vLLM to load.
+
+    It takes the newest checkpoint, unless --step or --best chooses another.
+    """
     check_choice(step, best)
     if push is not None:
         from node.evaluation.export import check_pushable

@@ -1,6 +1,6 @@
-"""The program ``swarm-node``: its commands, and the one place where errors become exit codes.
+"""The program ``swarm-node``: its commands, and how errors become exit codes.
 
-Commands import torch and the network in their bodies, so that ``--help`` answers at once.
+Commands import torch and the network in their bodies, so that ``--help`` answers immediately.
 """
 
 from __future__ import annotations
@@ -52,15 +52,11 @@ see a swarm learn here:  swarm-node demo
 take part in one:        swarm-node init my-node; swarm-node join --config my-node --peers ADDRESS
 read on:                 swarm-node --help, and docs/tutorial.md of the source"""
 
-TRANSPORTS = ("hivemind", "libp2p")
-"""Packages over which nodes meet; one is enough."""
+TRANSPORTS = ("hivemind", "libp2p")  # packages over which nodes connect; one is enough
 
 
 def versions() -> str:
-    """Lines with the versions of the program and of what decides how it behaves.
-
-    Read from the metadata of installed packages: nothing is imported.
-    """
+    """Return the versions of relevant packages, from metadata, importing nothing."""
     transports = ", ".join(f"{name} {found}" for name in TRANSPORTS if (found := _installed(name)))
     rows = {
         "swarm-node": _installed("swarm-node") or "a source tree that is not installed",
@@ -79,15 +75,12 @@ def _installed(package: str) -> str | None:
 
 
 def check_text(arguments: Sequence[str]) -> None:
-    """See that the arguments and the name of this folder are text.
+    """Raise UsageError if an argument or the folder's name is not text in the locale.
 
-    They reach models, the wire and files of text, which take nothing else.
-
-    Raises:
-        UsageError: bytes of one are not in the encoding of this locale.
+    Models, the wire protocol and text files take nothing else.
     """
     folder = ""
-    with suppress(FileNotFoundError):  # where it was deleted, whatever needs it says so
+    with suppress(FileNotFoundError):  # if it was deleted, what needs it reports that
         folder = str(Path.cwd())
     told = [("folder", folder), *(("argument", text) for text in arguments)]
     for what, text in told:
@@ -97,10 +90,9 @@ def check_text(arguments: Sequence[str]) -> None:
 
 
 def usage_error(error: typer.TyperException, program: str) -> UsageError:
-    """What typer says of a program's command line, with the option, its value and the way to its
-    help."""
+    """Convert typer's error: name the option, its value and the way to the help."""
     context: Any = getattr(error, "ctx", None)
-    # the parser's own errors know no command
+    # the parser's own errors have no command
     command = context.command_path if context else " ".join([program, *sys.argv[1:2]])
     remedy = f"See what it takes with: {command} --help."
     parameter, cause = getattr(error, "param", None), error.__cause__
@@ -133,8 +125,7 @@ app = typer.Typer(
 )
 
 
-GROUP = "swarm_node.commands"
-"""Entry points by which a package adds commands."""
+GROUP = "swarm_node.commands"  # entry points by which a package adds commands
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
     ("demo", demo_command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
@@ -161,8 +152,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("checkpoints", checkpoints_command, TyperCommand, "checkpoints --config my-node"),
     ("rollback", rollback_command, TyperCommand, "rollback --to best"),
     ("export", export_command, TyperCommand, "export --out my-model"),
-)
-"""Name, function, kind and example of each command."""
+)  # name, function, class and example of each command
 
 for _name, _function, _kind, _example in COMMANDS:
     app.command(_name, cls=_kind, epilog=f"Example: swarm-node {_example}")(_function)
@@ -191,10 +181,7 @@ def options(
 
 
 def add_commands() -> None:
-    """Take in what installed packages name in the entry points ``swarm_node.commands``.
-
-    Each is a function that typer can read, or a :class:`typer.Typer` of several.
-    """
+    """Add commands of installed packages: functions that typer reads, or typer apps."""
     taken = {name for name, *_ in COMMANDS} | {"identity"}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in taken:
@@ -215,15 +202,10 @@ def add_commands() -> None:
 
 
 def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str = PROGRAM) -> int:
-    """Run one command; the exit status: 0, 1 (it failed) or 2 (what was asked for makes no sense).
+    """Run one command and return its status: 0, 1 (failure) or 2 (invalid request).
 
-    Args:
-        interrupted: whether Ctrl-C came, of which libraries make errors of their own.
-        commands: what there is to run.
-        name: how the program is called.
-
-    Raises:
-        KeyboardInterrupt: it was interrupted.
+    Libraries turn Ctrl-C into other errors, so ``interrupted`` says whether it came. Raises
+    KeyboardInterrupt then.
     """
     last()
     guard_terminal()
@@ -231,12 +213,12 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
         add_commands()
     try:
         check_text(sys.argv[1:])
-        # standalone, typer would show a wrong command line in a dozen lines
+        # standalone, typer would print a usage error in a dozen lines
         code = commands(prog_name=name, standalone_mode=False) or 0
         print(end="", flush=True)
         return code
     except typer.TyperException as error:
-        # what shows the help instead has no message
+        # an error that shows the help instead has no message
         return _fail(usage_error(error, name)) if error.format_message() else 2
     except Exception as error:
         if interrupted() and not isinstance(error, _expected()):
@@ -247,7 +229,6 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
 
 
 def _fail(error: Exception) -> int:
-    """Show what went wrong; the exit status."""
     if "--debug" in sys.argv:
         sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
     text = as_typed(explain(error))
@@ -259,7 +240,7 @@ def _fail(error: Exception) -> int:
 
 
 def explain(error: Exception) -> str:
-    """What to show of an error, in one line."""
+    """Return what to show of an error, in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is not None:
         return (
@@ -272,7 +253,6 @@ def explain(error: Exception) -> str:
 
 
 def _expected() -> tuple[type[Exception], ...]:
-    """Errors whose message already says what to do."""
     from node.errors import CatalogueError
     from protocol.errors import ProtocolError
     from protocol.identity import KeyFileError

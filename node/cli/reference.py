@@ -1,4 +1,4 @@
-"""``python -m node.cli.reference`` writes docs/cli.md from the commands and their options."""
+"""``python -m node.cli.reference`` writes docs/cli.md from the commands."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ FOOT = """\
 
 
 def page() -> str:
-    """The whole page: every command, its options with their defaults, and an example."""
+    """Return the whole page: every command, its options with defaults, an example."""
     return "\n".join([HEAD, *_commands(PROGRAM, get_command(app)), FOOT])
 
 
 def _commands(name: str, command: Any) -> Iterator[str]:
-    """What stands about a command, or about each of a group's."""
     if inner := getattr(command, "commands", None):
         for each in inner.values():
             yield from _commands(f"{name} {each.name}", each)
@@ -62,7 +61,6 @@ def _cell(text: str) -> str:
 
 
 def _told(text: str | None) -> str:
-    """Paragraphs as they are, each in one line."""
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 

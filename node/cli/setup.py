@@ -1,4 +1,4 @@
-"""``swarm-node found``: the manifest of a new swarm."""
+"""``swarm-node found``, ``plan`` and ``init``: create a swarm or a node."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def found_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Make and sign what the members of a new swarm agree on."""
+    """Create and sign the manifest that the members of a new swarm agree on."""
     from node.cli.options import parse_admission
     from node.errors import CatalogueError
     from node.monitor.terminal import Terminal
@@ -129,18 +129,13 @@ def found_command(
 
 
 def _check_new(path: Path) -> None:
-    """Look for what the manifest would replace, before the catalogue is tried for a while.
-
-    Raises:
-        NodeError: something is there.
-    """
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
         raise NodeError("cannot write the manifest (File exists)", path, remedy)
 
 
 def _next(path: Path, node: Node) -> Iterator[str]:
-    """How the manifest comes to be a swarm: a node reads the one in its own folder alone."""
+    """Yield the next steps; a node reads only the manifest in its own folder."""
     pinned = node.folder.manifest
     seed = f"swarm-node seed --config {quote(str(node.path))}"
     if pinned.exists() and pinned.samefile(path):
@@ -157,7 +152,6 @@ def _next(path: Path, node: Node) -> Iterator[str]:
 
 
 def _tried(trial: Trial) -> Iterator[str]:
-    """What came of opening the catalogue and playing its environments."""
     if trial.replayed:
         names = ", ".join(trial.replayed)
         yield f"replayed {trial.episodes} episodes of {names} in other processes: all alike"
@@ -193,7 +187,10 @@ def plan_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Say whether a model fits, what to set, and how long it takes; read its config.json alone."""
+    """Report whether a model fits, what to set, and how long it takes.
+
+    It reads only the model's config.json.
+    """
     from node.monitor.terminal import Terminal
 
     if probe and (memory is not None or device_memory is not None):
@@ -222,16 +219,15 @@ def planned(
     memory: float | None = None,
     device_memory: float | None = None,
 ) -> Plan:
-    """A plan for this machine, or for one with other amounts of memory, in GiB.
+    """Plan for this machine, or for one with other amounts of memory, in GiB.
 
-    Raises:
-        NodeError: there is no such model, or it does not fit.
+    Raises NodeError if there is no such model, or if it does not fit.
     """
     from node.plan.machine import asked_for, card, this_machine
     from node.plan.plan import plan
     from node.policy.model_source import config_folder
 
-    config_folder(model)  # what is not there is said before torch is loaded
+    config_folder(model)  # report a missing model before torch is loaded
     here = this_machine("auto", folder)
     gpu = None if device_memory is None else card(device_memory)
     return plan(model, asked_for(here, memory, gpu), tokens)

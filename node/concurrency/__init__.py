@@ -1,1 +1,1 @@
-"""Threads, child processes and the channel between a process and its child."""
+"""Threads, child processes, and message channels between a process and its child."""

@@ -1,4 +1,4 @@
-"""Messages between a process and its child: length-prefixed msgpack over a socket pair."""
+"""Message channel to a child process: length-prefixed msgpack over a socket pair."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_READ_BYTES = 1 << 20
 
 
 class ChannelError(OSError):
-    """The other side is gone, or sent something that is no message."""
+    """A closed connection or an invalid message."""
 
 
 def packed(message: dict[str, Any]) -> bytes:
-    """A message as it is sent.
+    """Encode a message with its length prefix.
 
     Raises:
-        ValueError: it is larger than ``MAX_MESSAGE_BYTES``.
+        ValueError: the message is larger than ``MAX_MESSAGE_BYTES``.
     """
     body: bytes = msgpack.packb(message)
     if len(body) > MAX_MESSAGE_BYTES:
@@ -39,20 +39,20 @@ def packed(message: dict[str, Any]) -> bytes:
 
 
 class Unread:
-    """What has come, until it is taken message by message."""
+    """A buffer of received bytes that yields whole messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        """Take in what came next."""
+        """Append received bytes."""
         self._data += chunk
 
     def missing(self) -> int:
-        """Bytes that the next message lacks at the least; 0 where it is here.
+        """Return the minimum number of bytes the next message needs; 0 if complete.
 
         Raises:
-            ChannelError: it would be larger than ``MAX_MESSAGE_BYTES``.
+            ChannelError: the message would be larger than ``MAX_MESSAGE_BYTES``.
         """
         if len(self._data) < _LENGTH.size:
             return _LENGTH.size - len(self._data)
@@ -62,10 +62,10 @@ class Unread:
         return max(0, _LENGTH.size + size - len(self._data))
 
     def take(self) -> dict[str, Any]:
-        """The next message, which is here.
+        """Remove and return the next message, which must be complete.
 
         Raises:
-            ChannelError: it is none.
+            ChannelError: the bytes are not a message.
         """
         end = _LENGTH.size + _LENGTH.unpack_from(self._data)[0]
         body = bytes(self._data[_LENGTH.size : end])
@@ -80,7 +80,7 @@ class Unread:
 
 
 class Channel:
-    """One end of the pair. One thread may send while another one receives."""
+    """One end of the socket pair; one thread may send while another receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -90,8 +90,8 @@ class Channel:
         """Send one message.
 
         Raises:
-            TimeoutError: the other side did not take it within ``seconds``.
-            ChannelError: the other side is gone.
+            TimeoutError: the other side did not accept it within ``seconds``.
+            ChannelError: the connection is closed.
             ValueError: the message is larger than ``MAX_MESSAGE_BYTES``.
         """
         data = packed(message)
@@ -104,11 +104,11 @@ class Channel:
             raise ChannelError(f"the other side is gone: {error}") from error
 
     def receive(self, seconds: float | None = None) -> dict[str, Any]:
-        """The next message.
+        """Wait for the next message.
 
         Raises:
-            TimeoutError: none was complete after ``seconds``.
-            ChannelError: the other side is gone, or what came is no message.
+            TimeoutError: no message is complete after ``seconds``.
+            ChannelError: the connection is closed, or the bytes are not a message.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         while missing := self._unread.missing():
@@ -116,35 +116,31 @@ class Channel:
         return self._unread.take()
 
     def arrived(self) -> list[dict[str, Any]]:
-        """The messages that are here already; waits for none.
-
-        Raises:
-            ChannelError: as :meth:`receive`.
-        """
+        """Return the messages that have already arrived; raise as :meth:`receive`."""
         messages = []
-        with contextlib.suppress(BlockingIOError):  # nothing has come
+        with contextlib.suppress(BlockingIOError):  # nothing has arrived
             self._unread.add(self._received(_MOST_READ_BYTES, 0.0))
         while not self._unread.missing():
             messages.append(self._unread.take())
         return messages
 
     def fileno(self) -> int:
-        """For an event loop that waits until something has come."""
+        """Return the socket's descriptor, for an event loop."""
         return self._end.fileno()
 
     def detach(self) -> socket.socket:
-        """The socket, with nothing unread, for whoever goes on in this channel's place."""
+        """Return the socket for another owner; no data may be unread."""
         return socket.socket(fileno=self._end.detach())
 
     def close(self) -> None:
-        """Close this end; the other one reads end of file, as does a thread that receives here."""
+        """Close this end; the other end and a receiver here read end of file."""
         with contextlib.suppress(OSError):  # the other side may have closed first
             self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
     def _chunk(self, missing: int, deadline: float | None) -> bytes:
         left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
-        # A message mostly comes whole, head and body, often with those that follow it.
+        # A message usually arrives whole, often together with the next ones.
         return self._received(min(max(missing, _READ_BYTES), _MOST_READ_BYTES), left)
 
     def _received(self, most: int, seconds: float | None) -> bytes:
@@ -161,27 +157,26 @@ class Channel:
 
 
 def take_over_stdin() -> Channel:
-    """The channel to the process that started this one with a socket as its standard input."""
+    """Return the channel to the parent, whose socket is this process's stdin."""
     return Channel(socket_at_stdin())
 
 
+# Windows needs this variable to open a socket.
 _NEEDED = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
-"""Without which Windows opens no socket."""
 
 
 def spawn(
     module: str, environment: Mapping[str, str], *arguments: str, before: Sequence[str] = ()
 ) -> tuple[subprocess.Popen[bytes], Channel]:
-    """Run ``python -m module`` with one end of a socket pair as its standard input.
+    """Run ``python -m module`` with one end of a socket pair as its stdin.
 
-    The process reads end of file there as soon as this one closes its end or dies. Ctrl-C is this
-    process's to handle and does not reach it. On Windows, where a socket cannot be inherited as a
-    file, the end is shared as Python documents it, which was not run by us.
+    The child reads end of file when this process closes its end or dies. Ctrl-C does not reach the
+    child. Windows cannot inherit a socket as a file; there the end is shared as Python documents it
+    (untested).
 
     Args:
-        environment: all that it inherits. Its standard output is discarded, its standard error
-            is a pipe.
-        before: a command that runs the process, with its arguments.
+        environment: the child's whole environment. Its stdout is discarded; its stderr is a pipe.
+        before: a command, with its arguments, that runs the child.
     """
     ours, theirs = socket.socketpair()
     with theirs:

@@ -1,4 +1,7 @@
-"""An asyncio loop on a thread of its own, for the side of a node that talks to the swarm."""
+"""Event loop and worker threads, and the choice of CPU thread counts.
+
+Also checks that the machine can create semaphores.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,11 @@ class LoopThread:
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and wait for its result.
 
-        A wait that is interrupted, by Ctrl-C or by ``timeout``, cancels the work and lasts until
-        that has put everything back.
+        Ctrl-C or ``timeout`` cancels the work; the call then waits up to ``STOP_SECONDS`` for its
+        cleanup.
 
         Raises:
-            NodeError: it took longer than ``timeout`` seconds.
+            NodeError: the work took longer than ``timeout`` seconds.
         """
         ended = threading.Event()
 
@@ -77,7 +80,7 @@ class LoopThread:
         self._loop.call_soon_threadsafe(action)
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread."""
+        """Cancel pending work and end the thread."""
         if not self._loop.is_running():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -96,30 +99,27 @@ class LoopThread:
 
 
 TURNS = 5
-GAIN = 0.15
-"""Share of the time that a doubling of threads has to save."""
+GAIN = 0.15  # minimum fraction of time that more threads must save
 
 LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Environment variables that pin a process started with them to ``threads`` CPU threads.
-
-    Raises:
-        ValueError: fewer than one.
-    """
+    """Return variables that limit a process to ``threads`` (at least 1) CPU threads."""
     if threads < 1:
         raise ValueError(f"threads = {threads} must be at least 1")
     return dict.fromkeys(LIBRARIES, str(threads))
 
 
 def choose(threads: int, share: int = 1) -> int:
-    """Pin this process, and the ones it will start, to ``threads`` CPU threads; 0 takes every
-    physical core it may run on, divided by the ``share`` of processes that work at a time. Returns
-    the number.
+    """Set the CPU threads of this process and its future children; return the number.
 
-    Call it before the first import of numpy: what is loaded by then keeps its own count, torch
-    excepted.
+    Call it before the first import of numpy. Libraries other than torch keep the count they loaded
+    with.
+
+    Args:
+        threads: 0 takes all physical cores available to this process, divided by ``share``.
+        share: the number of processes that work at the same time.
     """
     threads = threads or max(1, cores() // share)
     os.environ.update(environment(threads))
@@ -130,11 +130,11 @@ def choose(threads: int, share: int = 1) -> int:
 
 
 def fastest(work: Callable[[], object], most: int) -> int:
-    """The number of threads, up to ``most``, that gets ``work`` done soonest here and now.
+    """Find the number of threads, up to ``most``, that runs ``work`` fastest.
 
-    Doublings from one thread up take turns, so that a passing load meets them all alike. More
-    threads have to pay: on a small model, or beside other processes on the same cores, they wait
-    for each other longer than they work. torch is left pinned to the number returned.
+    Doublings from one thread up alternate, so a temporary load affects all alike. A larger count
+    must save at least ``GAIN`` of the time: with a small model or a shared CPU, threads mostly wait
+    for each other. torch keeps the returned number.
     """
     import torch
 
@@ -145,7 +145,7 @@ def fastest(work: Callable[[], object], most: int) -> int:
             torch.set_num_threads(count)
             begin = time.perf_counter()
             work()
-            if turn:  # the first one warms up
+            if turn:  # the first turn is a warm-up
                 seconds[count].append(time.perf_counter() - begin)
     best = 1
     for count in counts:
@@ -157,18 +157,17 @@ def fastest(work: Callable[[], object], most: int) -> int:
 
 
 def cores() -> int:
-    """Physical cores that this process may run on."""
+    """Count the physical cores available to this process."""
     allowed = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 0
     physical = psutil.cpu_count(logical=False) or 1
     return min(physical, allowed) if allowed else physical
 
 
 class WorkThread:
-    """Unlike an executor's, it does not keep the process from ending.
+    """A worker thread that does not keep the process from exiting, unlike an executor.
 
-    It lives as long as its owner wants it: memory that a thread has returned is at hand for the
-    next allocation of that thread, and new to any other. An update on a new thread each time took
-    a sixth longer.
+    It lives as long as its owner, because a thread reuses the memory it has freed: a new thread per
+    update made an update a sixth slower.
     """
 
     def __init__(self, name: str) -> None:
@@ -176,13 +175,13 @@ class WorkThread:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Do ``work`` after all that was submitted before."""
+        """Run ``work`` after everything submitted before."""
         result: Future[T] = Future()
         self._work.put((work, result))
         return result
 
     def close(self) -> None:
-        """End once everything is done; nobody waits for it."""
+        """End the thread after all submitted work, without waiting."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -194,18 +193,13 @@ class WorkThread:
                 result.set_exception(error)
 
 
-SHARED_MEMORY = Path("/dev/shm")
-"""Where Linux keeps them."""
+SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps semaphores
 
 
 def check_semaphores() -> None:
-    """Make one and give it back.
-
-    Raises:
-        NodeError: none can be made here.
-    """
+    """Create and release a semaphore; raise :class:`NodeError` if that is impossible."""
     try:
-        get_context("fork").Semaphore()  # the others start a process for it
+        get_context("fork").Semaphore()  # other start methods start a process
     except (ImportError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise NodeError(

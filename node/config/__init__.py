@@ -1,1 +1,1 @@
-"""The one TOML file that a node is set up with: its tables, its checks and its reference page."""
+"""The node's TOML configuration: sections, validation, plugins and reference page."""

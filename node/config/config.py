@@ -1,4 +1,4 @@
-"""The one TOML file that a node is set up with: reading, overriding, checking and writing it.
+"""The node.toml file: reading, overriding, validating and writing it.
 
 The keys are in :mod:`node.config.sections` and :mod:`node.config.learning`.
 """
@@ -33,7 +33,7 @@ from protocol.profile import MAX_LINE, MAX_NAME, check_told
 
 
 class Config(Section):
-    """A whole node.toml."""
+    """The whole node.toml."""
 
     node: NodeSection = NodeSection()
     network: NetworkSection = NetworkSection()
@@ -48,16 +48,12 @@ class Config(Section):
 
     @classmethod
     def with_overrides(cls, overrides: Mapping[str, Any]) -> Config:
-        """The defaults with some keys changed, as ``{"learner.lr": 1e-5}``.
-
-        Raises:
-            ConfigError: as in :func:`load`.
-        """
+        """Return the defaults with some keys changed, such as ``{"learner.lr": 1e-5}``."""
         return build({}, overrides)
 
     @property
     def overlaps(self) -> bool:
-        """Whether own groups are written while the policy learns."""
+        """Whether local groups are generated while the policy learns."""
         if self.schedule.mode == "auto":
             return bool(ENGINES.load(self.engine.kind).beside)
         return self.schedule.mode == "overlap"
@@ -69,14 +65,15 @@ class Config(Section):
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Read ``path``, apply ``overrides`` (dotted key -> value) and check the whole.
+    """Read ``path``, apply ``overrides`` (dotted key to value) and validate.
 
     ``tasks.files``, ``tasks.read``, ``monitor.snapshot`` and a ``policy.model`` that is a folder
     beside the file become absolute.
 
     Raises:
-        NodeError: the file is missing or is not TOML.
-        ConfigError: a key is unknown, has a wrong value, or contradicts another.
+        NodeError: the file cannot be read.
+        ConfigError: the file is not UTF-8 or TOML; a key is unknown, has a wrong value, or
+            contradicts another.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -101,11 +98,7 @@ def build(
     *,
     base: Path | None = None,
 ) -> Config:
-    """A config from plain values; relative paths are resolved against ``base``.
-
-    Raises:
-        ConfigError: as in :func:`load`.
-    """
+    """Build a config as :func:`load` does; ``base`` is the folder of relative paths."""
     values: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in table.items()}
     for key, value in (overrides or {}).items():
         _put(values, key, value)
@@ -117,18 +110,18 @@ def build(
 
 
 def write_config(path: Path, config: Config) -> None:
-    """Write ``config`` to ``path`` with every key explained; :func:`load` gives it back."""
+    """Write ``config`` with an explanation of every key, for :func:`load` to read."""
     write_atomic(path, commented(config, "A swarm-node's configuration.").encode())
 
 
 def run_folder(path: Path, config: Config) -> RunFolder:
-    """The run folder of the config read from ``path``."""
+    """Return the run folder of the config that was read from ``path``."""
     root = path.absolute().parent / Path(config.node.run_dir).expanduser()
     return RunFolder(root.resolve())
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested tables, leaving the caller's inner tables alone."""
+    """Set a dotted key in nested tables without changing the caller's inner tables."""
     *tables, last = key.split(".")
     for name in tables:
         inner = values.get(name, {})
@@ -160,11 +153,7 @@ def _with_paths(config: Config, base: Path) -> Config:
 
 
 def refuse(config: Config) -> None:
-    """Look at a whole configuration.
-
-    Raises:
-        ConfigError: a key contradicts another one, or what it names is not here.
-    """
+    """Raise :class:`ConfigError` if keys contradict or name something that is missing."""
     _check_kinds(config)
     _check_groups(config)
     _check_schedule(config)
@@ -232,7 +221,7 @@ def _check_kinds(config: Config) -> None:
             chosen, options = (chosen,), {chosen: options}
         for kind in chosen:
             registry.check(kind)
-            if options.get(kind) or kind not in registry.own:  # what is not ours may be broken
+            if options.get(kind) or kind not in registry.own:  # a package's plugin may be broken
                 registry.options(kind, options.get(kind, {}))
         if idle := sorted(options.keys() - set(chosen)):
             remedy = f"It is not in {registry.key}: name it there, or take the table out."

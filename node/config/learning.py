@@ -1,7 +1,4 @@
-"""The tables of the model and of what trains it.
-
-As with the other tables, in :mod:`node.config.sections`, every key is described here alone.
-"""
+"""The config sections of the model, the learner and the batch composition."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from node.config.schema import DecayRates, Options, Refusals, Section, Texts, ke
 
 
 class PolicySection(Section):
-    """The model that is trained."""
+    """The model to train."""
 
     model: str = key(
         "tiny",
@@ -159,7 +156,7 @@ class LearnerSection(Section):
 
 
 class MixtureSection(Section):
-    """What an update is made of."""
+    """The composition of an update."""
 
     local: int = key(2, "Own groups in an update.", unit="groups", ge=0, le=4096)
     external: int = key(

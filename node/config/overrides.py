@@ -1,4 +1,4 @@
-"""Settings that a command line gives as text."""
+"""Parsing of config values given on the command line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from node.errors import ConfigError, UsageError
 
 
 def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
-    """``["learner.lr=1e-5"]`` to ``{"learner.lr": 1e-5}``: values are TOML, or else plain text.
+    """Parse ``["learner.lr=1e-5"]`` to ``{"learner.lr": 1e-5}``.
 
-    For a key that takes a text, what TOML reads as a number or the like is the text itself.
-
-    Args:
-        option: of the command line, that errors name.
+    Values are TOML, or else plain text. A key of type text takes its value as written. ``option``
+    is the command-line option that errors name.
 
     Raises:
         ConfigError: a pair is not of the form section.key=value.
@@ -33,10 +31,10 @@ def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, 
 
 
 def parse_mix(text: str) -> tuple[int, int]:
-    """``"4/4"`` to ``(4, 4)``: own and external groups in an update.
+    """Parse ``"4/4"`` to ``(4, 4)``: local and peer groups in an update.
 
     Raises:
-        UsageError: it is not two numbers with a slash between.
+        UsageError: the text is not two numbers with a slash between them.
     """
     local, slash, external = text.partition("/")
     if not (slash and local.isdecimal() and external.isdecimal()):
@@ -45,7 +43,6 @@ def parse_mix(text: str) -> tuple[int, int]:
 
 
 def _takes_text(key: str) -> bool:
-    """Whether the value of a key is one string; not so for a key that does not exist."""
     from node.config.config import Config
 
     section, _, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""``python -m node.config.reference`` writes docs/configuration.md from the config classes."""
+"""Generator of docs/configuration.md: ``python -m node.config.reference``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
 
 def page() -> str:
-    """The whole page: every table of the file, and every kind that a key can name."""
+    """Return the whole page: each section's keys, then the plugins of each registry."""
     return "\n".join([reference(Config()), *(line for r in REGISTRIES for line in _kinds(r))])
 
 
 def _kinds(registry: Registry) -> Iterator[str]:
-    """What the project brings along of one part, and how a package adds to it."""
     yield f"## Kinds of `{registry.key}`"
     yield ""
     base = registry.base.replace(":", ".")

@@ -1,4 +1,4 @@
-"""Kinds of one part of a node, by name: the project's own, and those of installed packages."""
+"""Plugins by name: the project's own classes and those of installed packages."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from node.errors import ConfigError
 
 @dataclass(frozen=True)
 class Registry:
-    """Where the kinds of a part come from, and how one is opened.
+    """The plugins that one config key chooses from.
 
-    Kinds are classes: those of the table ``own``, and what installed packages name in the entry
-    points ``group``. Nothing is imported before a kind is opened, so that commands may list names
-    without torch.
+    A plugin is a class from ``own`` or from an entry point in ``group``. It is imported only when
+    it is loaded, so commands can list names without torch.
 
     Attributes:
-        key: of the configuration, that chooses a kind; its settings are in ``key + "_options"``.
-        base: the class that every kind extends, as ``"module:name"``.
-        own: the project's own kinds by name, each as ``"module:name"``.
-        group: entry points by which a package adds its own.
+        key: the config key that chooses a plugin; its settings are in ``key + "_options"``.
+        base: the class that every plugin extends, as ``"module:name"``.
+        own: the project's own plugins by name, each as ``"module:name"``.
+        group: the entry-point group in which packages add plugins.
     """
 
     key: str
@@ -37,10 +36,10 @@ class Registry:
     group: str
 
     def check(self, name: str) -> str:
-        """``name`` itself.
+        """Return ``name`` if it names exactly one plugin.
 
         Raises:
-            ConfigError: no such kind is here, or two are.
+            ConfigError: no plugin or two plugins have this name.
         """
         installed = self._installed().get(name)
         if name in self.own and installed:
@@ -60,10 +59,11 @@ class Registry:
         return name
 
     def load(self, name: str) -> Any:
-        """The class of a kind.
+        """Import and return a plugin's class.
 
         Raises:
-            ConfigError: there is none, it cannot be imported, or it is no kind of this part.
+            ConfigError: the name is unknown, the import fails, or the class does not extend
+                ``base``.
         """
         if self.check(name) in self.own:
             return _named(self.own[name])
@@ -80,15 +80,11 @@ class Registry:
         return found
 
     def open(self, name: str, given: Mapping[str, Any], *arguments: Any) -> Any:
-        """A kind, made of ``arguments`` and of its settings.
-
-        Raises:
-            ConfigError: see :meth:`load` and :meth:`options`.
-        """
+        """Construct a plugin from ``arguments`` and its settings (:meth:`options`)."""
         return self.load(name)(*arguments, self.options(name, given))
 
     def options(self, name: str, given: Mapping[str, Any]) -> Section | None:
-        """The settings of a kind, checked against its ``Options``; None where it has none.
+        """Validate a plugin's settings against its ``Options``; None if it has none.
 
         Raises:
             ConfigError: a key is unknown or has a wrong value.
@@ -126,21 +122,13 @@ def _named(path: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Those of every package on ``path``; to look for them takes longer than all else here."""
     del path
     every = (entry for package in distributions() for entry in package.entry_points)
     return tuple(entry for entry in every if entry.group.startswith("swarm_node."))
 
 
 class Kind:
-    """One of several ways to do a thing, chosen by name in the configuration.
-
-    Args:
-        options: an instance of ``Options``, where it has settings of its own.
-
-    Attributes:
-        Options: those settings, keys of the table beside the key that names it; None: none.
-    """
+    """A plugin, chosen by name; ``Options`` defines its settings, None if none."""
 
     Options: ClassVar[type[Section] | None] = None
 
@@ -238,10 +226,10 @@ REGISTRIES = (
 
 
 def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> Any:
-    """A key that names a kind; its values are those of the project and of installed packages."""
+    """Define a key that names a plugin of ``registry``."""
     return key(default, about, choices=tuple(registry.own))
 
 
 def options_key(chooser: str) -> Any:
-    """A key for the settings of the kind that ``chooser`` names, where it has its own."""
+    """Define a key for the settings of the plugin that ``chooser`` names."""
     return key({}, f'Settings of the kind that "{chooser}" names, where it has any of its own.')

@@ -1,4 +1,4 @@
-"""A config as TOML in which every key is explained, and as a reference page."""
+"""Config sections and keys: definition, validation errors, TOML and Markdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), L
 
 
 def commented(config: BaseModel, title: str) -> str:
-    """``config`` as TOML; reading it back gives an equal config."""
+    """Write ``config`` as TOML with comments; reading it back gives an equal config."""
     lines = [f"# {title}", "# Every key is here; one that you leave out has its default.", ""]
     for name in type(config).model_fields:
         section = getattr(config, name)
@@ -39,7 +39,7 @@ def commented(config: BaseModel, title: str) -> str:
 
 
 def reference(config: BaseModel) -> str:
-    """The reference page: a table of keys for each section, with the values in ``config``."""
+    """Write the reference page: a table of keys, with defaults, per section."""
     lines = [
         "# Configuration",
         "",
@@ -55,7 +55,7 @@ def reference(config: BaseModel) -> str:
 
 
 def keys(section: BaseModel) -> list[str]:
-    """The lines of a table of keys, with the values in ``section``."""
+    """Write a Markdown table of the keys of ``section``, with its values as defaults."""
     lines = ["| key | default | values | what it does |", "|---|---|---|---|"]
     for key, field in type(section).model_fields.items():
         default = f"`{toml_value(getattr(section, key))}`"
@@ -65,11 +65,7 @@ def keys(section: BaseModel) -> list[str]:
 
 
 def toml_value(value: Any) -> str:
-    """One value in TOML's notation: text, numbers, booleans, lists and inline tables.
-
-    Raises:
-        TypeError: TOML has no such value.
-    """
+    """Write one value as TOML; raise TypeError if TOML cannot express it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -89,7 +85,7 @@ def _purpose(section: BaseModel) -> str:
 
 
 def _values(field: FieldInfo) -> str:
-    """Which values a key takes, as in ``number, above 0, seconds``."""
+    """Format the values a key takes, such as ``number, above 0, seconds``."""
     kind = field.annotation
     if get_origin(kind) is Literal:
         return ", ".join(toml_value(choice) for choice in get_args(kind))
@@ -130,7 +126,7 @@ _WORDS = {
 
 
 def explain(root: type[BaseModel], error: ValidationError) -> ConfigError:
-    """Name the first wrong value, its remedy, and how many more there are."""
+    """Convert a validation error: first wrong value, remedy, number of further errors."""
     details = error.errors()
     detail = details[0]
     location = [str(part) for part in detail["loc"]]
@@ -145,7 +141,7 @@ def explain(root: type[BaseModel], error: ValidationError) -> ConfigError:
 
 
 def wording(detail: ErrorDetails) -> str:
-    """What one value should be, in the words of a TOML file instead of Python's; without an end."""
+    """Say what one value should be, in TOML terms, without a final period."""
     kind, _, reason = detail["type"].rpartition("_")
     if reason in ("type", "parsing") and kind in _EXPECTED:
         return f"It should be {_EXPECTED[kind]}"
@@ -172,7 +168,7 @@ def _known(root: type[BaseModel], location: Sequence[str], value: Any) -> str:
 
 
 def _documented(root: type[BaseModel], location: Sequence[str]) -> str:
-    """What the key is for and its default; deeper parts of a location are items of its value."""
+    """Quote the key's purpose and default; deeper parts of a location are items."""
     if len(location) < 2:
         return f"Write it as a table: [{location[0]}]."
     field = _section(root, location[:1]).model_fields[location[1]]
@@ -209,24 +205,20 @@ def key(
     values: str = "",
     **limits: Any,
 ) -> Any:
-    """A key with its description, default and limits, the unit of its value, and its choices.
-
-    Args:
-        values: which ones it takes, in words, where its type does not tell.
-    """
+    """Define a key; ``values`` describes the allowed values if the type does not."""
     extra: dict[str, Any] = {"unit": unit, "choices": list(choices), "values": values}
     return Field(default, description=about, json_schema_extra=extra, **limits)
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys, wrong types and non-finite numbers are refused."""
+    """A config section that rejects unknown keys, wrong types and non-finite numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 _ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/\s,]+)/tcp/(\d{1,5})(/[^/\s,]+)*")
+# The TXT records ``_dnsaddr.NAME`` list the named peer's addresses with their ports.
 _NAMED = re.compile(r"/dnsaddr/[^/\s,]+(/p2p/[^/\s,]+)")
-"""A name whose TXT records ``_dnsaddr.NAME`` list addresses, port included; of the peer named."""
 
 _PLACE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]@]+)):(\d{1,5})")
 _IP = {"ip4": IPv4Address, "ip6": IPv6Address}
@@ -236,10 +228,10 @@ _PEER = f"{_PLAIN}/p2p/12D3Koo…"
 
 
 def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
-    """Look at the addresses of ``network.listen``, ``network.announce`` or ``network.peers``.
+    """Check addresses of ``network.listen``, ``.announce`` or ``.peers``.
 
     Raises:
-        ConfigError: one of them is no multiaddress, or none that such a key takes.
+        ConfigError: an address is not a multiaddress, or not one that this key takes.
     """
     dialled = key == "network.peers"
     for address in addresses:
@@ -265,11 +257,7 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
 
 
 def host_and_port(key: str, place: str) -> tuple[str, int]:
-    """Where ``host:port`` is; an IPv6 address stands in brackets.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """Parse ``host:port`` (IPv6 in brackets) or raise :class:`ConfigError`."""
     parsed = _PLACE.fullmatch(place)
     if not parsed or int(parsed[3]) > _HIGHEST_PORT:
         raise ConfigError(key, place, "Write host:port, as in 127.0.0.1:8710 or [::1]:8710.")

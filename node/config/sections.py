@@ -1,8 +1,7 @@
-"""The tables of what a node is and deals with; others: ``mixing.py``, ``learning.py``,
-``running.py``.
+"""Config sections: node, network, profile, engine, tasks, schedule, monitor.
 
-Every key carries its description, default, unit and limits here and nowhere else: the file that
-``swarm-node init`` writes and ``docs/configuration.md`` are both made from them.
+:mod:`node.config.learning` has the other sections. Each key's description, default, unit and limits
+are only here: ``swarm-node init`` and ``docs/configuration.md`` are generated from them.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class NodeSection(Section):
 
 
 class NetworkSection(Section):
-    """How this node meets its peers."""
+    """How this node connects to its peers."""
 
     transport: str = kind_key(
         TRANSPORTS,
@@ -99,7 +98,7 @@ class NetworkSection(Section):
 
 
 class ProfileSection(Section):
-    """What peers are told of this node, for people to read; left empty, nothing at all."""
+    """What this node tells its peers about itself, for people to read. Empty: nothing."""
 
     name: str = key(
         "",
@@ -175,7 +174,7 @@ class EngineSection(Section):
 
 
 class TasksSection(Section):
-    """What is practised, out of the swarm's catalogue."""
+    """The tasks to train on, from the swarm's task set."""
 
     weights: dict[str, Annotated[float, Field(ge=0)]] = key(
         {}, "Share of each family, by name; families not named get none. Empty: all alike."
@@ -206,7 +205,7 @@ class TasksSection(Section):
 
 
 class ScheduleSection(Section):
-    """What happens when."""
+    """The order and length of the run's phases."""
 
     mode: Literal["auto", "alternate", "overlap"] = key(
         "auto",
@@ -260,7 +259,7 @@ class ScheduleSection(Section):
 
 
 class MonitorSection(Section):
-    """What the node shows of itself. JSON lines are always written to the run folder."""
+    """What the node reports. JSON lines are always written to the run folder."""
 
     metrics_mib: int = key(
         64,

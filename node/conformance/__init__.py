@@ -1,1 +1,1 @@
-"""Whether a peer does what ``docs/protocol.md`` says, whatever it is written in."""
+"""Conformance tests: whether any peer follows ``docs/protocol.md``."""

@@ -1,4 +1,4 @@
-"""The peer that is looked at, and how a bare client speaks to it."""
+"""The peer under test, the client that queries it, and the types of test cases."""
 
 from __future__ import annotations
 
@@ -27,20 +27,12 @@ from swarm.transport.streams import ask
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 
 LISTEN = ("/ip4/0.0.0.0/tcp/0",)
-LARGEST = 1 << 20
-"""Bytes of a response that is read where a refusal was due."""
+LARGEST = 1 << 20  # maximum response bytes read if a refusal is expected
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer under test.
-
-    Attributes:
-        peer_id: whom the address names.
-        identity: the client's own, new for each test.
-        manifest, swarm: what the peer hands out, opened, and the id that follows from it.
-        node_id: the client's in the hash table.
-    """
+    """A peer under test, its manifest, and the client's new identity and DHT id."""
 
     peer_id: str
     identity: Identity
@@ -53,7 +45,7 @@ class Peer:
     async def stream(
         self, protocol: str
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A fresh stream to the peer, closed at the end."""
+        """Open a new stream to the peer, closed at the end."""
         reader, writer = await self.transport.node.open_stream(self.peer_id, protocol)
         try:
             yield reader, writer
@@ -61,19 +53,14 @@ class Peer:
             writer.close()
 
     async def ask(self, protocol: str, request: bytes, limit: int) -> bytes:
-        """One request and its response.
-
-        Raises:
-            TransportError: :class:`swarm.transport.transport.Refused` where the stream closed.
-        """
+        """Return the response to a request; raises ``TransportError``, also if closed."""
         async with self.stream(protocol) as (reader, writer):
             return await ask(reader, writer, request, peer=self.peer_id, limit=limit)
 
     async def refuses(self, protocol: str, request: bytes) -> bool:
-        """Whether the peer closes the stream where a response was due, and answers otherwise.
+        """Return whether the peer closes the stream but still answers valid requests.
 
-        Raises:
-            TransportError: it does not answer what it has to either, so nothing follows from that.
+        Raises ``TransportError`` if it does not answer those, so the result is unknown.
         """
         try:
             await self.ask(protocol, request, LARGEST)
@@ -81,20 +68,18 @@ class Peer:
             await self.manifest_again()
             return True
         except TransportError:
-            return False  # it answered, slowly or at length
+            return False  # it answered, but too slowly or too long
         return False
 
     async def manifest_again(self) -> bytes:
-        """What every peer always answers; whoever let it wait is forgiven."""
+        """Request the manifest, which every peer always answers.
+
+        The request also ends the peer's refusal of a client that let it wait.
+        """
         return await self.ask(MANIFEST_STREAM, b"", MAX_MANIFEST_RESPONSE_BYTES)
 
     async def call(self, name: str, fields: Mapping[int, Field | Sequence[Field]]) -> Fields:
-        """A call of the hash table.
-
-        Raises:
-            TransportError: it was answered by an error, or not at all.
-            ValueError: the answer is no protobuf.
-        """
+        """Make a DHT call; raises ``TransportError``, or ``ValueError`` if not protobuf."""
         request = protobuf.encode(fields)
         answer = await self.transport.node.call(self.peer_id, f"DHTProtocol.{name}", request)
         return protobuf.decode(answer)
@@ -102,15 +87,10 @@ class Peer:
 
 @asynccontextmanager
 async def meet(address: str, folder: Path, over: str) -> AsyncIterator[Peer]:
-    """Dial a peer with a new key and take the manifest that it hands out.
+    """Dial a peer with a new key over a transport, and fetch its manifest.
 
-    Args:
-        over: the kind of transport to speak to it with, as ``network.transport`` names it.
-
-    Raises:
-        ConfigError: there is no such transport, or this machine has not what it needs.
-        TransportError: it cannot be reached, or gives no manifest.
-        ProtocolError: what it gives is none.
+    Raises ``ConfigError`` if the transport is unusable, ``TransportError`` if the peer does not
+    answer, ``ProtocolError`` if its manifest is invalid.
     """
     network = NetworkSection(transport=over, listen=LISTEN, relay="off")
     kind: TransportKind = TRANSPORTS.open(over, {})
@@ -134,21 +114,18 @@ Outcome = Literal["ok", "fail", "skip"]
 
 
 class Broken(Exception):  # noqa: N818 - a finding, not a fault of this program
-    """The peer does something else than the protocol says; the text tells what."""
+    """The peer violates the protocol; the message says how."""
 
 
 class Untried(Exception):  # noqa: N818 - likewise
-    """The case cannot be tried on this peer; the text tells why."""
+    """The case does not apply to this peer; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to look at.
+    """One test: ``says`` is the expected behavior in a protocol ``section``.
 
-    Attributes:
-        section: of ``docs/protocol.md``.
-        says: what the peer does, as a sentence about it.
-        look: finds out; raises :class:`Broken` or :class:`Untried`.
+    ``look`` raises :class:`Broken` or :class:`Untried`.
     """
 
     section: int
@@ -158,11 +135,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of a case.
-
-    Attributes:
-        found: what the peer did instead, or why it was not tried; empty where all is well.
-    """
+    """The result of a case; ``found`` is the deviation or why it was skipped."""
 
     section: int
     says: str
@@ -171,7 +144,7 @@ class Finding:
 
 
 async def find(case: Case, peer: Peer) -> Finding:
-    """Look at one case."""
+    """Run one case."""
     try:
         await case.look(peer)
     except Broken as broken:
@@ -184,6 +157,6 @@ async def find(case: Case, peer: Peer) -> Finding:
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Raise :class:`Broken` with ``otherwise`` unless it holds."""
+    """Raise :class:`Broken` with ``otherwise`` unless ``holds``."""
     if not holds:
         raise Broken(otherwise)

@@ -1,4 +1,4 @@
-"""What a peer does as a node of the hash table (section 10)."""
+"""Conformance tests of a peer's DHT node (protocol section 10)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from swarm.transport.transport import TransportError
 NODE_BYTES = 20
 BUCKET = 20
 DICTIONARY_CODE = 0x50
-MOST_WORK = 20
-"""Bits of a proof of work that is done to try a peer: a second or so."""
+MOST_WORK = 20  # maximum bits of proof of work computed for a test, about a second
 _NOT_FOUND, _DICTIONARY = 0, 2
 
 
@@ -114,7 +113,7 @@ async def _refuses(peer: Peer) -> None:
         try:
             taken = await _call(peer, "rpc_store", _request([place], [subkey], [value], [until]))
         except TransportError:
-            continue  # an error refuses it as well
+            continue  # an error is a refusal, too
         require(not any(varints(taken.get(2, []))), f"it stores a record {what}")
 
 
@@ -132,11 +131,7 @@ async def _uneven(peer: Peer) -> None:
 def _announced(
     peer: Peer, *, epoch: int | None = None, longer: float = 0.0
 ) -> tuple[bytes, bytes, float]:
-    """A record of the client that offers nothing, its key and its expiration.
-
-    Raises:
-        Untried: the manifest does not let the client announce.
-    """
+    """Return an empty announcement, its key and expiration; raises :class:`Untried`."""
     rule, seconds = peer.manifest.admission, peer.manifest.epoch_seconds
     if isinstance(rule, AllowList):
         raise Untried("the swarm has an allow list, and this client is not on it")
@@ -186,7 +181,7 @@ async def _find(peer: Peer, key: bytes, sender: Mapping[int, Field]) -> Fields:
 
 
 async def _records(peer: Peer, key: bytes) -> dict[bytes, tuple[bytes, float]]:
-    """What it holds under a key, by author."""
+    """Return the records that the peer holds under a key, by author."""
     result = await _find(peer, key, {})
     require(_enum(result) == _DICTIONARY, f"the result is of kind {_enum(result)}, 2 was due")
     try:
@@ -224,7 +219,7 @@ def _packed(value: bytes) -> bytes:
 
 
 def _bytes(fields: Fields, number: int) -> bytes:
-    """A field that is to be bytes; empty where it is not there."""
+    """Return a bytes field; empty if it is missing."""
     (first, *_) = fields.get(number, [b""])
     if not isinstance(first, bytes):
         raise Broken(f"field {number} is {first!r}, not bytes")

@@ -1,4 +1,4 @@
-"""What a peer does on its streams (sections 7, 8 and 11)."""
+"""Conformance tests of a peer's streams (protocol sections 7, 8, 11); all cases."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ from protocol.profile import open_profile
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 
 PATIENCE = 6.0
-"""Seconds in which a stream that is to be closed has to be; a request has 1.5 to come."""
-PROMPT = 1.2
-"""The same where nothing is to be waited for."""
+"""Seconds within which a stream must close; a request has 1.5 s to arrive."""
+PROMPT = 1.2  # the same if there is nothing to wait for
 FAR = 1 << 62
 _LENGTH = struct.Struct(">I")
 
@@ -96,7 +95,7 @@ async def _closes(reader: asyncio.StreamReader, otherwise: str, patience: float 
 async def _unknown_stream(peer: Peer) -> None:
     try:
         async with peer.stream("/swarm-node/0/nothing") as (reader, _), asyncio.timeout(PATIENCE):
-            await reader.read(1)  # a client may begin before the other side has agreed
+            await reader.read(1)  # a client may send before the other side accepts the protocol
     except (PeerUnreachable, OSError):
         return
     raise Broken("it opens a stream of a protocol that does not exist")
@@ -251,15 +250,12 @@ CASES = (*RECORD_CASES, *STREAM_CASES)
 
 
 async def look_at(address: str, folder: Path, over: str) -> list[Finding]:
-    """What came of each case, in the order of :data:`CASES`.
+    """Return the result of each of :data:`CASES`; errors as for ``meet``.
 
     Args:
         address: full multiaddress of the peer.
-        folder: empty; for the key of the client.
-        over: the kind of transport that the client has.
-
-    Raises:
-        ConfigError, TransportError, ProtocolError: see :func:`node.conformance.peer.meet`.
+        folder: empty; for the client's key.
+        over: transport of the client.
     """
     async with meet(address, folder, over) as peer:
         return [await find(case, peer) for case in CASES]

@@ -1,1 +1,1 @@
-"""The page that shows a node in a browser, and the JSON behind it, read from its run folder."""
+"""Web pages of a node and of a whole swarm, with the JSON behind them."""

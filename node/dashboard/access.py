@@ -1,4 +1,4 @@
-"""What stands between a browser and the dashboard: who may ask, for what, and how often."""
+"""Access control of web pages: address, token, host names and rate limits."""
 
 from __future__ import annotations
 
@@ -29,12 +29,9 @@ BYTES = 32
 
 
 class Entry:
-    """A token that opens once, and the cookie that it is exchanged for.
+    """A one-time token and the session cookie that it is exchanged for.
 
-    Whoever runs the node finds the next token, as it found the first, in what it is told of.
-
-    Args:
-        tell: told every new token.
+    Each exchange creates the next token and passes it to ``tell``, so the operator can find it.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -45,7 +42,7 @@ class Entry:
         tell(self._token)
 
     def exchange(self, token: str) -> str | None:
-        """The cookie's value for the token of the moment, which is worth nothing from then on."""
+        """Return the session cookie's value for the current token, which is then invalid."""
         with self._lock:
             if not _equal(token, self._token):
                 return None
@@ -54,56 +51,44 @@ class Entry:
         return self._session
 
     def admits(self, cookie: str) -> bool:
-        """Whether the value of a cookie is the one that was given out."""
+        """Whether a cookie's value is the session's."""
         return _equal(cookie, self._session)
 
 
 def _equal(given: str, secret: str) -> bool:
-    """In the same time wherever they differ."""
     return hmac.compare_digest(given.encode(), secret.encode())
 
 
 HOST, PORT = "127.0.0.1", 8710
-ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""What stands for every address of a machine, and one of these."""
-PORTS = 100
-"""Tried one after the other where no port is named."""
+ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # wildcard addresses, and an address of each
+PORTS = 100  # ports to try if none is configured
 BACKLOG = 128
 KEY = "monitor.dashboard"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A socket that listens.
-
-    Attributes:
-        host: as it was asked for, a name or an address.
-        port: that was found.
-        private: whether only this machine reaches it.
-    """
+    """A listening socket."""
 
     socket: socket.socket
-    host: str
-    port: int
-    private: bool
+    host: str  # the configured name or address
+    port: int  # the actual port
+    private: bool  # whether only this machine can reach it
 
     @property
     def url(self) -> str:
-        """Where a browser on this machine finds it."""
+        """The URL for a browser on this machine."""
         host = ANY.get(self.host, self.host)
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{self.port}/"
 
 
 def listen(wanted: bool | str, key: str = KEY) -> Place:
-    """Listen where the config asks for it: True is this machine alone, on the next free port.
-
-    Args:
-        key: of the config, that asks.
+    """Listen on the configured place; True means loopback and the next free port.
 
     Raises:
-        ConfigError: it is no ``host:port``.
-        NodeError: the port is taken, or the address is none of this machine.
+        ConfigError: ``wanted`` is not ``host:port``.
+        NodeError: the port is taken, or the address does not belong to this machine.
     """
     if isinstance(wanted, str):
         host, port = host_and_port(key, wanted)
@@ -124,7 +109,7 @@ def _bound(host: str, port: int, key: str) -> socket.socket:
     except OSError as error:
         raise _unusable(host, port, key, error) from error
     try:
-        if os.name == "posix":  # Windows would let it take a port from its holder
+        if os.name == "posix":  # on Windows it could take a port in use
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen(BACKLOG)
@@ -155,15 +140,10 @@ LOCAL = "localhost"
 
 
 class Hosts:
-    """The names that the header ``Host`` may have.
+    """The host names that the ``Host`` header may have, against DNS rebinding.
 
-    These are the one that was asked for, ``localhost`` where only this machine is served, and IP
-    addresses: no name server leads anybody from one address to another. Where only this machine is
-    served the address has to be of its loopback.
-
-    Args:
-        host: that was asked for.
-        private: whether only this machine is served.
+    Allowed are the configured name, IP addresses (no name server can redirect them) and, if
+    private, ``localhost``. If private, an address must be a loopback address.
     """
 
     def __init__(self, host: str, *, private: bool) -> None:
@@ -173,7 +153,7 @@ class Hosts:
             self._names.add(LOCAL)
 
     def known(self, header: str) -> bool:
-        """Whether a header's host, with or without a port, is one of ours."""
+        """Whether a header's host, with or without a port, is allowed."""
         parsed = _HOST.fullmatch(header)
         if not parsed:
             return False
@@ -181,7 +161,7 @@ class Hosts:
         return host in self._names or self._is_address(host)
 
     def same(self, origin: str, header: str) -> bool:
-        """Whether a page of this origin was served under that very host and port."""
+        """Whether the origin has the same host and port as the header."""
         return origin.lower() in (f"http://{header.lower()}", f"https://{header.lower()}")
 
     def _is_address(self, host: str) -> bool:
@@ -192,19 +172,13 @@ class Hosts:
         return address.is_loopback or not self._private
 
 
-AT_ONCE = 240
-A_SECOND = 40.0
-CLIENTS = 1024
-"""Remembered; of more, whoever has asked last longest ago is a new one again."""
+AT_ONCE = 240  # requests in a burst at the default rate
+A_SECOND = 40.0  # requests per second
+CLIENTS = 1024  # clients remembered; beyond that, the longest idle one is forgotten
 
 
 class Rate:
-    """A bucket of requests for each client, which fills again at an even rate.
-
-    Args:
-        now: seconds of a clock that only goes forward.
-        a_second: requests; six times as many at once.
-    """
+    """A token bucket of requests per client; a burst may have six times ``a_second``."""
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, a_second: float = A_SECOND
@@ -215,7 +189,7 @@ class Rate:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allows(self, client: str) -> bool:
-        """Whether a client may make one more request now."""
+        """Whether a client may make one more request now; counts the request."""
         now = self._now()
         left, at = self._left.pop(client, (self._at_once, now))
         left = min(self._at_once, left + (now - at) * self._a_second)
@@ -227,9 +201,9 @@ class Rate:
 
 
 MOST_QUERY = 2048
-MOST_PATH = 512
-"""Bytes."""
+MOST_PATH = 512  # bytes, as MOST_QUERY
 OWN_SITE = ("same-origin", "none")
+# Sent with every response.
 HEADERS = {
     "content-security-policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -241,11 +215,10 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-"""Of every answer."""
 
 
 def out_of_bounds(scope: Scope, rate: Rate) -> Response | None:
-    """The refusal of what nobody may ask of a page: too often, too long, or to change something."""
+    """Refuse a request that is too frequent, too long, or neither GET nor HEAD."""
     client = scope["client"][0] if scope["client"] else ""
     if not rate.allows(client):
         return failure("too many requests: ask again in a second", 429, {"retry-after": "1"})
@@ -258,15 +231,10 @@ def out_of_bounds(scope: Scope, rate: Rate) -> Response | None:
 
 
 class Guard:
-    """Lets through what a page of this very server asks for, to be read.
+    """Middleware that only admits read requests of this server's own pages.
 
-    Methods other than GET and HEAD, names that are not ours, pages of other sites, and, where an
-    entry is given, whoever has no cookie are refused with a sentence.
-
-    Args:
-        app: what is guarded.
-        hosts: names that requests may come under.
-        entry: asked for where others than this machine are served.
+    It refuses methods other than GET and HEAD, unknown host names, pages of other sites and, with
+    an ``entry``, clients without the cookie.
     """
 
     def __init__(self, app: ASGIApp, hosts: Hosts, entry: Entry | None) -> None:
@@ -276,9 +244,8 @@ class Guard:
         self._rate = Rate()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
-            return  # websockets are closed by the server, and there is no other
+            return  # the server closes websockets; there is no other type
         guarded = Sending(send)
         refused = self._refusal(scope) or self._entrance(scope)
         await (refused or self._app)(scope, receive, guarded)
@@ -293,7 +260,7 @@ class Guard:
         return self._foreign(headers, host[0])
 
     def _foreign(self, headers: Headers, host: str) -> Response | None:
-        """The refusal of what a page of another site asks for; it may lead here, and no more."""
+        """Refuse requests from pages of other sites, which may only link to this page."""
         origins = headers.getlist("origin")
         if any(not self._hosts.same(origin, host) for origin in origins):
             return failure("pages of other sites may not read this node", 403)
@@ -306,7 +273,6 @@ class Guard:
         return None
 
     def _entrance(self, scope: Scope) -> Response | None:
-        """The answer to who is not let in, or comes with a token."""
         entry = self._entry
         if entry is None:
             return None
@@ -328,7 +294,7 @@ class Guard:
 
 
 class Sending:
-    """Adds the headers of every answer."""
+    """A ``send`` wrapper that adds ``HEADERS`` and cache control to every response."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -1,4 +1,4 @@
-"""The routes of a dashboard: the page, the JSON behind it, the events and the metrics."""
+"""The dashboard's routes: page, JSON, event stream, questions and metrics."""
 
 from __future__ import annotations
 
@@ -31,20 +31,12 @@ STATIC = Path(__file__).parent / "static"
 POINTS, MOST_POINTS = 1000, 4000
 LINES = "application/x-ndjson"
 LARGEST = 2**53
-MOST_QUESTION = 1000
-"""Characters."""
-AT_ONCE = 2
-"""Answers that are made beside each other: the rest of the machine is the node's."""
+MOST_QUESTION = 1000  # characters
+AT_ONCE = 2  # responses computed in parallel; the node needs the rest of the machine
 
 
 class Routes:
-    """What is answered to which path.
-
-    Args:
-        run: what is shown.
-        feed: of its events.
-        asking: answers questions to the policy; None where nobody may ask.
-    """
+    """The handlers of the dashboard's paths; questions require ``asking``."""
 
     def __init__(self, run: RunView, feed: Feed, asking: Asking | None) -> None:
         self._run = run
@@ -53,7 +45,7 @@ class Routes:
         self._limit = CapacityLimiter(AT_ONCE)
 
     def all(self) -> list[BaseRoute]:
-        """The routes, of which the first that fits counts."""
+        """Return the routes in order of precedence."""
         views: Mapping[str, Callable[[Request], Mapping[str, Any]]] = {
             "status": lambda request: self._run.status(),
             "rounds": lambda request: self._run.table(*_window(request)),
@@ -81,8 +73,6 @@ class Routes:
         return FileResponse(page, media_type="text/html; charset=utf-8")
 
     def _json(self, view: Callable[[Request], Mapping[str, Any]]) -> Callable[[Request], Any]:
-        """A view's answer, made on another thread."""
-
         async def answer(request: Request) -> Response:
             try:
                 return await to_thread.run_sync(
@@ -130,8 +120,8 @@ class Routes:
 
 
 def application(run: RunView, feed: Feed, asking: Asking | None = None) -> Starlette:
-    """The dashboard without its guard."""
-    # what a system says of these is not always true
+    """Build the dashboard's application, without its guard."""
+    # The system's media types for these endings may be wrong.
     mimetypes.add_type("text/javascript", ".js")
     mimetypes.add_type("text/css", ".css")
     handlers: dict[Any, Any] = {HTTPException: _missing, Exception: _failed}
@@ -139,7 +129,6 @@ def application(run: RunView, feed: Feed, asking: Asking | None = None) -> Starl
 
 
 def _window(request: Request) -> tuple[int, int]:
-    """The round after which, and the most points, that a request asks for."""
     query = request.query_params
     since = number(query, "since", 0, 0, LARGEST)
     return since, number(query, "points", POINTS, 2, MOST_POINTS)

@@ -1,4 +1,4 @@
-"""Questions to the policy from the page: each in a process of its own, one at a time."""
+"""Questions to the policy from the page: one at a time, each in its own process."""
 
 from __future__ import annotations
 
@@ -23,21 +23,18 @@ from swarm.common.util import import_path, in_words
 log = logging.getLogger(__name__)
 
 MODULE = "node.evaluation.ask"
-SECONDS = 180.0
-"""For a whole answer, the loading of the model included."""
+SECONDS = 180.0  # timeout of an answer, including loading the model
 MOST_BEGUN = 10
-BEGUN_SECONDS = 60.0
-"""Within which so many are begun."""
-MOST_BYTES = 1 << 20
-"""Of an answer."""
+BEGUN_SECONDS = 60.0  # window in which MOST_BEGUN questions may start
+MOST_BYTES = 1 << 20  # of an answer
 MOST_LINE = 256 << 10
+# Pages of other sites cannot send this header without a CORS preflight.
 ASKED_BY = "x-asked-by", "page"
-"""A header that pages of other sites cannot send without asking whether they may."""
 LAST = ("end", "error")
 
 
 class CannotAskError(Exception):
-    """Nothing is asked now; the message says why, and ``status`` is HTTP's."""
+    """A question that cannot be asked now: the reason, and the HTTP ``status``."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -45,12 +42,10 @@ class CannotAskError(Exception):
 
 
 class Asking:
-    """Starts the process that answers, and ends it when nobody wants the answer any more.
+    """A starter of answering processes, which end when their reader leaves.
 
-    It changes nothing in the run folder. What fails is counted (``dashboard_ask_failures``).
-
-    Args:
-        private: whether only this machine is served; else whoever asks came in by a token.
+    It changes nothing in the run folder. It counts failures (``dashboard_ask_failures``). If not
+    ``private``, other machines are served, and a token has admitted the client.
     """
 
     def __init__(
@@ -66,13 +61,13 @@ class Asking:
         self._closed = False
 
     def check_own_page(self, headers: Headers) -> None:
-        """That this server's own page asks, and nothing that leads here from elsewhere.
+        """Check that the request comes from this server's own page.
 
-        Browsers say on loopback from which site a request comes, and may not say it on other
-        addresses, where the cookie is for this site alone.
+        On loopback, browsers send the site that a request comes from. On other addresses they may
+        not, but there the cookie is restricted to this site.
 
         Raises:
-            CannotAskError: it does not.
+            CannotAskError: the request comes from elsewhere.
         """
         name, value = ASKED_BY
         site = headers.get("sec-fetch-site", "" if self._private else "same-origin")
@@ -83,10 +78,11 @@ class Asking:
     async def begin(
         self, question: str | None, family: str | None, base: bool
     ) -> AsyncIterator[bytes]:
-        """The answer as lines of JSON; the process ends with the iterator.
+        """Start a process and return its answer as lines of JSON; it ends with them.
 
         Raises:
-            CannotAskError: another is being answered, there were too many, or there is no model.
+            CannotAskError: another question is being answered, there were too many, there is no
+                checkpoint, the node is stopping, or no process can start.
         """
         self._check_room()
         asked = {
@@ -121,7 +117,7 @@ class Asking:
         return _lines(work, told)
 
     async def close(self) -> None:
-        """End what is being answered; called on the loop that it is answered on."""
+        """End the current answer; call on the loop that serves it."""
         self._closed = True
         if self._work:
             self._work.cancel()
@@ -145,7 +141,7 @@ class Asking:
     async def _follow(
         self, process: Process, asked: bytes, told: asyncio.Queue[bytes | None]
     ) -> None:
-        """Hand on what the process says until it has said all, or for as long as it may."""
+        """Pass on the process's output until it ends or exceeds a limit."""
         assert process.stdin and process.stdout
         size, last = 0, None
         try:

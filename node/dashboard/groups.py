@@ -1,4 +1,4 @@
-"""The latest groups of a run, found again by what is asked for."""
+"""Groups and authors of a run: search for groups, and statistics per author."""
 
 from __future__ import annotations
 
@@ -19,37 +19,27 @@ from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
 from swarm.reputation import Account, is_banned, standing, strikes_now
 
-MAX_GROUPS = 100
-"""Groups in an answer."""
+MAX_GROUPS = 100  # per response
+# A line without these keys is not a group.
 NAMES = {"id", "round", "origin", "env", "author", "prompt", "in_update", "reason", "completions"}
-"""Without which a line is no group."""
-BYTES = 2 << 20
-"""Of the lines that an answer is made of, after the first."""
+BYTES = 2 << 20  # maximum bytes of the lines in a response, except the first
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which groups are asked for; what is empty or None leaves all.
-
-    Attributes:
-        before: below this number.
-        author: how the public key begins, in hex.
-        text: that stands in the question or in an answer, in any case.
-        taught: whether an update learned from it.
-        round: after which it was shown.
-    """
+    """A filter of groups; empty values and None match all."""
 
     limit: int = 20
-    before: int | None = None
+    before: int | None = None  # exclusive upper bound of the group number
     origin: str = ""
     env: str = ""
-    author: str = ""
-    text: str = ""
-    taught: bool | None = None
-    round: int | None = None
+    author: str = ""  # prefix of the public key, in hex
+    text: str = ""  # in the question or an answer, ignoring case
+    taught: bool | None = None  # whether an update learned from it
+    round: int | None = None  # after which it was shown
 
     def takes(self, group: dict[str, Any]) -> bool:
-        """Whether a group is one of them."""
+        """Whether a group matches."""
         taught = bool(group["in_update"] and group["reason"] is None)
         return (
             (self.before is None or group["id"] < self.before)
@@ -68,10 +58,9 @@ class Wanted:
 
 
 class Groups:
-    """The lines of ``groups.jsonl``, at most as many as that file holds; for one thread at a time.
+    """The lines of ``groups.jsonl``, held in memory; not thread-safe.
 
-    Attributes:
-        last: number of the newest group; 0 where there is none.
+    ``last`` is the number of the newest group, 0 if there is none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,11 +70,7 @@ class Groups:
         self.last = 0
 
     def look(self) -> None:
-        """Read what was written since.
-
-        Raises:
-            NodeError: the file may not be read.
-        """
+        """Read new lines; raise NodeError if the file cannot be read."""
         lines, anew = self._file.new([self._path])
         if anew:
             self._lines = []
@@ -97,7 +82,7 @@ class Groups:
                 return
 
     def find(self, wanted: Wanted) -> dict[str, Any]:
-        """The newest groups that are wanted, and whether there are more of them."""
+        """Return the newest matching groups, and whether there are more."""
         found: list[dict[str, Any]] = []
         size = 0
         for line in reversed(self._lines):
@@ -112,7 +97,6 @@ class Groups:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """A group of the file; None where the line is none."""
     try:
         group = json.loads(line)
     except (ValueError, RecursionError):
@@ -121,7 +105,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _told(group: dict[str, Any]) -> dict[str, Any]:
-    """With tokens one by one, as answers have them."""
     done = [
         {**each, "tokens": list(_tokens(each.get("tokens") or {}))} for each in group["completions"]
     ]
@@ -129,19 +112,18 @@ def _told(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokens(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    names = ("text", "logprob", "version", "entropy")  # the last not told by an earlier release
+    names = ("text", "logprob", "version", "entropy")  # earlier releases lack entropy
     for row in zip_longest(*(columns.get(name, ()) for name in names)):
         yield dict(zip(names, row, strict=True))
 
 
-LEAST = 4
-"""Changes of the held-out reward, below which nothing is said."""
+LEAST = 4  # minimum number of changes of the held-out reward for an estimate
 NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
 class Usefulness:
-    """A gain of held-out reward, and the interval that it lies in."""
+    """A gain of held-out reward with its 95 % confidence interval."""
 
     gain: float
     low: float
@@ -150,31 +132,29 @@ class Usefulness:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What each round learned from.
+    """What each round learned from; places and authors are indices from 0."""
 
-    Attributes:
-        heldout: reward by round, of the policy before it learned in that round; NaN in rounds that
-            did not evaluate.
-        own: own groups by round that teach.
-        places, authors, values: round, author and usefulness of each author's groups in a round,
-            the first two as numbers from 0 up.
-    """
-
-    heldout: NDArray[np.float64]
-    own: NDArray[np.float64]
-    places: NDArray[np.intp]
-    authors: NDArray[np.intp]
-    values: NDArray[np.float64]
+    heldout: NDArray[np.float64]  # reward by round, before its update; NaN if not evaluated
+    own: NDArray[np.float64]  # informative local groups by round
+    places: NDArray[np.intp]  # the round of each author's groups in a round
+    authors: NDArray[np.intp]  # their author
+    values: NDArray[np.float64]  # their usefulness
 
 
 def usefulness(learned: Learned, asked: Sequence[int]) -> list[Usefulness] | None:
-    """Of each author that is asked for; None where too little was evaluated."""
+    """Estimate each requested author's gain of held-out reward.
+
+    Each change between two evaluations is split in proportion to the usefulness of peers' groups
+    and the number of informative local groups in the rounds between. Returns None if fewer than
+    ``LEAST`` changes were measured.
+    """
     looks = np.flatnonzero(~np.isnan(learned.heldout))
     if len(looks) <= LEAST:
         return None
     changes = np.diff(learned.heldout[looks])
     count = len(changes)
-    # of each round the change that came of it; rounds before the first and behind the last: none
+    # Index of the change each round contributed to; out of range before the first evaluation and
+    # after the last.
     change = np.searchsorted(looks, np.arange(len(learned.heldout)), "right") - 1
     inside = change[learned.places]
     within = (inside >= 0) & (inside < count)
@@ -196,18 +176,15 @@ def usefulness(learned: Learned, asked: Sequence[int]) -> list[Usefulness] | Non
     return [of(author) for author in asked]
 
 
-MAX_AUTHORS = 200
-"""Authors in an answer: those with most groups in updates, then those who gave most."""
+MAX_AUTHORS = 200  # per response: those with most groups in updates, then with most admitted
 
 
 def authors(
     rounds: Rounds, accounts: Sequence[Account], peers: Sequence[Mapping[str, Any]], now: float
 ) -> list[dict[str, Any]]:
-    """An entry for each author with an account or groups in updates, the most used first.
+    """Describe each author with an account or groups in updates, the most used first.
 
-    Args:
-        peers: those of the status, which have what each says of itself.
-        now: unix time.
+    ``peers`` are those of the status, with their claims about themselves; ``now`` is unix time.
     """
     told = {peer["peer_id"]: peer for peer in peers}
     by_key = {account.author.hex(): account for account in accounts}
@@ -234,13 +211,11 @@ def authors(
 
 
 def _all_groups(rounds: Rounds) -> float:
-    """In all updates, own and external."""
     both = rounds.column("groups_own") + rounds.column("groups_external")
     return float(both @ rounds.weights()) if len(both) else 0.0
 
 
 def _gains(rounds: Rounds, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By author, of those of whom anything was measured."""
     numbers, weights, useful = rounds.column("round"), rounds.weights(), rounds.named["useful"]
     places, which = useful.rows(numbers)
     asked = {name: n for name in names if (n := useful.number(name)) is not None}
@@ -276,7 +251,6 @@ def _account(account: Account | None, now: float) -> dict[str, Any]:
 
 
 def _peer_id(author: str) -> str | None:
-    """What a key is called in the network; None of what is no key."""
     try:
         raw = bytes.fromhex(author)
         check_key(raw)

@@ -1,4 +1,4 @@
-"""What may be wrong with a node: what ``swarm-node doctor`` finds, and alarms of its rounds."""
+"""A node's health: checks of ``swarm-node doctor``, and alarms about rounds."""
 
 from __future__ import annotations
 
@@ -33,13 +33,10 @@ from node.doctor.network import check_ports, told_by_node
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 
-FRESH_SECONDS = 60.0
-"""That what the doctor found is told for."""
-WIDE_GAP = 0.05
-"""Nats a token."""
+FRESH_SECONDS = 60.0  # how long the doctor's results stay valid
+WIDE_GAP = 0.05  # nats per token
 RECENT = 20
-BEFORE = 200
-"""Rounds that lengths are a mean over, and how far apart those are that are compared."""
+BEFORE = 200  # rounds between the two mean lengths compared, each over RECENT rounds
 DRIFT = 1.5
 CUT = 0.5
 LITTLE_MEMORY = 0.95
@@ -47,9 +44,9 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 
 class Doctor:
-    """Finds what there is to find, and no more often than once a minute.
+    """The doctor's checks, run at most once a minute.
 
-    Nothing is dialled: peers are the running node's, which tells of them itself.
+    It dials no peers; the running node reports its own.
     """
 
     def __init__(self, folder: RunFolder, config: Config) -> None:
@@ -60,7 +57,7 @@ class Doctor:
         self._at = float("-inf")
 
     def findings(self) -> list[dict[str, Any]]:
-        """Each with its level, what was looked at, what is there and what to do."""
+        """Return each check with its level, result and remedy."""
         with self._lock:
             if time.monotonic() - self._at > FRESH_SECONDS:
                 self._found = [_told(finding) for finding in self._look()]
@@ -70,7 +67,7 @@ class Doctor:
     def _look(self) -> list[Finding]:
         config, folder = self._config, self._folder
         found = [*check_packages(), check_transport(config.network)]
-        if "torch" in sys.modules:  # else to load it would take longer than all the rest
+        if "torch" in sys.modules:  # loading it would take longer than all other checks
             found.append(check_device(config.policy.device))
         found += [check_engine(config.engine.kind), check_shared_memory(), check_clock()]
         found += [check_walls(), *check_pinned(config, folder)]
@@ -89,27 +86,21 @@ def _told(finding: Finding) -> dict[str, Any]:
 
 
 class Alarm(NamedTuple):
-    """One thing to be watched.
-
-    Attributes:
-        means: what it says, and what to do where it has gone off.
-        value: None where nothing was measured.
-        level: of a value.
-    """
+    """One monitored value."""
 
     name: str
-    means: str
-    value: float | None
+    means: str  # its meaning, and the remedy
+    value: float | None  # None if nothing was measured
     level: Callable[[float], str]
 
     def told(self) -> dict[str, Any]:
-        """As an answer has it; what was not measured is no cause for alarm."""
+        """Convert to plain values for JSON; an unmeasured value is ok."""
         level = OK if self.value is None else self.level(self.value)
         return {"name": self.name, "level": level, "means": self.means, "value": self.value}
 
 
 def alarms(rounds: Rounds, folder: RunFolder) -> list[dict[str, Any]]:
-    """Of the latest round, of those before it, and of this machine."""
+    """Evaluate the alarms of the latest rounds and of this machine."""
     record = rounds.latest[-1] if rounds.latest else None
     return [alarm.told() for alarm in (*_of_rounds(record, rounds), *_of_machine(folder))]
 
@@ -193,14 +184,12 @@ def _any(count: float) -> str:
 
 
 def _count(counters: Mapping[str, float] | None, name: str) -> float | None:
-    """A total, of all its labels; None before the first round."""
     if counters is None:
         return None
     return sum(n for each, n in counters.items() if each.partition("{")[0] == name)
 
 
 def _drift(lengths: np.ndarray) -> float | None:
-    """The latest mean by the earlier one; None where there is no earlier one."""
     recent, before = lengths[-RECENT:], lengths[-BEFORE - RECENT : -BEFORE]
     if not len(before) or np.isnan(before).all() or np.isnan(recent).all():
         return None

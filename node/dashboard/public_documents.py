@@ -1,4 +1,4 @@
-"""What the swarm's page says, as the documents behind it."""
+"""The files of the swarm's public page: JSON documents and static files."""
 
 from __future__ import annotations
 
@@ -17,36 +17,26 @@ from swarm.census.authors import Author, Mean, Told
 from swarm.census.buckets import columns, rewards
 from swarm.census.census import Census
 
-LISTED = 500
-"""Authors on the page."""
+LISTED = 500  # maximum authors on the page
 DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a page is made of, beside what was counted.
+    """The facts of a page beyond the census."""
 
-    Attributes:
-        version: of this program.
-        time: of the look, unix seconds.
-        every: seconds between two looks.
-        peer_id: the observer's.
-        kind: "seed" or "watch".
-        join: addresses that others can dial.
-    """
-
-    version: str
-    time: float
-    every: float
-    peer_id: str
-    kind: str
-    join: Sequence[str]
+    version: str  # of this program
+    time: float  # of the observation, unix seconds
+    every: float  # seconds between two observations
+    peer_id: str  # of the observer
+    kind: str  # "seed" or "watch"
+    join: Sequence[str]  # addresses that other nodes can dial
     manifest: Manifest
     swarm_id: bytes
 
 
 def documents(census: Census, seen: Observed) -> dict[str, Any]:
-    """The three documents of a page, by name."""
+    """Return the page's three documents by name: swarm, history and authors."""
     buckets = census.state.buckets
     found = columns(buckets)
     found["nodes"] = [_round(nodes) for nodes in found["nodes"]]
@@ -59,7 +49,7 @@ def documents(census: Census, seen: Observed) -> dict[str, Any]:
 
 
 def dialled(addresses: Sequence[str]) -> list[str]:
-    """Of an observer's own addresses those that lead to it from elsewhere, if any does."""
+    """Return the non-loopback addresses, or all if every one is loopback."""
     outside = [address for address in addresses if not _is_loopback(address)]
     return outside or list(addresses)
 
@@ -164,6 +154,7 @@ def _is_loopback(address: str) -> bool:
 
 STATIC = Path(__file__).parent / "public_static"
 INDEX = "index.html"
+# Files of the dashboard, under ``static/shared/``; the imports between them stay valid.
 SHARED = (
     "chart.js",
     "format.js",
@@ -177,18 +168,12 @@ SHARED = (
     "vendor/uplot.LICENSE",
     "vendor/uplot.js",
 )
-"""Of the dashboard's, under ``static/shared/``: imports between them stay as they are."""
 
-Page = Mapping[str, bytes]
-"""A whole page: contents by path."""
+Page = Mapping[str, bytes]  # contents by path
 
 
 def unchanging() -> dict[str, bytes]:
-    """What a page is drawn with; the same at every look.
-
-    Raises:
-        OSError: a file of this package cannot be read.
-    """
+    """Return the page's static files; raise OSError if one cannot be read."""
     own = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*")}
     found = {
         name if name == INDEX else f"static/{name}": path.read_bytes()
@@ -200,5 +185,5 @@ def unchanging() -> dict[str, bytes]:
 
 
 def data(documents: Mapping[str, Any]) -> dict[str, bytes]:
-    """Documents by name, as the files of JSON that a page reads."""
+    """Encode documents as the JSON files that the page reads."""
     return {f"data/{name}.json": plain(document).encode() for name, document in documents.items()}

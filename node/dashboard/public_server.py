@@ -1,4 +1,7 @@
-"""The swarm's page served to everybody: GET and HEAD of files in memory, and nothing else."""
+"""Publication of the swarm's page: HTTP server, snapshot folder, census file.
+
+The server answers only GET and HEAD, from files in memory.
+"""
 
 from __future__ import annotations
 
@@ -26,37 +29,30 @@ from node.storage.run_folder import RunFolder
 from swarm.census.census import CensusState
 from swarm.common.counters import Counters
 
-LEAST_PACKED = 512
-"""Bytes from which a file is packed."""
+LEAST_PACKED = 512  # minimum bytes of a file that is compressed
 LEVEL = 6
 TEXTS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One file.
-
-    Attributes:
-        body: as it is.
-        packed: by gzip; None where that saves nothing.
-        etag: the same as long as the body is.
-    """
+    """One file, ready to send."""
 
     body: bytes
-    packed: bytes | None
-    etag: str
+    packed: bytes | None  # by gzip; None if that saves nothing
+    etag: str  # depends only on the body
     media_type: str
 
     @classmethod
     def of(cls, path: str, body: bytes) -> Answer:
-        """Made ready."""
+        """Compress and label a file."""
         packed = gzip.compress(body, LEVEL, mtime=0) if len(body) >= LEAST_PACKED else body
         etag = f'W/"{sha256(body).hexdigest()[:32]}"'
         return cls(body, packed if len(packed) < len(body) else None, etag, media_type(path))
 
 
 def media_type(path: str) -> str:
-    """By the ending of a path, whatever the system says of it."""
+    """Return a path's media type by its ending, independent of the system's types."""
     ending = path[path.rfind(".") :]
     if ending in TEXTS:
         return f"{TEXTS[ending]}; charset=utf-8"
@@ -64,7 +60,7 @@ def media_type(path: str) -> str:
 
 
 def answers(page: Page, before: dict[str, Answer]) -> dict[str, Answer]:
-    """By the path that is asked for; what is as it was before is not made anew."""
+    """Return the files by request path; unchanged files are reused from ``before``."""
     found = {}
     for name, body in page.items():
         old = before.get(f"/{name}")
@@ -76,27 +72,26 @@ def answers(page: Page, before: dict[str, Answer]) -> dict[str, Answer]:
 
 log = logging.getLogger(__name__)
 
+# Requests per second if only this machine is served: all readers then share the proxy's address.
 BEHIND_A_PROXY = 10 * A_SECOND
-"""Requests a second where only this machine is served: all readers come from one address then."""
 
 
 class Reader(Connection):
-    """A connection of somebody who reads the page."""
+    """A connection of a reader of the page."""
 
     most: ClassVar[int] = 512
 
 
 class Proxied(Reader):
-    """A connection where only this machine is served, as by a proxy for all readers."""
+    """A connection if only this machine is served, as by a proxy for all readers."""
 
     most_of_one: ClassVar[int] = Reader.most
 
 
 class Files:
-    """Answers with what is shown at present, and bounds what it is asked.
+    """An application that serves the current page within a rate limit.
 
-    The names that a request may come under are anybody's choice: there is nothing here that only
-    some may read, no cookie, and nothing to be changed.
+    Any host name is accepted: there are no private data, no cookies and nothing to change.
     """
 
     def __init__(self, rate: Rate) -> None:
@@ -104,11 +99,10 @@ class Files:
         self._answers: dict[str, Answer] = {}
 
     def show(self, page: Page) -> None:
-        """Answer with ``page`` from now on; called on any thread."""
+        """Serve ``page`` from now on; may be called on any thread."""
         self._answers = answers(page, self._answers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] == "http":
             await self._answer(scope)(scope, receive, Sending(send))
 
@@ -129,17 +123,14 @@ def _reply(answer: Answer, asked: Headers) -> Response:
     body = answer.body
     if answer.packed is not None and "gzip" in asked.get("accept-encoding", ""):
         body, told["content-encoding"] = answer.packed, "gzip"
-    # not as media_type, to which a charset would be added
+    # Passed as media_type, it would get a charset.
     return Response(body, headers=told | {"content-type": answer.media_type})
 
 
 class PageServer:
-    """Serves the latest page until it is closed.
+    """A server of the latest page, until closed.
 
-    Whatever fails in it is logged and counted (``public_page_failures``), and ends nothing else.
-
-    Args:
-        place: where it listens.
+    Its failures are logged and counted (``public_page_failures``), and do not stop the node.
     """
 
     def __init__(self, place: Place, counters: Counters) -> None:
@@ -152,11 +143,11 @@ class PageServer:
         )
 
     def show(self, page: Page) -> None:
-        """Answer with ``page`` from now on."""
+        """Serve ``page`` from now on."""
         self._files.show(page)
 
     def close(self) -> None:
-        """Stop; harmless when called twice."""
+        """Stop; may be called twice."""
         self._serving.close()
 
     def _failed(self, error: BaseException) -> None:
@@ -164,19 +155,20 @@ class PageServer:
         log.warning("serving the swarm's page failed, the node goes on: %s", error, exc_info=error)
 
 
-FILE, FOLDER = 0o644, 0o755
-"""Whoever serves them is another user."""
+FILE, FOLDER = 0o644, 0o755  # another user serves the files
 _KEY = "monitor.snapshot"
 
 
 class Snapshot:
-    """Writes a page again and again, each file in one step, what names the others last.
+    """A folder that receives each version of the page.
+
+    Each file is replaced in one step; the index, which refers to the others, is last.
 
     Args:
-        folder: is made where it is missing.
+        folder: created if missing.
 
     Raises:
-        NodeError: it cannot be written to, or holds another site or a node's key.
+        NodeError: the folder is not writable, or holds another site or a node's key.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -201,10 +193,10 @@ class Snapshot:
             )
 
     def write(self, page: Page) -> None:
-        """Write what has changed since the last time.
+        """Write the files that have changed since the last call.
 
         Raises:
-            NodeError: something cannot be written; what was there before still is.
+            NodeError: a file cannot be written; its old content stays.
         """
         for name in sorted(page, key=lambda each: (each == INDEX, each)):
             if self._written.get(name) == page[name]:
@@ -238,17 +230,16 @@ ASIDE = ".aside"
 
 
 def read_census(path: Path, swarm: str, now: float, counters: Counters) -> CensusState:
-    """What was counted of a swarm until now; a new beginning where nothing was.
+    """Read the census of a swarm, or start an empty one if there is none.
 
-    What is damaged, or of another swarm, is set aside under another name, said in the log and
-    counted (``census_set_aside``).
+    A damaged file, or one of another swarm, is renamed, logged and counted (``census_set_aside``).
 
     Args:
         swarm: id in hex.
         now: unix time, seconds.
 
     Raises:
-        NodeError: the file cannot be read or set aside.
+        NodeError: the file cannot be read or renamed.
     """
     try:
         state = STATE.validate_json(path.read_bytes())
@@ -271,9 +262,5 @@ def read_census(path: Path, swarm: str, now: float, counters: Counters) -> Censu
 
 
 def write_census(path: Path, state: CensusState) -> None:
-    """Keep what was counted.
-
-    Raises:
-        NodeError: it cannot be written; what was there before still is.
-    """
+    """Write the census; on a :class:`NodeError` the old file stays."""
     write_atomic(path, STATE.dump_json(state), durable=False)

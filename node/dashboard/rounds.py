@@ -1,4 +1,4 @@
-"""Every round of a run as columns, read on as the node writes it, and thinned for a chart."""
+"""A run's rounds as columns for charts, and parsing of queries, JSON replies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from node.monitor.record import RoundRecord
 
 
 class Entries:
-    """What rounds have under names, without a place for what they have not."""
+    """A sparse table of values by round and name (``names``, in order added)."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -31,7 +31,7 @@ class Entries:
         self._values: array[float] = array("d")
 
     def add(self, number: int, values: Mapping[str, float]) -> None:
-        """Take the values of a round, which is the latest."""
+        """Append the values of the latest round."""
         for name, value in values.items():
             if name not in self._numbers:
                 self._numbers[name] = len(self.names)
@@ -41,34 +41,33 @@ class Entries:
             self._values.append(float(value))
 
     def drop(self, number: int) -> None:
-        """Forget what rounds from this one on have."""
+        """Remove the values of rounds from ``number`` on."""
         while self._rounds and self._rounds[-1] >= number:
             for column in (self._rounds, self._which, self._values):
                 column.pop()
 
     def rows(self, rounds: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Of each entry the place of its round among these, which rise, and the place of its name
-        in :attr:`names`."""
+        """Return each entry's index in ``rounds`` (ascending) and in :attr:`names`."""
         places = np.searchsorted(rounds, np.array(self._rounds, np.float64))
         return places, np.array(self._which, np.intp)
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """Of each entry."""
+        """The value of each entry."""
         return np.array(self._values, np.float64)
 
     def totals(self, rounds: NDArray[np.float64], weights: NDArray[np.float64]) -> dict[str, float]:
-        """By name the sum over these rounds, each counted so many times."""
+        """Return the weighted sum over these rounds by name."""
         places, which = self.rows(rounds)
         summed = np.bincount(which, self.values * weights[places], minlength=len(self.names))
         return dict(zip(self.names, summed.tolist(), strict=True))
 
     def number(self, name: str) -> int | None:
-        """The place of a name in :attr:`names`; None where no round has it."""
+        """Return a name's index in :attr:`names`; None if no round has it."""
         return self._numbers.get(name)
 
     def column(self, name: str, rounds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The values of one name in these rounds; NaN where there is none."""
+        """Return one name's values in these rounds; NaN where missing."""
         found = np.full(len(rounds), np.nan)
         if name in self._numbers:
             places, which = self.rows(rounds)
@@ -77,32 +76,26 @@ class Entries:
         return found
 
 
+# Figures that every record has a field for.
 SCALARS = frozenset(each.name for each in fields(RoundRecord) if each.default_factory is MISSING)
-"""Figures that every record has a place for."""
-LATEST = 64
-"""Records that are at hand whole."""
+LATEST = 64  # whole records kept in memory
 DIGITS = 6
 EXACT = ("round", "time", "policy_step")
 TOTALS = ("bytes_in", "bytes_out")
-MAPPINGS = ("seconds", "refused")
-"""Mappings of a record whose entries are columns."""
-NAMED = ("authors", "useful", "levels")
-"""Mappings of many names, of which a round has few."""
+MAPPINGS = ("seconds", "refused")  # fields whose entries become columns
+NAMED = ("authors", "useful", "levels")  # fields with many names, of which a round has few
 _BETWEEN = "/"
 
 
 class Rounds:
-    """The columns of ``metrics.jsonl``; used by one thread at a time.
+    """The columns of ``metrics.jsonl``; not thread-safe.
 
-    Of rounds that were lost in a crash and done again the later record counts.
-
-    Args:
-        metrics: the file, which need not be there yet.
+    If a crash made the node repeat a round, the later record counts. The file may not exist yet.
 
     Attributes:
         latest: the newest records, the newest last.
-        named: those mappings of all rounds.
-        damaged: lines that are no record, which are left out.
+        named: the ``NAMED`` fields of all rounds.
+        damaged: number of lines that are not records; they are skipped.
     """
 
     def __init__(self, metrics: Path) -> None:
@@ -115,11 +108,7 @@ class Rounds:
         self.damaged = 0
 
     def look(self) -> list[RoundRecord]:
-        """Read what was written since the last look; the records that came, the latest of them.
-
-        Raises:
-            NodeError: the file may not be read.
-        """
+        """Read and return the new records, at most ``LATEST``, or raise NodeError."""
         lines, anew = self._lines.new(files(self._metrics))
         before = self.latest[-1].round if self.latest else 0
         if anew:
@@ -135,21 +124,21 @@ class Rounds:
                 self.damaged += 1
                 continue
             came.append(record)
-        # The file is written anew where older rounds are thinned: those are no news.
+        # Thinning rewrites the file; rounds read before are not new.
         return [each for each in came if not anew or each.round > before]
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """The values of a column, one a round; NaN where there is none. Not to be kept."""
+        """Return a column's values, one per round; NaN where missing."""
         values = self._columns.get(name)
         if values is None:
             return np.full(self._count, np.nan)
         return np.array(values, np.float64)
 
     def table(self, since: int, points: int) -> dict[str, Any]:
-        """The rounds after ``since`` in at most ``points`` rows, the last of them the latest round.
+        """Return the rounds after ``since`` in at most ``points`` rows.
 
-        A row stands for several rounds where there are more: means of what was measured, and of
-        round, time, policy step and totals the last.
+        The last row is the latest round. If a row covers several rounds, it has the means of what
+        was measured, and the last round, time, policy step and totals.
         """
         rounds = self.column("round")
         edges = self.edges(since, points)
@@ -172,7 +161,7 @@ class Rounds:
         }
 
     def edges(self, since: int, points: int) -> NDArray[np.int64]:
-        """Where each of at most ``points`` rows of the rounds after ``since`` begins, and the end.
+        """Return the starts of up to ``points`` rows after ``since``, and the end.
 
         The last row is the latest round alone.
         """
@@ -183,7 +172,7 @@ class Rounds:
         return np.append(rows, self._count)
 
     def weights(self) -> NDArray[np.float64]:
-        """How many rounds each one stands for: itself, and those thinned out before it."""
+        """Return how many rounds each represents: itself and those thinned before it."""
         return np.diff(self.column("round"), prepend=0.0)
 
     def _add(self, record: RoundRecord) -> None:
@@ -207,7 +196,7 @@ class Rounds:
 
 
 def _row(record: RoundRecord) -> dict[str, float]:
-    """What a record has for the columns, those of mappings by both of their names."""
+    """Flatten a record; an entry of a mapping is named ``mapping/entry``."""
     told = ((name, getattr(record, name)) for name in SCALARS)
     row = {name: float(value) for name, value in told if value is not None}
     for name in MAPPINGS:
@@ -223,7 +212,7 @@ def _figures(mapping: Mapping[str, float]) -> dict[str, float]:
 def thinned(
     values: NDArray[np.float64], edges: NDArray[np.int64], *, last: bool
 ) -> NDArray[np.float64]:
-    """A value a row: the mean over its rounds, NaN where there is none, or the last one's."""
+    """Return one value per row: the last round's or the mean; NaN if unmeasured."""
     if last:
         return values[edges[1:] - 1]
     known = ~np.isnan(values)
@@ -234,13 +223,13 @@ def thinned(
 
 
 def plain_values(values: NDArray[np.float64], digits: int | None) -> list[float | None]:
-    """For JSON: of so many digits, whole where they are whole, None where there is none."""
+    """Round to significant digits (None: three decimals); NaN becomes None."""
     short = np.round(values, 3) if digits is None else significant(values, digits)
     return [None if v != v else int(v) if v.is_integer() else v for v in short.tolist()]
 
 
 def significant(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Values of at least one, or less, with so many digits that count; larger ones are whole."""
+    """Round to ``digits`` significant digits; larger values to whole numbers."""
     size = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
     places = np.clip(digits - 1 - np.nan_to_num(size), 0, 15)
     scale = 10.0**places
@@ -248,18 +237,16 @@ def significant(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]
 
 
 MEDIA_TYPE = "application/json"
-MOST_BYTES = 4 << 20
-"""Of one answer."""
-TEXT = 200
-"""Characters of one value of a query."""
+MOST_BYTES = 4 << 20  # per response
+TEXT = 200  # default maximum characters of a query value
 
 
 class QueryError(ValueError):
-    """A query asks for what there cannot be; the message says what to ask for."""
+    """An invalid query; the message says what to write."""
 
 
 def plain(value: Any) -> str:
-    """JSON in ASCII; what is no finite number becomes null."""
+    """Encode as ASCII JSON; numbers that are not finite become null."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -267,7 +254,7 @@ def plain(value: Any) -> str:
 
 
 def reply(value: Mapping[str, Any], status: int = 200) -> Response:
-    """An answer of one object; one that is too long is refused instead."""
+    """Return a JSON response, or status 413 if it is too long."""
     text = plain(value)
     if len(text) > MOST_BYTES:
         return failure("that is more than one answer holds: ask for less", 413)
@@ -275,16 +262,12 @@ def reply(value: Mapping[str, Any], status: int = 200) -> Response:
 
 
 def failure(words: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer that says what is wrong."""
+    """Return a JSON response with an error message."""
     return Response(plain({"error": words}), status, headers, MEDIA_TYPE)
 
 
 def number(query: QueryParams, name: str, default: int, least: int, most: int) -> int:
-    """A whole number of a query; one beyond the limits counts as the nearest of them.
-
-    Raises:
-        QueryError: it is no whole number.
-    """
+    """Read a clamped integer from a query; raise QueryError for other text."""
     text = query.get(name, "")
     if not text:
         return default
@@ -295,11 +278,7 @@ def number(query: QueryParams, name: str, default: int, least: int, most: int) -
 
 
 def text(query: QueryParams, name: str, most: int = TEXT) -> str:
-    """A text of a query; empty where there is none.
-
-    Raises:
-        QueryError: it is too long.
-    """
+    """Read a text from a query, empty if missing; raise QueryError if it is too long."""
     found = query.get(name, "")
     if len(found) > most:
         raise QueryError(f"{name}: write at most {most} characters")

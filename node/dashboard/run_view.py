@@ -1,4 +1,7 @@
-"""A run as a dashboard reads it, from files alone: the node may work, here or elsewhere, or not."""
+"""The dashboard's views of a run and its event feed, read from files alone.
+
+The node may be running, on this machine or another, or not.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +31,21 @@ from swarm.reputation import read_accounts
 
 log = logging.getLogger(__name__)
 
-STREAMS = 32
-"""Open at once."""
-WAITING = 64
-"""Events that wait for one listener; of more, the oldest are left out."""
+STREAMS = 32  # maximum open event streams
+WAITING = 64  # queued events per listener; beyond that the oldest is dropped
 LOOK_SECONDS = 0.5
 QUIET_SECONDS = 15.0
 
 
 class Event(NamedTuple):
-    """One thing that happened; ``number`` is the round's, where it is a round."""
+    """One event; ``number`` is the round's number, if it is a round."""
 
     name: str
     data: Any
     number: int | None = None
 
     def text(self) -> bytes:
-        """As it stands in a stream of events (HTML, 9.2.5)."""
+        """Encode as a server-sent event (HTML, 9.2.5)."""
         number = "" if self.number is None else f"id: {self.number}\n"
         return f"event: {self.name}\n{number}data: {plain(self.data)}\n\n".encode()
 
@@ -53,12 +54,12 @@ GONE = "gone"
 
 
 class Feed:
-    """Watches while anybody listens, and tells all of them the same.
+    """A broadcaster of events that polls the run while there are listeners.
 
     Args:
-        look: what happened since it was last asked, on a thread of its own.
-        begin: what a new listener is told first, given the last round that it has heard of and
-            whether nobody else listens.
+        look: returns the events since the last call; runs on another thread.
+        begin: returns a new listener's first events, given the last round it knows and whether it
+            is the only listener.
     """
 
     def __init__(
@@ -72,11 +73,11 @@ class Feed:
 
     @property
     def full(self) -> bool:
-        """Whether nobody else may listen now."""
+        """Whether no more listeners are accepted."""
         return len(self._listeners) >= STREAMS
 
     async def listen(self, last: int | None) -> AsyncIterator[bytes]:
-        """The stream of one listener, until the run has ended or the feed is closed."""
+        """Stream events to one listener until the feed is closed."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue(WAITING)
         first = not self._listeners
         self._listeners.add(queue)
@@ -101,7 +102,7 @@ class Feed:
             self._listeners.discard(queue)
 
     def close(self) -> None:
-        """Tell everybody that it is over; called on the loop that they listen on."""
+        """End all streams; call on the loop of the listeners."""
         self._closed = True
         for queue in self._listeners:
             _put(queue, None)
@@ -130,10 +131,10 @@ MOST_LINES = 1000
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last whole lines of a log, of at most a quarter of a MiB; none where there is no log.
+    """Return a log's last whole lines, within its last 256 KiB; empty without a log.
 
     Raises:
-        NodeError: it may not be read.
+        NodeError: the log cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -150,12 +151,11 @@ def last_lines(path: Path, count: int) -> list[str]:
     return [printable(line.decode(errors="replace")) for line in whole[-count:]]
 
 
-NAMED = 12
-"""Authors that have a series of their own, those with most groups."""
+NAMED = 12  # authors with their own series: those with most groups
 
 
 def updates(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
-    """Groups of an update by author: this node's own, the largest authors', and those of others."""
+    """Return groups per update: local, of each of the largest authors, and of others."""
     numbers, edges = rounds.column("round"), rounds.edges(since, points)
     authors, shown = rounds.named["authors"], numbers[edges[0] : edges[-1]]
     recent = (numbers > since) * rounds.weights()
@@ -177,7 +177,7 @@ def updates(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
 
 
 def levels(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
-    """Rewards of own completions by family and level, in the rounds that have any."""
+    """Return mean rewards of local completions by family and level."""
     numbers, edges, found = rounds.column("round"), rounds.edges(since, points), []
     of = plain_values(thinned(numbers, edges, last=True), None) if len(edges) > 1 else []
     for name in sorted(rounds.named["levels"].names):
@@ -192,21 +192,15 @@ def levels(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
     return {"families": found}
 
 
-AT_ONCE = 20
-"""Rounds that one look tells of, the latest."""
+AT_ONCE = 20  # maximum rounds per look, the latest
+# Facts about this node beside its peers.
 OWN = ("peer_id", "addresses", "reach", "swarm_id", "swarm_name", "state", "record")
-"""What is told of this node beside its peers."""
-NONE = "none"
-"""State of a folder that no node has run in."""
+NONE = "none"  # state of a folder in which no node has run
 ENDED = (STOPPED, CRASHED, NONE)
 
 
 class RunView:
-    """Reads what a run folder holds; its calls may come from several threads.
-
-    Args:
-        version: of this program.
-    """
+    """A thread-safe reader of a run folder."""
 
     def __init__(self, folder: RunFolder, config: Config, version: str) -> None:
         self.folder = folder
@@ -222,9 +216,9 @@ class RunView:
         self._told: float | None = None
 
     def status(self) -> dict[str, Any]:
-        """What ``swarm-node status --json`` prints, and the version of this program.
+        """Return the output of ``swarm-node status --json`` and this program's version.
 
-        Where no node has reported yet the state is "none".
+        The state is "none" if no node has reported yet.
         """
         try:
             status = present_status(self.folder)
@@ -239,71 +233,66 @@ class RunView:
                 "state": NONE,
             }
         if (url := status.get("dashboard")) is not None:
-            status["dashboard"] = str(url).partition("?")[0]  # the token is for the terminal
+            status["dashboard"] = str(url).partition("?")[0]  # the token is only for the terminal
         return {**status, "version": self._version}
 
     def table(self, since: int, points: int) -> dict[str, Any]:
-        """Rounds as columns; see :meth:`node.dashboard.rounds.Rounds.table`."""
+        """Return rounds as columns; see :meth:`node.dashboard.rounds.Rounds.table`."""
         with self._lock:
             self._read_on()
             return self._rounds.table(since, points)
 
     def groups(self, wanted: Wanted) -> dict[str, Any]:
-        """The newest groups that are wanted; see :mod:`node.dashboard.groups`."""
+        """Return the newest matching groups; see :mod:`node.dashboard.groups`."""
         with self._lock:
             self._groups.look()
             return self._groups.find(wanted)
 
     def updates(self, since: int, points: int) -> dict[str, Any]:
-        """What updates were made of; see :func:`node.dashboard.run_view.updates`."""
+        """Return the composition of updates; see :func:`node.dashboard.run_view.updates`."""
         with self._lock:
             self._read_on()
             return updates(self._rounds, since, points)
 
     def levels(self, since: int, points: int) -> dict[str, Any]:
-        """Rewards by family and level; see :func:`node.dashboard.run_view.levels`."""
+        """Return rewards by family and level; see :func:`node.dashboard.run_view.levels`."""
         with self._lock:
             self._read_on()
             return levels(self._rounds, since, points)
 
     def authors(self) -> dict[str, Any]:
-        """Whoever gave groups; see :mod:`node.dashboard.groups`.
-
-        Raises:
-            JournalError: what is known of them cannot be read.
-        """
+        """Return the authors of groups, or raise JournalError (unreadable accounts)."""
         accounts, peers = read_accounts(self.folder.journal), self.status()["peers"]
         with self._lock:
             self._read_on()
             return {"authors": authors(self._rounds, accounts, peers, time.time())}
 
     def peers(self) -> dict[str, Any]:
-        """This node, and whom it knows."""
+        """Return this node and its peers."""
         status = self.status()
         return {"self": {name: status.get(name) for name in OWN}, "peers": status["peers"]}
 
     def health(self) -> dict[str, Any]:
-        """What may be wrong; see :mod:`node.dashboard.health`."""
+        """Return findings and alarms; see :mod:`node.dashboard.health`."""
         findings = self._doctor.findings()
         with self._lock:
             self._read_on()
             return {"findings": findings, "alarms": alarms(self._rounds, self.folder)}
 
     def log(self, lines: int) -> dict[str, Any]:
-        """The end of the log."""
+        """Return the end of the log."""
         return {"lines": last_lines(self.folder.log, lines)}
 
     def record(self) -> RoundRecord | None:
-        """Of the latest round; None before the first."""
+        """Return the latest round's record; None before the first."""
         with self._lock:
             self._read_on()
             return self._rounds.latest[-1] if self._rounds.latest else None
 
     def begin(self, last: int | None, first: bool) -> list[Event]:
-        """What a new listener is told: how the run is, and the latest rounds since ``last``.
+        """Return a new listener's first events: status and rounds since ``last``.
 
-        Args:
-            first: nobody else listens, so that :meth:`look` has been asked of nothing so far.
+        If it is the ``first`` listener, the events before it are dropped.
         """
         events = [Event("status", self.status())]
         with self._lock:
@@ -316,7 +305,7 @@ class RunView:
         return events + [_round(record) for record in latest[-AT_ONCE:]]
 
     def look(self) -> list[Event]:
-        """What has happened since the last look."""
+        """Return the events since the last look."""
         with self._lock:
             self._read_on()
             events = [_round(record) for record in self._news]

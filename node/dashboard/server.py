@@ -1,4 +1,4 @@
-"""A dashboard at work."""
+"""HTTP servers: bounded connections, a server thread, and a node's dashboard."""
 
 from __future__ import annotations
 
@@ -22,30 +22,22 @@ from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from swarm.common.util import version
 
-MOST = 96
-"""At once."""
-MOST_OF_ONE = 64
-"""Of one address."""
+MOST = 96  # maximum open connections
+MOST_OF_ONE = 64  # of one address
+# Timeout for a request to be complete, and for a client to read a response that is being sent.
 PATIENCE_SECONDS = 10.0
-"""In which a request has to be complete, and an answer to be read before more of it is sent."""
 
 
 class Connection(H11Protocol):
-    """A connection that ends where too many are open, and where its client takes no part in it.
+    """A connection that aborts if too many are open or if its client is inactive."""
 
-    Attributes:
-        most: at once.
-        most_of_one: of one address.
-    """
-
-    most: ClassVar[int] = MOST
-    most_of_one: ClassVar[int] = MOST_OF_ONE
+    most: ClassVar[int] = MOST  # maximum open connections
+    most_of_one: ClassVar[int] = MOST_OF_ONE  # of one address
     _writing: asyncio.TimerHandle | None = None
     _looking: asyncio.TimerHandle | None = None
     _last: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called once it is open."""
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
         others = [each for each in self.connections if isinstance(each, Connection)]
@@ -56,25 +48,22 @@ class Connection(H11Protocol):
         self._looking = self.loop.call_later(PATIENCE_SECONDS, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called once it is closed."""
         for timer in (self._looking, self._writing):
             if timer:
                 timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Called where the client reads less than it is sent."""
         self._writing = self.loop.call_later(PATIENCE_SECONDS, self.transport.abort)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Called once it has read on."""
         if self._writing:
             self._writing.cancel()
         super().resume_writing()
 
     def _look(self) -> None:
-        """End it where no request has come since the last look, and none is being answered."""
+        """Abort if no request has come since the last look and none is being answered."""
         idle = self.cycle is None or self.cycle.response_complete
         if idle and self.cycle is self._last:
             self.transport.abort()
@@ -83,23 +72,19 @@ class Connection(H11Protocol):
         self._looking = self.loop.call_later(PATIENCE_SECONDS, self._look)
 
 
-FAREWELL_SECONDS = 0.2
-"""In which open streams are told that it is over."""
+FAREWELL_SECONDS = 0.2  # for open streams to learn that the server stops
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
-MOST_HEAD = 16 << 10
-"""Bytes of a request before its body, of which there is none."""
+MOST_HEAD = 16 << 10  # bytes of a request before its body; requests have none
 
 
 class Serving:
-    """Serves an application until it is closed.
+    """A server thread for an application, until closed.
 
     Args:
-        place: where it listens; closed with it.
-        name: of the thread.
-        failed: told what fails in it, once; it ends nothing else.
-        farewell: awaited on its loop before connections are closed.
-        connection: what each of them is.
+        place: the listening socket; closed with the server.
+        failed: called with a failure of the server, which ends nothing else.
+        farewell: awaited on the server's loop before connections are closed.
     """
 
     def __init__(
@@ -138,8 +123,8 @@ class Serving:
         self._up.wait(START_SECONDS)
 
     def close(self) -> None:
-        """Tell who listens that it is over, and stop; harmless when called twice."""
-        with suppress(RuntimeError):  # its loop has ended, as where it failed
+        """End all streams and stop; may be called twice."""
+        with suppress(RuntimeError):  # the loop has ended, for example after a failure
             if self._loop:
                 self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(STOP_SECONDS)
@@ -175,20 +160,17 @@ log = logging.getLogger(__name__)
 
 
 class Dashboard:
-    """Serves the page of one run folder until it is closed.
+    """A server of one run folder's dashboard, until closed.
 
-    Whatever fails in it is logged and counted (``dashboard_failures``), and ends nothing else.
-
-    Args:
-        wanted: where, as in ``monitor.dashboard``.
-        tell: told where a browser finds it, at once and whenever that changes.
+    Its failures are logged and counted (``dashboard_failures``), and do not stop the node.
+    ``wanted`` is as in ``monitor.dashboard``. ``tell`` gets ``url`` now and whenever it changes.
 
     Attributes:
-        url: where it is found, with what it takes to get in.
+        url: the URL for a browser, including a token if one is required.
 
     Raises:
         NodeError: it cannot listen there.
-        ConfigError: that is no place.
+        ConfigError: ``wanted`` is not a place.
     """
 
     def __init__(
@@ -215,7 +197,7 @@ class Dashboard:
         self._serving = Serving(app, self._place, "dashboard", self._failed, farewell=self._leave)
 
     def close(self) -> None:
-        """Tell who listens that it is over, and stop; harmless when called twice."""
+        """End all streams and stop; may be called twice."""
         self._serving.close()
 
     async def _leave(self) -> None:

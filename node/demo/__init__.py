@@ -1,1 +1,1 @@
-"""A swarm on one machine."""
+"""A demo swarm on one machine."""

@@ -1,7 +1,7 @@
-"""A whole swarm on this machine: one seed and N ordinary nodes, in processes of their own.
+"""Run a whole swarm on this machine: a bootstrap node and N nodes, each a process.
 
-The nodes run the very commands and configuration files that anybody would use; only their
-addresses (this machine's loopback) and their sizes are chosen for a demonstration.
+The nodes run the ordinary commands and configuration files. Only their addresses (loopback) and
+sizes are chosen for the demo.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ GRACE_SECONDS = 15.0
 
 
 class NodeProcess:
-    """One ``swarm-node`` command in a process group of its own, writing to a run folder.
+    """One ``swarm-node`` command in its own process group, with a run folder.
 
-    Its standard input is a pipe that only this parent holds: the command is told to stop when
-    the pipe closes, so that nothing outlives a parent that was killed.
+    The command stops when its standard input closes, so it does not outlive a killed parent.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class NodeProcess:
         return self._process.poll()
 
     def status(self) -> dict[str, Any] | None:
-        """What the process last wrote of itself, None before the first time."""
+        """Return the process's latest status, None before the first one."""
         try:
             status: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
         except FileNotFoundError:
@@ -82,11 +81,7 @@ class NodeProcess:
         return status if status["pid"] == self.pid else None
 
     def wait_for_address(self, timeout: float) -> str:
-        """The first address the node can be dialled at.
-
-        Raises:
-            NodeError: the process ended or named no address within ``timeout`` seconds.
-        """
+        """Return the node's first address; raises ``NodeError`` after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             status = self.status()
@@ -102,31 +97,31 @@ class NodeProcess:
         )
 
     def last_words(self) -> str:
-        """The last line the process printed."""
+        """Return the last line of its output."""
         lines = Path(self._output.name).read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     def interrupt(self) -> None:
-        """Ask the process, once, to finish what it does and stop."""
+        """Ask the process once to finish its work and stop."""
         if self.exit_code is None and not self._interrupted:
             self._interrupted = True
             self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """End the process at once, as a crash would."""
+        """Kill the process immediately."""
         if self.exit_code is None:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def wait(self, timeout: float) -> int | None:
-        """Exit status once the process ended, None where it still runs after ``timeout`` s."""
+        """Return the exit status, None if it still runs after ``timeout`` s."""
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
 
     def close(self) -> None:
-        """Stop the process, hard when it takes longer than the grace period."""
+        """Stop the process; kill it after the grace period."""
         self.interrupt()
         if self.wait(GRACE_SECONDS) is None:
             self.kill()
@@ -136,22 +131,18 @@ class NodeProcess:
 
 
 def stop_all(processes: Sequence[NodeProcess]) -> None:
-    """Interrupt all first, then wait for each, so that they wind down side by side."""
+    """Interrupt all processes, then wait for each, so that they stop concurrently."""
     for process in processes:
         process.interrupt()
     for process in processes:
         process.close()
 
 
-KEPT = 4096
-"""Records of the last rounds, for a swarm that runs until somebody stops it."""
+KEPT = 4096  # records in memory, for a swarm that runs without end
 
 
 class RecordTail:
-    """Reads what a metrics file has got since the last look, so that looking never takes longer.
-
-    A file that takes the place of the one before is read from its beginning; a round counts once.
-    """
+    """Reads new records of a metrics file incrementally; each round counts once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -159,7 +150,7 @@ class RecordTail:
         self._records: deque[RoundRecord] = deque(maxlen=KEPT)
 
     def look(self) -> list[RoundRecord]:
-        """The records of the last rounds, oldest first; empty before the first round's end."""
+        """Return the records of the last rounds, oldest first."""
         lines, _ = self._lines.new([self._path])
         for record in map(parsed, lines):
             if not self._records or record.round > self._records[-1].round:
@@ -169,13 +160,7 @@ class RecordTail:
 
 @dataclass(frozen=True, slots=True)
 class Practice:
-    """One shipped catalogue.
-
-    Attributes:
-        models: that were made for it; nodes take them in turn.
-        max_new_tokens: longer than any right answer.
-        turns: of a trajectory at most.
-    """
+    """One shipped task set, with the models made for it, which nodes use in turn."""
 
     models: tuple[str, ...]
     max_new_tokens: int
@@ -189,11 +174,7 @@ PRACTICES = {
 
 
 def practice_of(catalogue: str) -> Practice:
-    """How the catalogue of that name is demonstrated.
-
-    Raises:
-        ConfigError: no models come with it.
-    """
+    """Return a task set's demo settings; raises ``ConfigError`` if it has no models."""
     if catalogue not in PRACTICES:
         known = ", ".join(PRACTICES)
         raise ConfigError("--catalogue", catalogue, f"Models come with these: {known}.")
@@ -204,19 +185,17 @@ EPOCH_SECONDS = 2.0
 START_SECONDS = 90.0
 REFRESH_SECONDS = 0.5
 SLOW_START_SECONDS = 10.0
-EVALUATIONS = 15
-"""Of each node."""
+EVALUATIONS = 15  # per node
 UNLIMITED = 150
-"""Rounds in which there are as many, where there is no last one."""
+"""Rounds per that many evaluations if there is no last round."""
 DEFAULT_TRANSPORT = NetworkSection().transport
 MIXED = ("hivemind", "libp2p")
-SEED = -1
-"""Number of the node that is the seed."""
+SEED = -1  # number of the bootstrap node
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What ``swarm-node demo`` takes; 0 rounds: until Ctrl-C."""
+    """Options of ``swarm-node demo``; 0 rounds run until Ctrl-C."""
 
     nodes: int = 4
     rounds: int = 150
@@ -228,26 +207,20 @@ class DemoSettings:
     catalogue: str = "tiny"
 
     def model_of(self, number: int) -> str:
-        """The shipped model of node ``number``: those of the catalogue take turns."""
+        """Return the model of node ``number``; the task set's models take turns."""
         models = practice_of(self.catalogue).models
         return models[number % len(models)]
 
     def transport_of(self, number: int) -> str:
-        """The kind of node ``number``; with ``mixed`` they take turns, the seed first."""
+        """Return the transport of node ``number``; ``mixed`` alternates them."""
         return MIXED[(number + 1) % len(MIXED)] if self.transport == "mixed" else self.transport
 
 
 def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
-    """Run the swarm to its last round, or until Ctrl-C, and sum it up.
+    """Run the swarm to its last round, or until Ctrl-C, and summarize it.
 
-    Args:
-        folder: new folder for everything the processes write, the chart included.
-        console: shows the swarm while it runs.
-
-    Raises:
-        NodeError: this machine lacks what a node needs, or a process did not come up or failed on
-            its way.
-        ConfigError: a setting is out of its range, or the engine's library is not installed.
+    ``folder`` is new and holds all output. Raises ``NodeError`` if a process fails or this machine
+    lacks a requirement, ``ConfigError`` for a bad setting or a missing engine.
     """
     threads = max(1, (os.cpu_count() or 1) // settings.nodes)
     for number in range(settings.nodes):
@@ -278,7 +251,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
 
 
 def opening(settings: DemoSettings, folder: Path) -> str:
-    """What is about to run, and until when."""
+    """Describe the swarm and its end."""
     until = "until Ctrl-C"
     if settings.rounds:
         until = f"to round {settings.rounds}; with --rounds 0 it goes on until Ctrl-C"
@@ -289,11 +262,7 @@ def opening(settings: DemoSettings, folder: Path) -> str:
 def swarm_of(
     settings: DemoSettings, folder: Path, threads: int, console: Console
 ) -> Iterator[tuple[str, dict[str, NodeProcess]]]:
-    """Start the seed, then the nodes; whatever happens, end them all.
-
-    Args:
-        console: shows that the seed starts.
-    """
+    """Start the bootstrap node, then the nodes; stop all at the end."""
     processes: list[NodeProcess] = []
     environment = {"OMP_NUM_THREADS": str(threads)}
     try:
@@ -320,7 +289,7 @@ def start_seed(
     transport: str = DEFAULT_TRANSPORT,
     catalogue: str = "tiny",
 ) -> NodeProcess:
-    """Found a swarm in ``folder`` and start its seed."""
+    """Create a swarm in ``folder`` and start its bootstrap node."""
     folder.mkdir(mode=PRIVATE_FOLDER)
     identity = Identity.create(folder / "identity.key")
     write_new(
@@ -343,13 +312,12 @@ def start_node(
 
 
 def loopback(overrides: dict[str, Any]) -> Config:
-    """A configuration that listens on this machine only."""
+    """Return a configuration that listens on this machine only."""
     return Config.with_overrides({"network.listen": ["/ip4/127.0.0.1/tcp/0"], **overrides})
 
 
 def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[str, Any]:
-    """Configuration of the demo's node ``number``: half the nodes have another model, where there
-    are two."""
+    """Return the config of node ``number``; models alternate if there are two."""
     practice = practice_of(settings.catalogue)
     return {
         "node.seed": settings.seed + number,
@@ -361,7 +329,7 @@ def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
         "network.transport": settings.transport_of(number),
         "engine.max_new_tokens": practice.max_new_tokens,
         "engine.max_turns": practice.turns,
-        # Small pieces keep a node's memory small; the gradient is the same.
+        # Small micro-batches save memory; the gradient is the same.
         "learner.micro_batch_tokens": 1024,
         "schedule.rounds": settings.rounds,
         "schedule.eval_every": max(1, (settings.rounds or UNLIMITED) // EVALUATIONS),
@@ -373,8 +341,7 @@ def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
 
 
 def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> None:
-    """Show the nodes until all have ended, and where the page of the first is; fail with the first
-    that fails."""
+    """Show the nodes and the first one's page until all end; raise on a failure."""
     first, url = next(iter(nodes.values())), ""
     tails = {name: RecordTail(node.folder / "metrics.jsonl") for name, node in nodes.items()}
     with view.shown() as show:
@@ -395,7 +362,7 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> N
 def summarise(
     settings: DemoSettings, folder: Path, nodes: dict[str, NodeProcess], wall_s: float
 ) -> SwarmSummary:
-    """Chart and summary of what the nodes wrote."""
+    """Draw the chart and summarize the nodes' records."""
     records = {name: read_history(node.folder) for name, node in nodes.items()}
     if not all(records.values()):
         raise NodeError(

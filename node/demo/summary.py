@@ -1,4 +1,4 @@
-"""What a swarm run came to: one row a node, and the means over all."""
+"""The demo swarm's summary, live view and chart."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from swarm.common.util import counted
 
 @dataclass(frozen=True, slots=True)
 class NodeSummary:
-    """A node's run. First and last are means over the first and last tenth of its rounds, or None
-    where nothing was measured in any."""
+    """A node's run; first and last are means over that tenth of rounds, or None."""
 
     name: str
     peer_id: str
@@ -57,14 +56,14 @@ class SwarmSummary:
     chart: str
 
     def as_json(self) -> str:
-        """One JSON object."""
+        """Return one JSON object."""
         return json.dumps(asdict(self))
 
 
 def summarise_node(
     name: str, peer_id: str, model: str, records: Sequence[RoundRecord]
 ) -> NodeSummary:
-    """Fold a node's records; at least one is needed."""
+    """Summarize a node's records, at least one."""
     rewards, evaluations = known(records, "reward_own"), known(records, "reward_eval")
     last = records[-1]
     return NodeSummary(
@@ -88,7 +87,7 @@ def summarise_node(
 def summarise_swarm(
     swarm_id: str, nodes: Sequence[NodeSummary], wall_s: float, chart: Path
 ) -> SwarmSummary:
-    """Join the nodes' summaries."""
+    """Combine the nodes' summaries."""
     return SwarmSummary(
         swarm_id=swarm_id,
         nodes=tuple(nodes),
@@ -102,7 +101,7 @@ def summarise_swarm(
 
 
 def table(summary: SwarmSummary) -> Table:
-    """The summary as people read it, within 80 columns."""
+    """Return the summary as a table within 80 columns."""
     title = f"swarm {summary.swarm_id[:12]}: {_rounds(summary)} in {summary.wall_s:.0f} s"
     out = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     out.add_column("node")
@@ -147,38 +146,31 @@ def _over(values: Iterable[float | None]) -> float | None:
 
 
 def known(records: Sequence[RoundRecord], figure: str) -> list[float]:
-    """What the records say of a figure, those left out that did not measure it."""
+    """Return the measured values of a figure."""
     return [value for each in records if (value := getattr(each, figure)) is not None]
 
 
 def tenth(values: Sequence[float]) -> int:
-    """How many values a tenth is, at least one."""
+    """Return the size of a tenth of the values, at least one."""
     return max(1, len(values) // 10)
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Arithmetic mean; None of nothing."""
+    """Return the arithmetic mean, None without values."""
     return sum(values) / len(values) if values else None
 
 
 POINTS = 16
-RECENT = 10
-"""Rounds that a figure is the mean of."""
+RECENT = 10  # rounds that a figure averages
 AROUND = 11
-"""Lines of a terminal that are no node's: how to join and look, the table's head, progress."""
-LINE_SECONDS = 5.0
-"""Between two lines where there is no terminal to draw in."""
+"""Terminal lines without a node: how to join and look, the table's head, progress."""
+LINE_SECONDS = 5.0  # between two lines without a terminal
 
-Records = Mapping[str, Sequence[RoundRecord]]
-"""Of the last rounds, by node name."""
+Records = Mapping[str, Sequence[RoundRecord]]  # latest rounds by node name
 
 
 class SwarmView:
-    """Draws what the nodes' records say; knows nothing of processes.
-
-    Args:
-        rounds: of each node; 0 when there is no end.
-    """
+    """A view of the nodes' records; ``rounds`` is 0 without end."""
 
     def __init__(self, rounds: int, nodes: int, console: Console) -> None:
         self._rounds = rounds
@@ -190,7 +182,7 @@ class SwarmView:
 
     @contextmanager
     def shown(self) -> Iterator[Callable[[Records], None]]:
-        """Give out what shows records: a table that redraws itself, or a line now and then."""
+        """Yield a function that shows records: a live table, or a line now and then."""
         if not self._console.is_terminal:
             yield Paced(lambda records: self._console.print(self.line(records), soft_wrap=True))
             return
@@ -198,8 +190,7 @@ class SwarmView:
             yield lambda records: live.update(self.render(records), refresh=True)
 
     def render(self, records: Records) -> RenderableType:
-        """The table for the records so far; as many nodes as leave what was said before it in
-        sight."""
+        """Return the table of as many nodes as fit below the earlier output."""
         self._progress.update(self._task, completed=sum(r[-1].round for r in records.values() if r))
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("node")
@@ -214,7 +205,7 @@ class SwarmView:
         return Group(table, self._progress)
 
     def line(self, records: Records) -> str:
-        """The swarm in one line."""
+        """Return the swarm's state as one line."""
         begun = [rows for rows in records.values() if rows]
         at_work = f"{len(begun)} of {len(records)} at work"
         if not begun:
@@ -248,7 +239,7 @@ class SwarmView:
 
 
 class Paced:
-    """Hands on what comes, at once and then no more often than every :data:`LINE_SECONDS`."""
+    """A rate limiter: one call per :data:`LINE_SECONDS`, the first immediately."""
 
     def __init__(
         self, show: Callable[[Records], None], now: Callable[[], float] = time.monotonic
@@ -258,7 +249,6 @@ class Paced:
         self._shown = float("-inf")
 
     def __call__(self, records: Records) -> None:
-        """Show these, unless others were shown a moment ago."""
         if self._now() - self._shown >= LINE_SECONDS:
             self._shown = self._now()
             self._show(records)
@@ -279,7 +269,7 @@ WINDOW = 9
 
 
 def draw(records: Mapping[str, Sequence[RoundRecord]], path: Path) -> None:
-    """Write a PNG with own reward (smoothed) and held-out reward of every node, by round."""
+    """Draw own reward (smoothed) and held-out reward of every node, by round, as PNG."""
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)
     own, heldout = (
@@ -304,7 +294,7 @@ def _panel(
         for each, value in points:
             by_round.setdefault(each, []).append(value)
         axes.plot(*_xy(points, smooth), linewidth=1, alpha=0.55, label=name)
-    # A round that some nodes have not reached would move the mean for no reason of learning.
+    # A round that some nodes have not reached would bias the mean.
     whole = [(n, sum(v) / len(v)) for n, v in sorted(by_round.items()) if len(v) == len(lines)]
     axes.plot(*_xy(whole, smooth), color="black", linewidth=2.2, label="mean")
     axes.set_title(title)

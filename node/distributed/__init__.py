@@ -1,1 +1,1 @@
-"""One policy trained by several processes, each on a GPU of its own."""
+"""Training of one policy by several processes, each on its own GPU."""

@@ -1,8 +1,7 @@
-"""The processes that train one policy together, and how they talk.
+"""Communication between the processes that train one policy together.
 
-Rank 0 gives orders and every rank carries them out, so all of them meet in the same collective
-operations. An order that one rank cannot carry out ends all of them: nothing tells how far the
-others came.
+Rank 0 sends orders and every rank carries them out, so all of them meet in the same collective
+operations. If an order fails on one rank, all end, because the state of the others is unknown.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=3650)
-"""For an order: rank 0 may generate for as long as it likes. A rank that has ended is told by its
-connection and not by time."""
+"""Timeout of an order: rank 0 may generate for any time. An ended rank closes its connection."""
 
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _FAILED = "failed"
@@ -41,23 +39,17 @@ _FAILED = "failed"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A method that every rank calls, and its arguments, which are pickled."""
+    """A method that every rank calls, and its pickled arguments."""
 
     name: str
     arguments: tuple[Any, ...] = ()
 
 
 class Ranks:
-    """This process among the ranks, from the moment when all of them are there.
+    """This process among the ranks, once all of them have connected.
 
-    A context manager; leaving it ends the other ranks where this is rank 0.
-
-    Args:
-        launch: as torchrun started it; its variables are gone from the environment afterwards.
-
-    Attributes:
-        rank, world: this process's number, and how many there are.
-        leads: whether this is rank 0.
+    A context manager; leaving it on rank 0 ends the other ranks. Torchrun's environment variables
+    are removed. ``leads`` is true on rank 0.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -79,7 +71,7 @@ class Ranks:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._failed:
-            # What is still on its way would be waited for, and the other ranks wait for this one.
+            # A normal exit would wait for pending operations, and other ranks wait for this one.
             end_at_once(getattr(error, "exit_code", 1))
             return
         if self.leads:
@@ -94,11 +86,7 @@ class Ranks:
         dist.destroy_process_group()
 
     def mesh(self, device: str) -> tuple[torch.device, DeviceMesh]:
-        """This rank's device of the kind, and all of them in a row.
-
-        Raises:
-            NodeError: there are too few.
-        """
+        """Return this rank's device and the one-dimensional mesh of all ranks."""
         if device == "cuda":
             if self._local_rank >= torch.cuda.device_count():
                 raise NodeError(
@@ -114,11 +102,10 @@ class Ranks:
 
     @contextmanager
     def carrying_out(self, order: Order) -> Iterator[None]:
-        """Do what is ordered, in the block, while the other ranks do; rank 0 tells them to.
+        """Carry out an order in the block on every rank; rank 0 sends it.
 
         Raises:
-            NodeError: one of them cannot, so that none can go on. With the words of the one that
-                failed first.
+            NodeError: a rank failed, so none can continue. Has the message of the first failure.
         """
         with self._bound(order.name):
             if self.leads:
@@ -126,33 +113,29 @@ class Ranks:
             yield
 
     def take(self) -> Order | None:
-        """Rank 0's next order; None where it has ended in order.
-
-        Raises:
-            NodeError: it has ended otherwise.
-        """
+        """Return rank 0's next order; None after its normal end, else NodeError."""
         with self._bound("waiting for rank 0"):
             return self._share(None)
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's value, pickled, in their order."""
+        """Return every rank's value, pickled, in rank order."""
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value, group=self._orders)
         return values
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over the ranks, in place; the same number on all of them."""
+        """Sum over the ranks in place; all of them get the same number."""
         dist.all_reduce(value)
         return value
 
     def spread(self, whole: Tensor, mesh: DeviceMesh) -> DTensor:
-        """Rank 0's tensor, some of its rows on each rank; the others tell its shape and dtype."""
+        """Shard rank 0's tensor by rows; others pass one of its shape and dtype."""
         device = mesh.device_type
         full = whole.to(device) if self.leads else torch.empty_like(whole, device=device)
         return distribute_tensor(full, mesh, [Shard(0)])
 
     def collect(self, tensor: DTensor) -> Tensor | None:
-        """The whole of a tensor on rank 0, on its device; None on the others."""
+        """Return the whole tensor on rank 0, on its device; None on the others."""
         whole = tensor.full_tensor()
         return whole if self.leads else None
 
@@ -187,7 +170,6 @@ class Ranks:
         )
 
     def _first_failure(self, mine: str) -> str:
-        """Words of the rank that failed first: whoever comes later only met its end."""
         try:
             return bytes(self._store.compare_set(_FAILED, "", mine)).decode()
         except RuntimeError as error:
@@ -196,11 +178,7 @@ class Ranks:
 
 
 def end_at_once(status: int) -> None:
-    """End this process with its Python code, without taking torch apart.
-
-    A thread of gloo that is at work while the interpreter ends aborts the process, and torchrun
-    takes that for a failure of the rank.
-    """
+    """End this process without torch's teardown, in which a gloo thread may abort it."""
     atexit.register(_end, status)
 
 

@@ -1,4 +1,4 @@
-"""A learner over several ranks: weights, gradients and optimizer are sharded, groups divided."""
+"""Learner over several ranks: sharded weights and optimizer, divided groups."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ from node.policy.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a rank has to know of rank 0's policy; the weights come by themselves.
-
-    ``device`` is its kind, the other fields are those of :class:`node.policy.policy.Policy`.
-    """
+    """Description of rank 0's policy for other ranks; weights are sent separately."""
 
     config: PreTrainedConfig
     dtype: torch.dtype
@@ -47,7 +44,7 @@ class Outline:
 
     @classmethod
     def of(cls, policy: Policy) -> Outline:
-        """Of a policy without an adapter."""
+        """Describe a policy without LoRA adapters."""
         model = policy.model
         return cls(
             copy.deepcopy(model.config),
@@ -61,7 +58,7 @@ class Outline:
 
 @dataclass(slots=True)
 class Replica:
-    """What a learner needs of a policy, with sharded weights."""
+    """Fields of a policy that a learner needs, with sharded weights."""
 
     model: PreTrainedModel
     device: torch.device
@@ -71,10 +68,10 @@ class Replica:
 
 
 def sharded(outline: Outline, mesh: DeviceMesh) -> PreTrainedModel:
-    """The model with weights of no meaning, sharded layer by layer.
+    """Build the model with uninitialized weights, sharded layer by layer.
 
-    A layer's weights are gathered for its forward and its backward pass, and its gradient is
-    summed over the ranks, in float32, as losses are divided by counts of the whole update already.
+    Gradients are summed over the ranks in float32; losses are already divided by counts of the
+    whole update.
     """
     with no_init_weights():
         build: Any = AutoModelForCausalLM.from_config
@@ -85,7 +82,7 @@ def sharded(outline: Outline, mesh: DeviceMesh) -> PreTrainedModel:
     for module in (*_layers(model), model):
         shard: FSDPModule = fully_shard(module, mesh=mesh, mp_policy=policy)
         shard.set_gradient_divide_factor(1.0)
-        # The other way to sum scales within the operation, which NCCL alone can do.
+        # The alternative scales within the reduction, which only NCCL supports.
         shard.set_force_sum_reduction_for_comms(True)
     return model
 
@@ -97,26 +94,21 @@ def _layers(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
 T = TypeVar("T")
 
 BEGIN = "begin"
-MOST_SHARES = 1.5
-"""Of an even division over the ranks, in one row; less would cut rows that differ by little."""
+MOST_SHARES = 1.5  # Maximum row in even shares of the ranks; less would split similar rows.
 
 
 class RankShare(Share):
-    """The rows that are dealt to one rank."""
+    """Rows that are assigned to one rank."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
 
     def room(self, budget: TokenBudget, held: Sequence[float]) -> float:
-        """Rows much larger than a rank's share are cut, so that no rank is left without any."""
+        """Limit the size of rows, so that every rank gets some."""
         return min(budget.tokens, MOST_SHARES * sum(held) / self._ranks.world)
 
     def cut(self, budget: TokenBudget, batch: MicroBatch) -> None:
-        """Give up: a rank that stops within a layer leaves the others waiting for its next one.
-
-        Raises:
-            NodeError: always.
-        """
+        """Raise an error: a rank that stops within a layer leaves the others waiting."""
         raise NodeError(
             "memory runs out in a micro-batch, and several ranks cannot cut it on their way",
             f"{len(batch.mask)} completions, {batch.input_ids.numel()} tokens",
@@ -125,23 +117,18 @@ class RankShare(Share):
         )
 
     def rows(self, rows: list[Row]) -> list[Row]:
-        """About as many tokens as every other rank has."""
         return dealt(rows, self._ranks.world)[self._ranks.rank]
 
     def idle(self, batches: int) -> int:
-        """Every rank goes through the model equally often."""
         return max(self._ranks.gather(batches)) - batches
 
     def sum(self, value: Tensor) -> Tensor:
-        """Over the ranks."""
         return self._ranks.sum(value)
 
     def agreed(self, value: T) -> T:
-        """Rank 0's."""
         return self._ranks.gather(value)[0]
 
     def tally(self, tally: Tally) -> Tally:
-        """Over the ranks, in the machine's memory."""
         total = Tally()
         for each in self._ranks.gather(tally.on("cpu")):
             total.add(each)
@@ -149,17 +136,11 @@ class RankShare(Share):
 
 
 class ShardedLearner(Learner):
-    """One rank's part of a learner; on rank 0 it is used as a :class:`node.learner.learner.Learner`
-    is.
+    """One rank's part of a learner; on rank 0 it works like a :class:`Learner`.
 
-    Every rank reads some of an update's rows through a model of which it holds some rows of each
-    weight. Rank 0 keeps the policy's own model beside it, for engines and checkpoints, and takes
-    the new weights into it after each update. What rank 0 calls, the others call in
-    :func:`follow`.
-
-    Args:
-        outline: of rank 0's policy.
-        whole: rank 0's policy; None on the others.
+    Every rank reads some of an update's rows and holds some rows of each weight. Rank 0 also keeps
+    the policy's own model (``whole``), for engines and checkpoints, and copies the new weights into
+    it after each update. Other ranks repeat rank 0's calls in :func:`follow`.
     """
 
     def __init__(
@@ -186,11 +167,9 @@ class ShardedLearner(Learner):
             self._reshard()
 
     def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> UpdateStats:
-        """As with one rank; the figures are those of the whole update, on every rank.
+        """Update as with one rank; every rank returns the whole update's figures.
 
-        Raises:
-            NodeError: a rank ran out of memory, or has ended.
-            ValueError: as with one rank, and all of them go on.
+        A NodeError ends all ranks; after a ValueError they continue.
         """
         check_versions(groups, self._replica.version)
         with self._ranks.carrying_out(Order("update", (groups,))):
@@ -201,12 +180,12 @@ class ShardedLearner(Learner):
             return stats
 
     def state_dict(self) -> dict[str, Any]:
-        """That of one rank, in the memory of rank 0's machine; on the others without tensors."""
+        """Return the state of one rank in rank 0's main memory; elsewhere no tensors."""
         with self._ranks.carrying_out(Order("state_dict")):
             return dict(tree_map(self._collected, super().state_dict()))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from the state of one rank or of several; all ranks take rank 0's weights."""
+        """Restore the state of one or several ranks; all ranks take rank 0's weights."""
         with self._ranks.carrying_out(Order("load_state_dict", (tree_map(_without_data, state),))):
             self._spread()
             super().load_state_dict(tree_map(self._spread_out, state))
@@ -219,12 +198,11 @@ class ShardedLearner(Learner):
         return gap
 
     def _reshard(self) -> None:
-        """A forward pass leaves the outermost weights gathered for a backward one."""
+        """Release the outermost weights, which a forward pass leaves gathered."""
         cast(FSDPModule, self._replica.model).reshard()
 
     @torch.no_grad()
     def _spread(self) -> None:
-        """Take rank 0's weights."""
         for mine, whole in self._pairs(Module.parameters):
             like = torch.empty(mine.shape, dtype=mine.dtype, device="meta")
             mine.copy_(self._ranks.spread(like if whole is None else whole, self._mesh))
@@ -233,7 +211,6 @@ class ShardedLearner(Learner):
 
     @torch.no_grad()
     def _gather(self) -> None:
-        """Give rank 0's policy the new weights, one tensor after the other."""
         for mine, whole in self._pairs(Module.parameters):
             full = self._ranks.collect(mine)
             if whole is not None and full is not None:
@@ -244,20 +221,17 @@ class ShardedLearner(Learner):
     def _pairs(
         self, tensors: Callable[[Module], Iterable[Tensor]]
     ) -> Iterable[tuple[Any, Tensor | None]]:
-        """The model's tensors, each with the policy's own where this is rank 0."""
         mine = list(tensors(self._replica.model))
         whole = list(tensors(self._whole.model)) if self._whole else [None] * len(mine)
         return zip(mine, whole, strict=True)
 
     def _collected(self, value: Any) -> Any:
-        """What a checkpoint holds in place of a sharded tensor."""
         if not isinstance(value, DTensor):
             return value
         whole = self._ranks.collect(value)
         return None if whole is None else whole.cpu()
 
     def _spread_out(self, value: Any) -> Any:
-        """The other way round: what is a number for every weight is sharded like the weights."""
         large = isinstance(value, Tensor) and value.dim() > 0
         return self._ranks.spread(value, self._mesh) if large else value
 
@@ -265,23 +239,14 @@ class ShardedLearner(Learner):
 def open_learner(
     policy: Policy, config: LearnerSection, ranks: Ranks | None, **choices: Unpack[Choices]
 ) -> Learner:
-    """The learner of a node: divided over ranks where there are several.
-
-    Raises:
-        ConfigError: what it asks for is not installed, or the model cannot do it.
-        NodeError: the ranks cannot begin.
-    """
+    """Create a node's learner, divided over ranks if there are several."""
     if ranks is None:
         return Learner(policy, config, **choices)
     return ShardedLearner(ranks, Outline.of(policy), config, choices, policy)
 
 
 def follow(ranks: Ranks) -> None:
-    """Do what rank 0's learner does, until rank 0 ends.
-
-    Raises:
-        NodeError: the ranks cannot go on together.
-    """
+    """Repeat the calls of rank 0's learner until rank 0 ends."""
     learner: ShardedLearner | None = None
     while (order := ranks.take()) is not None:
         if learner is None or order.name == BEGIN:
@@ -291,7 +256,7 @@ def follow(ranks: Ranks) -> None:
 
 
 def dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
-    """Rows for each rank: the longest first, each to the rank that has the fewest tokens."""
+    """Assign rows to ranks: the longest first, each to the rank with fewest tokens."""
     tokens: list[int] = [0] * ranks
     hands: list[list[Row]] = [[] for _ in range(ranks)]
     for row in sorted(rows, key=lambda row: row.length, reverse=True):
@@ -302,5 +267,4 @@ def dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
 
 
 def _without_data(value: Any) -> Any:
-    """A large tensor's shape and dtype; anything else as it is."""
     return value.to("meta") if isinstance(value, Tensor) and value.dim() > 0 else value

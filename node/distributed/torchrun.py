@@ -1,4 +1,4 @@
-"""What ``torchrun`` tells the processes that it starts; torch is not needed to read it."""
+"""Environment variables that ``torchrun`` sets, read without torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ PREFIXES = ("GROUP_", "ROLE_", "TORCHELASTIC_")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One process among several that train one policy.
+    """One of several processes that train one policy.
 
-    Attributes:
-        rank: its number; rank 0 is the node, the others help its learner.
-        local_rank: its number among those on this machine, and that of its GPU.
-        world: how many there are.
+    Rank 0 is the node, the others help its learner. ``local_rank`` also numbers the GPU.
     """
 
     rank: int
@@ -28,10 +25,10 @@ class Launch:
 
     @classmethod
     def read(cls) -> Launch | None:
-        """Of this process; None where it works alone.
+        """Read this process's variables; None if it works alone.
 
         Raises:
-            ConfigError: only a part of what torchrun tells is there.
+            ConfigError: only some of torchrun's variables are set.
         """
         told = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
         if told[2] is None:
@@ -50,11 +47,7 @@ class Launch:
             ) from error
 
     def check(self, config: Config) -> None:
-        """Refuse what several ranks cannot do.
-
-        Raises:
-            ConfigError: names the key.
-        """
+        """Reject settings that several ranks do not support, with :class:`ConfigError`."""
         alone = "or start the node without torchrun."
         if config.policy.lora_rank:
             remedy = f"Several ranks train all weights: set it to 0, {alone}"
@@ -71,7 +64,7 @@ class Launch:
 
 
 def forget() -> None:
-    """Take the variables away, so that no child of this process takes itself for a rank."""
+    """Remove the variables, so that no child process acts as a rank."""
     for name in [*os.environ]:
         if name in VARIABLES or name.startswith(PREFIXES):
             del os.environ[name]

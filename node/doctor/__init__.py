@@ -1,1 +1,1 @@
-"""What may be wrong with this machine or its network, and what to do about it."""
+"""Checks of this machine and its network, with remedies."""

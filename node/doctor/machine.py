@@ -1,4 +1,4 @@
-"""Checks of this machine: packages, the p2p daemon, the GPU, the run folder and the clock."""
+"""Checks of this machine: packages, transport, GPU, memory, disk, clock, sandbox."""
 
 from __future__ import annotations
 
@@ -30,14 +30,7 @@ from swarm.common.util import DISTRIBUTION, counted
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report.
-
-    Attributes:
-        check: what was looked at.
-        level: "fail" keeps a node from working, "warn" may.
-        found: what is there.
-        remedy: what to do; empty where all is well.
-    """
+    """One line of the report; "fail" prevents a node from working, "warn" may."""
 
     check: str
     level: Literal["ok", "warn", "fail"]
@@ -46,35 +39,35 @@ class Finding:
 
 
 def ok(check: str, found: str) -> Finding:
-    """All is well."""
+    """Return a finding: all is well."""
     return Finding(check, "ok", found)
 
 
 def warn(check: str, found: str, remedy: str) -> Finding:
-    """A node works, but perhaps not as wished."""
+    """Return a finding: a node works, but possibly not as intended."""
     return Finding(check, "warn", found, remedy)
 
 
 def fail(check: str, found: str, remedy: str) -> Finding:
-    """A node does not work."""
+    """Return a finding: a node does not work."""
     return Finding(check, "fail", found, remedy)
 
 
 def check_walls() -> Finding:
-    """What a process that scores texts of strangers is kept in."""
+    """Check the sandbox of the verifier process."""
     walls = find_walls()
     return ok("isolation", str(walls)) if walls.whole else warn("isolation", str(walls), REMEDY)
 
 
 def check_pinned(config: Config, folder: RunFolder) -> list[Finding]:
-    """The manifest in the run folder, where there is one."""
+    """Check the manifest in the run folder, if any."""
     if not folder.manifest.exists():
         return []
     return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), config.tasks)
 
 
 def check_manifest(signed: bytes, source: str, tasks: TasksSection) -> list[Finding]:
-    """What joining by a manifest would open, and what it would not."""
+    """Check which task families of a manifest this node would open."""
     try:
         manifest = checked_manifest(signed, source)
     except NodeError as error:
@@ -96,7 +89,7 @@ EARLIEST_SANE = 1_735_689_600.0  # 2025-01-01
 
 
 def check_packages() -> list[Finding]:
-    """Installed versions against those that this distribution asks for."""
+    """Check installed package versions against the requirements."""
     try:
         wanted = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -119,7 +112,7 @@ def _package(wanted: Requirement) -> Finding | None:
 
 
 def check_transport(network: NetworkSection) -> Finding:
-    """Whether what the transport works with is there."""
+    """Check the requirements of the transport."""
     kind: TransportKind = TRANSPORTS.load(network.transport)()
     if kind.daemon:
         return check_daemon()
@@ -131,7 +124,7 @@ def check_transport(network: NetworkSection) -> Finding:
 
 
 def check_daemon() -> Finding:
-    """Whether hivemind's p2p daemon is there and starts."""
+    """Check that hivemind's p2p daemon is present and starts."""
     spec = importlib.util.find_spec("hivemind")
     if spec is None or spec.origin is None:
         remedy = "Install it on Linux or macOS: pip install hivemind==1.1.12"
@@ -146,7 +139,7 @@ def check_daemon() -> Finding:
 
 
 def check_device(device: str) -> Finding:
-    """Whether the policy's device is there."""
+    """Check that the policy's device is available."""
     import torch
 
     count = torch.cuda.device_count()
@@ -164,7 +157,7 @@ def check_device(device: str) -> Finding:
 
 
 def check_engine(name: str) -> Finding:
-    """Whether the library that samples is there."""
+    """Check that the engine's library is installed."""
     try:
         ENGINES.load(name)().check()
     except ConfigError as error:
@@ -173,7 +166,7 @@ def check_engine(name: str) -> Finding:
 
 
 def check_model_memory(config: Config) -> Finding:
-    """Whether the model can be trained in the memory that is here."""
+    """Check that this machine's memory can train the model."""
     try:
         found = check_memory(config)
     except ConfigError as error:
@@ -190,7 +183,7 @@ def check_model_memory(config: Config) -> Finding:
 
 
 def check_key(folder: RunFolder) -> Finding:
-    """Whether the identity is usable and private."""
+    """Check that the identity is usable and private."""
     if not folder.identity.exists():
         return warn("key file", f"none at {folder.identity}", "The first join makes one.")
     try:
@@ -200,7 +193,7 @@ def check_key(folder: RunFolder) -> Finding:
 
 
 def check_disk(folder: RunFolder) -> Finding:
-    """Whether the run folder can be written to and has space."""
+    """Check that the run folder is writable and has space."""
     try:
         folder.create()
     except NodeError as error:
@@ -214,7 +207,7 @@ def check_disk(folder: RunFolder) -> Finding:
 
 
 def check_shared_memory() -> Finding:
-    """Whether it has room for the semaphores of the network's library."""
+    """Check that shared memory has room for the network library's semaphores."""
     try:
         check_semaphores()
     except NodeError as error:
@@ -223,7 +216,7 @@ def check_shared_memory() -> Finding:
 
 
 def check_clock() -> Finding:
-    """Whether the clock shows a sane date and runs evenly; peers compare theirs when dialled."""
+    """Check the date and the clock's drift; peers compare clocks when dialed."""
     steady, wall = time.monotonic(), time.time()
     time.sleep(CLOCK_WATCH_SECONDS)
     drift = (time.time() - wall) - (time.monotonic() - steady)
@@ -237,7 +230,7 @@ def check_clock() -> Finding:
 
 
 def check_machine(config: Config, folder: RunFolder) -> list[Finding]:
-    """All of the above."""
+    """Run all checks of this machine."""
     return [
         *check_packages(),
         check_transport(config.network),

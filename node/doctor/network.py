@@ -1,4 +1,4 @@
-"""Checks of the network: ports that are to be bound, peers that are to be reached."""
+"""Checks of the network: local discovery, ports, peers, and reachability."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HEAR_SECONDS = 3.0
 
 
 def check_local_network(network: NetworkSection, folder: RunFolder) -> Finding:
-    """Listen for a moment to others than the folder's node, which is announced while it runs."""
+    """Listen briefly for nodes other than the folder's own."""
     try:
         heard = asyncio.run(_heard(network.listen))
     except MulticastUnavailable as error:
@@ -76,7 +76,7 @@ ANSWER_SECONDS = 10.0
 
 
 async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Finding]:
-    """Have connected peers dial this machine at the ports that the transport listens on."""
+    """Ask connected peers to dial back this machine's ports."""
     own = (port_of(each) for each in transport.addresses() if not is_relayed(each))
     ports = tuple(dict.fromkeys(port for port in own if port))[:MAX_PORTS]
     answers = []
@@ -94,10 +94,10 @@ async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Findin
 
 
 def told_by_node(folder: RunFolder) -> list[Finding]:
-    """What a node that runs in this folder has found out itself."""
+    """Return the reachability that a running node in this folder has found."""
     try:
         reach = folder.read_status().get("reach")
-    except NodeError:  # one that starts has told nothing yet
+    except NodeError:  # a starting node has not reported yet
         return []
     return [_finding(Reach(**reach))] if reach else []
 
@@ -124,7 +124,7 @@ HOSTS = (*FAMILIES, "dns", "dns4", "dns6")
 
 
 def check_network(config: Config, folder: RunFolder) -> list[Finding]:
-    """Every port that the config binds and every peer that it names."""
+    """Check all ports and peers of the config."""
     peers, lan = config.network.peers, config.network.lan
     reached: list[Finding] = []
     if lan:
@@ -141,7 +141,7 @@ def check_network(config: Config, folder: RunFolder) -> list[Finding]:
 
 
 def check_ports(config: Config, folder: RunFolder) -> list[Finding]:
-    """Whether this node could bind its ports now; a node that runs here holds them itself."""
+    """Check that the ports are free; a node running here holds them itself."""
     if (process := folder.holder()) is not None:
         return [ok("ports", f"in use by this node, process {process}")]
     addresses = list(config.network.listen)
@@ -162,7 +162,7 @@ def _check_port(address: str) -> Finding:
 
 
 def _check_connection(address: str) -> Finding:
-    """A plain TCP connection: tells a dead machine from a swarm that does not answer."""
+    """Open a TCP connection: a dead machine differs from a swarm without answer."""
     _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
     if family not in HOSTS or kind != "tcp" or not port.isdecimal():
         return warn("peers", f"cannot try {address}", "Only the dial below tells about it.")
@@ -175,7 +175,7 @@ def _check_connection(address: str) -> Finding:
 
 
 async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list[Finding]:
-    """Dial each peer as this node would, under an identity that is thrown away."""
+    """Dial each peer as this node would, with a temporary identity."""
     kind: TransportKind = TRANSPORTS.open(
         config.network.transport, config.network.transport_options
     )
@@ -226,7 +226,6 @@ async def _dial_one(
 
 
 def _check_swarm(signed: bytes, peer: str, folder: RunFolder) -> list[Finding]:
-    """Whether a peer is in the swarm that this folder is pinned to, if it is to any."""
     if not folder.manifest.exists():
         return []
     try:
@@ -234,7 +233,7 @@ def _check_swarm(signed: bytes, peer: str, folder: RunFolder) -> list[Finding]:
             swarm_id(each).hex()[:16] for each in (folder.manifest.read_bytes(), signed)
         )
     except ProtocolError:
-        return []  # which of the two is no manifest is found by the check of each
+        return []  # each manifest's own check reports the invalid one
     if ours == theirs:
         return [ok("swarm", f"{peer} is in this folder's swarm {ours}")]
     remedy = (

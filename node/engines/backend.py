@@ -1,4 +1,4 @@
-"""What samples tokens inside an engine's process."""
+"""Interface of a backend, which samples tokens inside an engine's process."""
 
 from __future__ import annotations
 
@@ -11,102 +11,70 @@ from protocol.rollout import Finish
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """What a back-end is opened with.
+    """The settings that open a backend."""
 
-    Attributes:
-        kind: of the engine, a name of :data:`node.config.registry.ENGINES`.
-        folder: of the snapshot (see :mod:`node.engines.weight_snapshot`).
-        dtype: of the weights and the cache.
-        device: torch's name of it.
-        stop_ids: tokens that end a completion.
-        context_length: prompt and completion together, tokens.
-        seed: of the draws.
-        max_rows: completions written side by side.
-        options: for the back-end of this kind alone.
-    """
-
-    kind: str
-    folder: str
-    dtype: str
+    kind: str  # a name of :data:`node.config.registry.ENGINES`
+    folder: str  # of the snapshot, see :mod:`node.engines.weight_snapshot`
+    dtype: str  # of weights and cache
     device: str
     stop_ids: tuple[int, ...]
-    context_length: int
+    context_length: int  # maximum prompt plus completion tokens
     seed: int
-    max_rows: int
-    options: dict[str, Any]
+    max_rows: int  # maximum completions decoded together
+    options: dict[str, Any]  # specific to this kind's backend
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Some text to go on with.
-
-    Attributes:
-        number: names it.
-        ids: the prompt and what is written already.
-        room: most tokens to add; at least one.
-        temperature, greedy: as in :class:`node.engines.engine.Sampling`.
-        lasting: names a trajectory that may go on behind this job's end, as another job; None where
-            nothing follows.
-    """
+    """A text to continue; its number identifies it."""
 
     number: int
-    ids: tuple[int, ...]
-    room: int
+    ids: tuple[int, ...]  # prompt and completion so far
+    room: int  # maximum tokens to add, 1 or more
     temperature: float
     greedy: bool
-    lasting: int | None = None
+    lasting: int | None = None  # key of a trajectory that may continue after this job
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a job was added since the last report.
-
-    Attributes:
-        ids: sampled tokens, the one that ended it included.
-        logprobs: one a token, under the distribution it was drawn from.
-        version: of the policy, the same for all of them.
-        finish: None while it goes on.
-    """
+    """Tokens added to a job since the last report."""
 
     number: int
-    ids: list[int]
-    logprobs: list[float]
-    version: int
-    finish: Finish | None = None
+    ids: list[int]  # including the one that ended the job
+    logprobs: list[float]  # one per token, under the distribution it was drawn from
+    version: int  # of the policy, the same for all tokens
+    finish: Finish | None = None  # None while the job is unfinished
 
 
 class Backend(Protocol):
-    """Writes jobs step by step. What a call returns is reported once."""
+    """A sampler of jobs, step by step; calls return each token once."""
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Take jobs on, the first ones first."""
+        """Queue jobs, in order."""
 
     def step(self) -> list[Written]:
-        """Add a token to what is being written; what is worth reporting now.
-
-        A job that has ended is reported at once, others now and then.
-        """
+        """Sample one token per job; return ended jobs, and others at intervals."""
 
     def update(self) -> list[Written]:
-        """Go on under the snapshot's weights, at once or some steps later; what was written under
-        the earlier ones.
+        """Switch to the snapshot's weights, now or some steps later.
 
-        What is being written is read anew under the new weights, so that every token is drawn
-        from, and its log-prob is of, what the new weights make of all that stands before it.
+        Returns tokens sampled under the earlier weights. Unfinished jobs are prefilled again, so
+        later tokens and their log-probs depend on the new weights alone.
 
         Raises:
             SnapshotError: the snapshot cannot be used.
         """
 
     def halt(self) -> list[Written]:
-        """Forget all jobs; what was not reported of them."""
+        """Abort all jobs; return their unreported tokens."""
 
     def forget(self, lasting: Sequence[int]) -> None:
-        """Keep nothing of trajectories of these names: no job of theirs follows."""
+        """Drop the caches of these trajectories, which have no further jobs."""
 
     def rest(self) -> None:
-        """Give back what memory it can until the next job; only called when there is none."""
+        """Release memory until the next job; only called without jobs."""

@@ -1,4 +1,4 @@
-"""The interface of a rollout engine."""
+"""Interface of a rollout engine, and helpers to implement it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from protocol.rollout import Finish, Tokens
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How completions are drawn.
+    """Settings for drawing completions.
 
-    The whole vocabulary is sampled from: top-k and top-p would cut the support that importance
+    Sampling covers the whole vocabulary: top-k and top-p would cut the support that importance
     weights need.
 
     Attributes:
         temperature: divides the logits; above 0.
-        max_new_tokens: length cap of a completion, its end-of-sequence token included.
+        max_new_tokens: maximum completion tokens, including end-of-sequence.
         greedy: take the most probable token; log-probs are still those at ``temperature``.
-        seed: begins a stream of chance for one call of :meth:`RolloutEngine.generate`: whatever was
-            drawn before, the same weights write the same, and what is drawn later does not change.
-            Left out, the engine's own goes on. Engines in processes of their own have one stream,
-            as their order of draws depends on when jobs come.
+        seed: starts a separate random stream for one call of :meth:`RolloutEngine.generate`. Equal
+            weights then yield equal samples, and later draws are unaffected. If None, the engine's
+            stream continues. Engines in separate processes ignore it: their order of draws depends
+            on when jobs arrive.
 
     Raises:
-        ValueError: a value out of its range.
+        ValueError: a value is out of range.
     """
 
     temperature: float = 1.0
@@ -50,31 +50,25 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sampled completion.
+    """One sampled completion."""
 
-    Attributes:
-        tokens: as they were sampled; versions never decrease.
-        finish: stopped by itself, or cut at the length cap.
-        text: the tokens decoded, special ones left out.
-    """
-
-    tokens: Tokens
+    tokens: Tokens  # as sampled; versions never decrease
     finish: Finish
-    text: str
+    text: str  # the decoded tokens, without special ones
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One completion to be written, or to be gone on with.
+    """A completion to sample or continue.
 
     Attributes:
-        key: names it among those that an engine has at a time.
+        key: unique among the engine's current trajectories.
         prompt: token ids.
-        tokens: what is written already.
-        stream: whose it is; each asks for its own with :meth:`RolloutEngine.poll`.
-        lasts: another turn may follow, submitted under the same key with a prompt that begins with
-            this one and what is written now: until :meth:`RolloutEngine.forget` the engine keeps
-            what it can of what it has read, so that it reads on from there.
+        tokens: completion so far.
+        stream: the consumer; each calls :meth:`RolloutEngine.poll` for its own.
+        lasts: whether another turn may follow, under the same key and with a prompt that begins
+            with this one and its completion. If it can, the engine keeps the cache until
+            :meth:`RolloutEngine.forget`.
     """
 
     key: int
@@ -87,76 +81,67 @@ class Trajectory:
 class RolloutEngine(Protocol):
     """Samples completions from a policy.
 
-    Single trajectories are written while they are polled for, or beside their owner where the
-    engine has a process of its own; then none of its calls but :meth:`generate` and :meth:`rest`
-    waits for a trajectory, :meth:`poll` excepted as long as it is told to. All of them but
-    :meth:`nudge` and :meth:`update` belong to one thread.
+    Trajectories are decoded during :meth:`poll`, or in parallel if the engine has its own process.
+    In that case only :meth:`generate` and :meth:`rest` wait for completions, and :meth:`poll` for
+    up to its timeout. :meth:`nudge` and :meth:`update` may be called from any thread, all others
+    from one.
     """
 
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
     ) -> list[list[Sample]]:
-        """``n`` completions of each prompt (token ids), in the order of ``prompts``.
+        """Return ``n`` completions of each prompt (token ids), in order.
 
-        A completion ends early where prompt and completion fill the policy's context.
+        A completion ends early if prompt and completion fill the policy's context.
 
         Raises:
             ValueError: an empty prompt, or one that leaves no room for a completion.
         """
 
     def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
-        """Begin to write, or to go on with, these completions, the first ones first.
+        """Start or continue these completions, in order.
 
-        Where chance is seeded (see :class:`Sampling`), its stream begins with the first of these
-        that is submitted while there are no others, nor any that last.
+        With a seed (see :class:`Sampling`), a stream starts with the first trajectory submitted
+        while no other is active or lasting.
 
         Raises:
-            ValueError: a prompt that leaves no room for a completion, or a key that is taken.
+            ValueError: a prompt leaves no room for a completion, or a key is taken.
         """
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
-        """Keys and completions of a stream that have finished since the last call for it.
+        """Return keys and completions that a stream has finished since its last call.
 
-        Returns at once where there are any, else as soon as there are, and empty-handed after
-        ``seconds`` or a :meth:`nudge`. Whatever was begun elsewhere is part of its sample.
+        Returns as soon as there are any, or empty after ``seconds`` or a :meth:`nudge`. A sample
+        includes the tokens that its trajectory started with.
         """
 
     def forget(self, keys: Sequence[int]) -> None:
-        """Keep nothing of these trajectories, which have ended: no turn follows."""
+        """Drop the caches of these trajectories, which have no further turn."""
 
     def nudge(self) -> None:
-        """Let a :meth:`poll` that waits, or else the next one, return; from any thread."""
+        """Make the current or next :meth:`poll` return; from any thread."""
 
     def halt(self) -> list[tuple[int, Tokens]]:
-        """Stop writing; what has not finished, in the order it was submitted.
-
-        Completions that finished before the halt took effect are left to :meth:`poll`.
-        """
+        """Abort; return unfinished trajectories in order, leave others to :meth:`poll`."""
 
     def update(self, policy: Policy) -> None:
-        """Sample from these weights from now on.
-
-        Trajectories on their way go on; their next tokens carry the new version.
-        """
+        """Sample from these weights from now on, for active trajectories also."""
 
     def rest(self) -> None:
-        """Hold no memory that can be done without until there is something to write again.
-
-        Only while nothing is being written. Returns once the memory is free.
-        """
+        """Free memory and wait until it is free; call this only while nothing is sampled."""
 
     def close(self) -> None:
         """Release memory and processes; the engine is not usable afterwards."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint has to hold of it, for ``torch.save``."""
+        """Return the state to checkpoint, for ``torch.save``."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was taken; an engine of another kind begins anew."""
+        """Restore :meth:`state_dict`; an engine of another kind starts fresh."""
 
 
 class WritesAtOnce(ABC):
-    """Single trajectories by :meth:`generate`, where nothing is gained by keeping what was read."""
+    """Implements trajectories with :meth:`generate`, for engines that keep no cache."""
 
     _done: defaultdict[int, list[tuple[int, Sample]]] | None = None
 
@@ -164,10 +149,9 @@ class WritesAtOnce(ABC):
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
     ) -> list[list[Sample]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
+        """Return ``n`` completions of each prompt; see :class:`RolloutEngine`."""
 
     def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         if self._done is None:
             self._done = defaultdict(list)
         written = self.generate([each.prompt for each in trajectories], 1, sampling)
@@ -175,52 +159,40 @@ class WritesAtOnce(ABC):
             self._done[each.stream].append((each.key, sample))
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
-        """See :class:`node.engines.engine.RolloutEngine`; never waits."""
         return self._done.pop(stream, []) if self._done else []
 
     def forget(self, keys: Sequence[int]) -> None:  # noqa: B027 - there is nothing to do
-        """Nothing is kept."""
+        """Do nothing: no cache is kept."""
 
     def nudge(self) -> None:  # noqa: B027 - there is nothing to do
-        """Nobody waits."""
+        """Do nothing: :meth:`poll` never waits."""
 
     def halt(self) -> list[tuple[int, Tokens]]:
-        """Nothing is ever unfinished."""
         return []
 
 
 @dataclass(slots=True)
 class Pending:
-    """A trajectory, how it is sampled, and what was added to it.
-
-    Attributes:
-        streamed: whether it is polled for.
-        cap: most tokens of the whole completion.
-        added: by the engine, in order.
-    """
+    """A trajectory, its sampling settings, and the tokens added so far."""
 
     trajectory: Trajectory
     sampling: Sampling
-    streamed: bool
-    cap: int
+    streamed: bool  # whether it is polled for
+    cap: int  # maximum tokens of the whole completion
     added: list[Written] = field(default_factory=list)
 
     @classmethod
     def of(
         cls, trajectory: Trajectory, sampling: Sampling, policy: Policy, *, streamed: bool
     ) -> Pending:
-        """Begin where the trajectory was begun.
-
-        Raises:
-            ValueError: its prompt leaves no room for a completion.
-        """
+        """Create it without added tokens; raise ValueError for a prompt that is too long."""
         policy.check_prompt(trajectory.prompt)
         room = policy.context_length - len(trajectory.prompt)
         return cls(trajectory, sampling, streamed, min(sampling.max_new_tokens, room))
 
     @property
     def tokens(self) -> Tokens:
-        """All that it has so far."""
+        """All tokens of the completion so far."""
         begun, added = self.trajectory.tokens, self.added
         return Tokens(
             (*begun.ids, *(token for each in added for token in each.ids)),
@@ -229,19 +201,19 @@ class Pending:
         )
 
     def ended(self, policy: Policy) -> Finish | None:
-        """How it has ended, where nothing is left to write."""
+        """Return how it ended, or None if tokens are left to sample."""
         ids = self.tokens.ids
         if ids and ids[-1] in policy.stop_ids:
             return Finish.STOP
         return Finish.LENGTH if len(ids) >= self.cap else None
 
     def sample(self, policy: Policy, finish: Finish) -> Sample:
-        """The completion it has become."""
+        """Return the finished completion."""
         tokens = self.tokens
         return Sample(tokens, finish, policy.decode(tokens.ids))
 
     def job(self, number: int) -> Job:
-        """The job that has it written under a number."""
+        """Create the job that samples the rest, under a number."""
         written = self.tokens.ids
         return Job(
             number,

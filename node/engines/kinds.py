@@ -1,4 +1,4 @@
-"""The kinds of rollout engines, and what each needs of a machine; imports nothing heavy."""
+"""Rollout engine kinds and their requirements; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from node.config.sections import EngineSection
 from node.errors import ConfigError
 
 if TYPE_CHECKING:
-    import torch
-
     from node.engines.backend import Backend, BackendSettings
     from node.engines.engine import RolloutEngine
     from node.policy.policy import Policy
 
 
 class EngineKind(Kind, ABC):
-    """One kind of rollout engine.
+    """A kind of rollout engine.
 
     Attributes:
         Options: keys of ``engine.kind_options``.
-        beside: it writes while the policy learns, where the schedule is left to it.
-        several_gpus: a model may be split over GPUs, and several engines stand beside each other.
-        as_checkpoint: its process reads weights as a folder that ``transformers`` loads.
-        start_seconds: that its process takes to start, about.
+        beside: whether it samples while the policy learns, unless the schedule says otherwise.
+        several_gpus: whether it supports tensor parallelism and several engines.
+        as_checkpoint: whether its process reads weights as a folder that ``transformers`` loads.
+        start_seconds: approximate start time of its process.
     """
 
     beside: ClassVar[bool] = False
@@ -38,48 +36,49 @@ class EngineKind(Kind, ABC):
     start_seconds: ClassVar[float] = 3.0
 
     def check(self) -> None:
-        """Look for what it needs on this machine.
-
-        Raises:
-            ConfigError: a library is missing, or another version of it is here.
-        """
+        """Check that this machine has what the kind requires, or raise ConfigError."""
 
     def check_policy(self, policy: Policy) -> None:
-        """Look whether it writes what the learner reads, before anything is trained on.
+        """Check that it samples what the learner trains on, before training.
 
         Raises:
             PolicyError: it does not.
+            ConfigError: the options do not suit the policy.
         """
         del policy
 
     def embedded(self, policy: Policy, seed: int) -> RolloutEngine | None:
-        """An engine in this process; None where it always has one of its own."""
+        """Open an engine in this process; None if the kind needs its own process.
+
+        Raises:
+            ConfigError: the options do not suit the policy.
+        """
         del policy, seed
         return None
 
     def settings(self, engine: EngineSection) -> dict[str, Any]:
-        """What its back-end is told of the configuration, as msgpack carries it."""
+        """Return the backend's options, as types that msgpack encodes."""
         del engine
         return self.options.model_dump() if self.options else {}
 
     @abstractmethod
     def backend(self, settings: BackendSettings) -> Backend:
-        """Its back-end, opened inside the engine's process."""
+        """Open the backend, inside the engine's process."""
 
 
 def kind_of(config: Config) -> EngineKind:
-    """The kind of engine that a configuration names, with its settings."""
+    """Return the engine kind that a configuration names, with its settings."""
     kind: EngineKind = ENGINES.open(config.engine.kind, config.engine.kind_options)
     return kind
 
 
 class Transformers(EngineKind):
-    """Samples with the policy's own model, or with a copy of it in a process beside the learner."""
+    """Samples with the policy's model, or with a copy in a process beside the learner."""
 
     as_checkpoint = False
 
     class Options(Section):
-        """How it writes."""
+        """Options of the transformers engine."""
 
         int8: bool = key(
             False,
@@ -89,15 +88,12 @@ class Transformers(EngineKind):
         )
 
     def check(self) -> None:
-        """See :func:`node.engines.transformers.fused_decoder.check_processor`."""
         if self.options and self.options.int8:
             from node.engines.transformers.fused_decoder import check_processor
 
             check_processor()
 
     def check_policy(self, policy: Policy) -> None:
-        """See :func:`node.engines.transformers.agreement.check_agreement`, and
-        :func:`node.engines.transformers.fused_decoder.check_rounding`."""
         from node.engines.transformers.agreement import check_agreement
         from node.engines.transformers.fused_decoder import check_rounding
 
@@ -106,11 +102,6 @@ class Transformers(EngineKind):
             check_rounding(policy)
 
     def embedded(self, policy: Policy, seed: int) -> RolloutEngine:
-        """On the policy's own weights, or a copy of them in 8 bits.
-
-        Raises:
-            ConfigError: see :func:`node.engines.transformers.fused_decoder.check_rounding`.
-        """
         from node.engines.transformers.engine import TransformersEngine
 
         if self.options.int8:
@@ -120,7 +111,7 @@ class Transformers(EngineKind):
         return TransformersEngine(policy, seed=seed, eight_bits=self.options.int8)
 
     def backend(self, settings: BackendSettings) -> Backend:
-        """One batch that rows join and leave."""
+        import torch
 
         from node.engines.transformers.backend import ContinuousDecoding
 
@@ -135,11 +126,7 @@ VERSION = "0.32"
 
 
 def check_vllm() -> None:
-    """Look for that version.
-
-    Raises:
-        ConfigError: it is missing, or another one is installed.
-    """
+    """Raise ConfigError unless the supported version of vLLM is installed."""
     found = [version for name in PACKAGES if (version := _version(name))]
     if not found:
         raise ConfigError(
@@ -165,40 +152,37 @@ def _version(package: str) -> str | None:
 
 
 ENVIRONMENT = {
-    # The engine steps here, between two messages, and not in another process beside this one.
+    # The engine steps in this process, between two messages.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # A forked worker would keep the owner's socket open.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    # The number of threads is set by the owner; binding them would push others off their cores.
+    # The owner sets the number of threads; binding them would displace other processes.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
 }
 
 
 CPU_ENVIRONMENT = {
-    # What is compiled in this way for a CPU cannot be loaded again, and is compiled at each start.
+    # On a CPU this compilation cannot be loaded again and would repeat at every start.
     "VLLM_USE_AOT_COMPILE": "0",
 }
 
 
 class Vllm(EngineKind):
-    """Samples with vLLM in a process of its own, or in one for each share of the GPUs."""
+    """Samples with vLLM in separate processes, one for each share of the GPUs."""
 
     beside = True
     several_gpus = True
     start_seconds = 30.0
 
     def check(self) -> None:
-        """See :func:`node.engines.registry.check_vllm`."""
         check_vllm()
 
     def settings(self, engine: EngineSection) -> dict[str, Any]:
-        """Its share of the GPUs, and whether it gives memory back while it stands still."""
         told = engine.model_dump(include={"tensor_parallel", "gpu_memory"})
         return {**told, "sleeps": engine.sleep_mode}
 
     def backend(self, settings: BackendSettings) -> Backend:
-        """vLLM, which reads its environment while it is imported."""
         on_cpu = CPU_ENVIRONMENT if settings.device == "cpu" else {}
         for name, value in {**ENVIRONMENT, **on_cpu}.items():
             os.environ.setdefault(name, value)

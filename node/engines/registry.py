@@ -1,10 +1,9 @@
-"""Which engine a node's configuration asks for."""
+"""Open the rollout engine that a configuration names, on its devices."""
 
 from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,22 +18,11 @@ from node.policy.policy import Policy
 from swarm.common.counters import Counters
 from swarm.common.util import counted
 
-if TYPE_CHECKING:
-    pass
-
-
 log = logging.getLogger(__name__)
 
 
 def open_engine(config: Config, policy: Policy, counters: Counters) -> RolloutEngine:
-    """An engine whose owner waits while it writes.
-
-    Args:
-        counters: ``engine_restarts`` go here.
-
-    Raises:
-        ConfigError: it needs a library that is not here.
-    """
+    """Open an engine whose owner waits for completions."""
     embedded = kind_of(config).embedded(policy, config.node.seed)
     return embedded or open_streaming_engine(config, policy, counters, torch.get_num_threads())
 
@@ -42,14 +30,10 @@ def open_engine(config: Config, policy: Policy, counters: Counters) -> RolloutEn
 def open_streaming_engine(
     config: Config, policy: Policy, counters: Counters, threads: int
 ) -> RolloutEngine:
-    """An engine in a process of its own, that writes while its owner does something else.
-
-    Args:
-        counters: ``engine_restarts`` go here.
-        threads: CPU threads of the process.
+    """Open an engine in separate processes, which samples while its owner works.
 
     Raises:
-        ConfigError: it needs a library that is not here, or more GPUs than there are.
+        ConfigError: a required library is missing, or there are too few GPUs.
     """
     kind = kind_of(config)
     kind.check()
@@ -77,11 +61,9 @@ def open_streaming_engine(
 
 
 def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
-    """For each engine the environment in which it sees the GPUs that are its own. One GPU is the
-    policy's, several are the first ones.
+    """Return, per engine, the environment that selects its GPUs, or raise ConfigError.
 
-    Raises:
-        ConfigError: there are too few.
+    A single one-GPU engine shares the policy's GPU; otherwise the first GPUs are assigned in order.
     """
     count, width = config.engine.data_parallel, config.engine.tensor_parallel
     if policy.device.type != "cuda" or not kind_of(config).several_gpus or width > count == 1:

@@ -1,8 +1,4 @@
-"""A back-end over vLLM 0.32.
-
-It reads environment variables while it is imported: :mod:`node.engines.process.worker` sets them
-before.
-"""
+"""Backend on vLLM 0.32, which reads environment variables at import."""
 
 from __future__ import annotations
 
@@ -25,27 +21,19 @@ from node.engines.weight_snapshot import opened
 from node.errors import NodeError
 from protocol.rollout import Finish
 
-REPORT_EVERY = 32
-"""Steps between two reports of what goes on; more of it would be lost with the process."""
+REPORT_EVERY = 32  # steps between reports; a process that dies loses unreported tokens
 BLOCK_TOKENS = 128
-DISCARD = 2
-"""vLLM's level of sleep that copies no weights into main memory: the snapshot is there already."""
-MAX_CPU_CACHE = 1 << 30
+DISCARD = 2  # vLLM's sleep level that does not copy weights to main memory; the snapshot has them
+MAX_CPU_CACHE = 1 << 30  # bytes; vLLM fills a CPU's cache at start
 
 
 class VllmBackend:
-    """Every job is a request. Log-probs are those of the distribution that is sampled from; only
-    a greedy job's are at temperature 1, whatever its own.
+    """A backend on a vLLM engine that steps inside this process; a job is one request.
 
-    vLLM begins with random weights and gets its first ones as it gets all later ones. At an update
-    what it computed under the earlier weights is dropped: requests on their way are kept and read
-    anew, and no later one meets an old prefix.
-
-    Where it ``sleeps`` it holds neither weights nor cache until the next request, and takes the
-    weights from the snapshot then.
-
-    Args:
-        engine: one that steps inside this process.
+    Log-probs are those of the distribution that tokens are sampled from. A greedy job's are at
+    temperature 1, whatever its own. vLLM starts with random weights and loads the snapshot. An
+    update drops the prefix cache and recomputes running requests under the new weights. With the
+    option ``sleeps``, :meth:`rest` frees weights and KV cache until the next job.
     """
 
     def __init__(self, engine: Any, settings: BackendSettings) -> None:
@@ -61,19 +49,19 @@ class VllmBackend:
 
     @classmethod
     def open(cls, settings: BackendSettings) -> VllmBackend:
-        """Start vLLM on the policy that the snapshot describes.
+        """Start vLLM with the snapshot's model.
 
         Raises:
             SnapshotError: its weights cannot be used.
-            NodeError: vLLM does not know such a model.
+            NodeError: vLLM does not support the model.
         """
-        # What vLLM compiles it keeps by the model's path among others: a path that is this
-        # process's own would never be met again.
+        # The model's path is part of the key of vLLM's compile cache. A path of this process
+        # alone would never hit the cache.
         os.chdir(settings.folder)
         try:
             engine = _start(_arguments(settings))
         except ValidationError as error:
-            # The message goes on with the names of all that it does know.
+            # The message continues with a list of all supported architectures.
             reason = error.errors()[0]["msg"].split(" Supported architectures:")[0]
             raise NodeError(
                 "vLLM does not take this policy",
@@ -84,11 +72,9 @@ class VllmBackend:
 
     @property
     def busy(self) -> bool:
-        """See :class:`node.engines.backend.Backend`."""
         return bool(self._requests)
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """See :class:`node.engines.backend.Backend`."""
         if self._asleep:
             self._wake()
         for job in jobs:
@@ -98,7 +84,6 @@ class VllmBackend:
             )
 
     def step(self) -> list[Written]:
-        """See :class:`node.engines.backend.Backend`."""
         finished = [
             self._finish(int(output.request_id), output.outputs[0])
             for output in self._engine.step()
@@ -108,7 +93,6 @@ class VllmBackend:
         return finished + (self._report() if self._steps % REPORT_EVERY == 0 else [])
 
     def update(self) -> list[Written]:
-        """See :class:`node.engines.backend.Backend`."""
         if self._asleep:
             return []
         written = self._report()
@@ -116,7 +100,6 @@ class VllmBackend:
         return written
 
     def halt(self) -> list[Written]:
-        """See :class:`node.engines.backend.Backend`."""
         written = self._report()
         self._engine.abort_request(list(self._requests.values()), internal=True)
         self._requests.clear()
@@ -124,16 +107,15 @@ class VllmBackend:
         return written
 
     def forget(self, lasting: Sequence[int]) -> None:
-        """vLLM finds what it has read by its prefix, and makes room by itself."""
+        """Do nothing: vLLM finds cached tokens by prefix and evicts them itself."""
 
     def rest(self) -> None:
-        """See :class:`node.engines.backend.Backend`."""
         if self._sleeps and not self._asleep:
             self._engine.sleep(level=DISCARD)
             self._asleep = True
 
     def _wake(self) -> None:
-        # The cache comes after the weights: loading them takes room of its own for a while.
+        # Weights first: loading them temporarily takes extra memory.
         self._engine.wake_up(["weights"])
         self._version = self._load()
         self._engine.wake_up(["kv_cache"])
@@ -162,7 +144,7 @@ class VllmBackend:
         return self._since(number, completion.token_ids, completion.logprobs, finish)
 
     def _report(self) -> list[Written]:
-        """What goes on, read where vLLM gathers it: outputs made for it would cost every step."""
+        """Read unfinished outputs from vLLM's state; emitting them would cost every step."""
         states = self._engine.output_processor.request_states
         written = []
         for number, request in self._requests.items():
@@ -177,22 +159,20 @@ class VllmBackend:
         start = self._reported.pop(number)
         if finish is None:
             self._reported[number] = len(ids)
-        # One entry a token: no others than the sampled one were asked for.
+        # One entry per token: ``logprobs=0`` requests only that of the sampled token.
         return Written(number, list(ids[start:]), logprobs.logprobs[start:], self._version, finish)
 
 
 class SnapshotLoader:
-    """What every worker of vLLM can do besides its own work."""
+    """A vLLM worker extension that loads a snapshot's weights."""
 
     def load_snapshot(self, folder: str) -> int:
-        """Load the weights in ``folder``; returns their version.
-
-        On a CPU vLLM multiplies with packed copies, and forgets to pack those anew whose weights
-        are still there, as a tied head's are.
-        """
+        """Load the weights in ``folder`` and return their version."""
         worker: Any = self
         with opened(Path(folder)) as (version, weights):
             worker.reload_weights(weights_iterator=weights)
+        # On a CPU vLLM multiplies with packed copies, and does not repack layers that keep their
+        # original weights, such as a tied head.
         for module in worker.get_model().modules():
             if hasattr(module, "cpu_linear") and module.weight.numel():
                 module.quant_method.process_weights_after_loading(module)
@@ -211,7 +191,7 @@ def _arguments(settings: BackendSettings) -> EngineArgs:
         max_num_seqs=settings.max_rows,
         enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",
-        # The version that a token is drawn under must be known when it is drawn.
+        # The policy version of a token must be known when the token is sampled.
         async_scheduling=False,
         worker_extension_cls=f"{__name__}.{SnapshotLoader.__name__}",
         tensor_parallel_size=settings.options["tensor_parallel"],
@@ -224,7 +204,7 @@ def _arguments(settings: BackendSettings) -> EngineArgs:
 
 
 def _start(arguments: EngineArgs) -> LLMEngine:
-    """Where several engines start on a new model, the first one compiles it for all of them."""
+    """Start vLLM; on a new model the first engine compiles for all others."""
     shape = hashlib.sha256(Path(arguments.model, "config.json").read_bytes()).hexdigest()[:16]
     known = Path(envs.VLLM_CACHE_ROOT) / f"swarm-node-{shape}"
     if known.exists():
@@ -237,10 +217,7 @@ def _start(arguments: EngineArgs) -> LLMEngine:
 
 
 def _cache_bytes(settings: BackendSettings) -> int | None:
-    """On a CPU, enough for every row at its full length within bounds: it is filled at the start.
-
-    None leaves it to ``gpu_memory``, or to the environment.
-    """
+    """Size a CPU's KV cache for all rows at full length; None leaves it to vLLM."""
     if settings.device != "cpu" or os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
         return None
     shape: Any = AutoConfig.from_pretrained(settings.folder).get_text_config()
@@ -254,5 +231,5 @@ def _cache_bytes(settings: BackendSettings) -> int | None:
 
 
 def _compiles() -> bool:
-    """Whether there is a compiler for the code that torch writes."""
+    """Return whether a compiler for torch's generated code is installed."""
     return any(shutil.which(name) for name in ("g++", "c++", "clang++"))

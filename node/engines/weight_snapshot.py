@@ -1,7 +1,7 @@
-"""A policy in files that an engine's process reads: its configuration, and its weights as of now.
+"""Snapshot of a policy for an engine's process: configuration, tokenizer, weights.
 
-The weights are one safetensors file in shared memory. It is written under another name and then
-renamed, so a reader finds the old ones or the new ones, whole, with the version that they are of.
+The weights are one safetensors file in shared memory. It is replaced atomically, so a reader finds
+either the old or the new weights, complete and with their version.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ log = logging.getLogger(__name__)
 WEIGHTS = "weights.safetensors"
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "swarm-node-engine-"
-ROOM = 3
-"""Free space asked for, in copies of the weights: two at the moment of renaming, and some air."""
+ROOM = 3  # required free space in copies of the weights: two while renaming, plus a margin
 YOUNG_SECONDS = 60.0
 
 
@@ -43,16 +42,15 @@ class SnapshotError(NodeError):
 
 
 class Snapshot:
-    """The folder of one engine, held by a lock for as long as its owner lives.
+    """The folder of one engine, written when created, locked while its owner lives.
 
-    Folders that owners left behind are removed when the next one is made.
+    A new snapshot removes folders that dead owners left behind.
 
     Args:
-        policy: written right away.
-        as_checkpoint: name and split the weights as a checkpoint's are, for readers other than
-            the model's own class in ``transformers``.
-        place: the folder's parent; left out, shared memory where that has room, else the
-            system's folder for temporary files.
+        as_checkpoint: name and split the weights as in a checkpoint, for readers other than the
+            model's own class in ``transformers``.
+        place: the folder's parent; by default shared memory if that has room, else the system's
+            folder for temporary files.
 
     Raises:
         NodeError: it cannot be written.
@@ -73,11 +71,7 @@ class Snapshot:
         self.write(policy)
 
     def write(self, policy: Policy) -> None:
-        """Replace the weights.
-
-        Raises:
-            NodeError: they cannot be written; the earlier ones are untouched.
-        """
+        """Replace the weights; a NodeError leaves the earlier ones untouched."""
         path, draft = self.folder / WEIGHTS, self.folder / f"{WEIGHTS}.draft"
         try:
             metadata = {"format": "pt", "version": str(policy.version)}
@@ -89,12 +83,11 @@ class Snapshot:
             raise write_error(path, cause) from error
 
     def remove(self) -> None:
-        """Delete it all."""
+        """Delete the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 
     def _tensors(self, model: PreTrainedModel) -> dict[str, Tensor]:
-        """Every weight once, also where several names share it."""
         state = model.state_dict()
         if self._as_checkpoint:
             state = revert_weight_conversion(model, state)
@@ -104,10 +97,9 @@ class Snapshot:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[tuple[int, Iterator[tuple[str, Tensor]]]]:
-    """The version of the weights in ``folder``, and the weights by name, on the CPU.
+    """Yield the version of the weights in ``folder``, and the weights by name, on CPU.
 
-    Raises:
-        SnapshotError: they are missing or damaged.
+    Raises SnapshotError if they are missing or damaged.
     """
     path = folder / WEIGHTS
     with ExitStack() as stack:
@@ -142,10 +134,9 @@ def _damaged(path: Path, why: object) -> SnapshotError:
 
 @torch.no_grad()
 def load_into(model: PreTrainedModel, folder: Path) -> int:
-    """Copy the weights in ``folder`` into ``model``, in place; returns their version.
+    """Copy the weights in ``folder`` into ``model``, in place; return their version.
 
-    Raises:
-        SnapshotError: they are missing, damaged, or another model's.
+    Raises SnapshotError if they are missing, damaged, or of another model.
     """
     state = model.state_dict()
     with opened(folder) as (version, weights):
@@ -178,14 +169,13 @@ def _place(model: PreTrainedModel) -> Path:
 
 
 def _sweep(place: Path) -> None:
-    """Remove folders whose owners are gone."""
     for left in place.glob(f"{PREFIX}*"):
         try:
             handle = os.open(left, os.O_RDONLY)
-        except OSError:  # another user's, or gone by now
+        except OSError:  # owned by another user, or already removed
             continue
         try:
-            # A younger one may not have been locked by its owner yet.
+            # The owner of a younger one may not have locked it yet.
             if try_lock(handle) and time.time() - os.fstat(handle).st_mtime > YOUNG_SECONDS:
                 shutil.rmtree(left, ignore_errors=True)
         finally:

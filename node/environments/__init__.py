@@ -1,1 +1,1 @@
-"""Environments: tasks of many turns."""
+"""Environments: multi-turn tasks."""

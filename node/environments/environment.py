@@ -1,4 +1,4 @@
-"""What the author of an environment writes."""
+"""The environment interface, episodes that run it, and checks of its settings."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_type_hints
 
 
 class Environment(Protocol):
-    """A task of many turns; one instance is one episode. Each method may be ``async``.
+    """A multi-turn task, one instance per episode; methods may be ``async``.
 
     Attributes:
-        version: raised whenever the same seed and actions would give anything else.
-        replayable: the same seed, settings and actions give the same observations, byte for byte,
-            and the same reward, in every process and on every machine. What draws from
-            ``random.Random(seed)`` alone is; what asks a clock, a network or a model is not.
-            Only what is replayable is shared with others, and learned from where others share it.
+        version: change it whenever the same seed and actions give other results.
+        replayable: whether the same seed, settings and actions give the same observations, byte for
+            byte, and the same reward, in every process and on every machine. This holds if all
+            randomness comes from ``random.Random(seed)``, not with a clock, a network or a model.
+            Only replayable episodes are shared and learned from peers.
     """
 
     version: ClassVar[str]
@@ -34,31 +34,27 @@ class Environment(Protocol):
 
     @property
     def reset(self) -> Callable[..., str | Awaitable[str]]:
-        """A method ``reset(self, seed, *, ...)`` that begins, and gives the first observation.
+        """``reset(self, seed, *, ...)`` begins and returns the first observation.
 
-        Its ``seed`` has 63 bits, and is all that an episode's chance may follow from. Its other
-        arguments are the settings of the catalogue's level, which give them by name.
+        All randomness must follow from the 63-bit ``seed``. The other arguments are the level's
+        settings, by name.
         """
         ...
 
     def step(self, action: str) -> tuple[str, bool] | Awaitable[tuple[str, bool]]:
-        """Take a turn of the policy, any text at all; the next observation, and whether it is over.
-
-        The last observation, with which it is over, is read by nobody.
-        """
+        """Apply a turn, any text; return an observation (unused if last) and the end."""
         ...
 
     def reward(self) -> float | Awaitable[float]:
-        """What was done so far is worth, in [0, 1]."""
+        """Return the reward so far, in [0, 1]."""
         ...
 
 
 class Chance:
-    """The generators that libraries share, as one episode has left them.
+    """One episode's state of the global random generators.
 
-    Several episodes go on side by side in a process, and some libraries' games draw from
-    ``random`` or numpy at every step. Inside of it an episode draws; another one may draw whenever
-    this one waits.
+    Episodes interleave in a process, and some libraries sample from ``random`` or numpy at every
+    step. Others may sample while this episode waits.
     """
 
     def __init__(self, seed: int) -> None:
@@ -67,7 +63,6 @@ class Chance:
         self._numpy: Any = None
 
     def __enter__(self) -> None:
-        """Let the generators go on as this episode left them."""
         random.setstate(self._python)
         if numpy := numpy_random():
             if self._numpy is None:
@@ -76,39 +71,32 @@ class Chance:
                 numpy.set_state(self._numpy)
 
     def __exit__(self, *exception: object) -> None:
-        """Remember how far they have come."""
         self._python = random.getstate()
         if numpy := numpy_random():
             self._numpy = numpy.get_state()
 
 
 def numpy_random() -> ModuleType | None:
-    """numpy's, where this process has numpy.
-
-    numpy itself loads it when it is first drawn from, which is too late to seed it.
-    """
+    """Return ``numpy.random`` if numpy is loaded; its lazy import is too late to seed."""
     return importlib.import_module("numpy.random") if "numpy" in sys.modules else None
 
 
 T = TypeVar("T")
 Around = AbstractContextManager[Any, None]
-"""Can be entered many times, one after the other."""
+"""A context manager that can be entered repeatedly, not nested."""
 _loop: asyncio.AbstractEventLoop | None = None
 _around: ContextVar[tuple[Around, ...]] = ContextVar("around", default=())
-"""All that surrounds what runs now, the outermost first."""
+"""All contexts around the running code, outermost first."""
 
 
 def is_async(environment: type[Any]) -> bool:
-    """Whether a class of environments has to be waited for."""
+    """Return whether an environment class has async methods."""
     methods = (getattr(environment, name, None) for name in ("reset", "step", "reward"))
     return any(inspect.iscoroutinefunction(method) for method in methods)
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:
-    """What comes of work on environments, some of which may have to be waited for.
-
-    Where nothing waits there is no need of an event loop, which may already be running here.
-    """
+    """Run a coroutine that never waits, even if an event loop already runs."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -119,26 +107,23 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def awaited(value: Any) -> Any:
-    """The value, or what comes of waiting for it."""
+    """Return the value, awaited if necessary."""
     return await value if inspect.isawaitable(value) else value
 
 
 async def surrounded(work: Coroutine[Any, Any, T], around: Around) -> T:
-    """What comes of work that is inside ``around`` whenever it goes on, and outside while it waits.
-
-    So are the tasks that it begins, in loops that :func:`prepare_to_wait` or :func:`run` has made.
-    """
+    """Await work inside ``around``, which it and its tasks leave while they wait."""
     return await _Surrounded(work, _around.get(), around)
 
 
 def prepare_to_wait() -> None:
-    """Make this process's event loop, before it gives up what it takes to make one."""
+    """Create this process's event loop before its permissions are dropped."""
     global _loop
     _loop = _new_loop()
 
 
 def run(work: Coroutine[Any, Any, T], *, waits: bool) -> T:
-    """What comes of work on environments; in an event loop where something ``waits``."""
+    """Run work on environments, in an event loop if something ``waits``."""
     if not waits:
         return finished(work)
     if _loop:
@@ -148,7 +133,7 @@ def run(work: Coroutine[Any, Any, T], *, waits: bool) -> T:
 
 
 class _Surrounded(Generic[T]):
-    """Work that enters ``around`` each time it goes on, inside of what surrounds it already."""
+    """Work that enters ``around`` at each step, inside the contexts around it."""
 
     def __init__(
         self, work: Coroutine[Any, Any, T], outer: tuple[Around, ...], around: Around
@@ -191,7 +176,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    """A task inside what surrounds whoever begins it."""
+    """Create a task inside the contexts of its creator."""
     around = _around.get()
     for number in reversed(range(len(around))):
         work = _inside(work, around[:number], around[number])
@@ -203,30 +188,20 @@ async def _inside(work: Coroutine[Any, Any, T], outer: tuple[Around, ...], aroun
 
 
 MOST_ACTION = 1 << 16
-"""Characters of a turn; a longer one ends the episode untold."""
+"""Maximum characters of a turn; a longer one ends the episode unsent."""
 MOST_OBSERVATION = 1 << 14
-"""Characters; of a longer one the beginning is told, and that it was cut."""
+"""Maximum characters; a longer observation is truncated and marked."""
 CUT = " [cut]"
 
 Make = Callable[[], Environment]
 
 
 class EpisodeError(ValueError):
-    """An environment broke its word; the message says how."""
+    """An environment violated its interface; the message says how."""
 
 
 class Episode:
-    """One episode; :meth:`begin` first, then steps until it is over.
-
-    Args:
-        make: a fresh environment.
-        seed: 63 bits.
-        settings: of its level.
-
-    Attributes:
-        over: whether the environment has said so, or tripped.
-        tripped: what it raised, if it did.
-    """
+    """One episode; ``tripped`` is the exception that its environment raised, if any."""
 
     def __init__(self, make: Make, seed: int, settings: Mapping[str, Any]) -> None:
         self._make = make
@@ -238,11 +213,7 @@ class Episode:
         self.tripped: Exception | None = None
 
     async def begin(self) -> str:
-        """The first observation.
-
-        Raises:
-            EpisodeError: there is none.
-        """
+        """Return the first observation; raises ``EpisodeError`` if there is none."""
         with self._chance:
             self._environment = self._make()
         reset = partial(self._environment.reset, self._seed, **self._settings)
@@ -252,11 +223,11 @@ class Episode:
         return bounded(observation)
 
     async def step(self, action: str) -> str:
-        """Hand on a turn of the policy; the next observation, empty where it is over.
+        """Apply a turn; return the next observation, empty if it is over.
 
         Raises:
             EpisodeError: it is over already.
-            MemoryError, RecursionError: what comes of it would depend on the machine.
+            MemoryError, RecursionError: the result would depend on the machine.
         """
         if self.over or self._environment is None:
             raise EpisodeError("a turn after the end")
@@ -272,11 +243,7 @@ class Episode:
         return "" if self.over else bounded(observation)
 
     async def reward(self) -> float:
-        """What was done is worth; nothing where the environment tripped.
-
-        Raises:
-            EpisodeError: it gave something that is no reward.
-        """
+        """Return the reward, 0 after an error; raises ``EpisodeError`` if invalid."""
         if self.tripped is not None or self._environment is None:
             return 0.0
         try:
@@ -292,14 +259,13 @@ class Episode:
         return float(reward)
 
     async def _told(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """What a method of the environment gives, or what comes of waiting for that."""
         with self._chance:
             told = method(*arguments)
         return await surrounded(awaited(told), self._chance) if isawaitable(told) else told
 
 
 def bounded(observation: str) -> str:
-    """An observation that can be sent: no lone surrogates, and not too long."""
+    """Return an observation that can be sent: no lone surrogates, not too long."""
     text = observation.encode(errors="replace").decode()
     if len(text) <= MOST_OBSERVATION:
         return text
@@ -314,14 +280,7 @@ def _checked(told: Any) -> tuple[str, bool]:
 
 
 def unfit(environment: type[Environment], settings: Mapping[str, Any]) -> str | None:
-    """What is wrong with the settings of one level, if anything is.
-
-    An environment that takes only some values of the right type says so itself, in a static method
-    ``refusal(settings)``.
-
-    Args:
-        settings: plain values out of JSON.
-    """
+    """Return the defect of a level's settings, including ``refusal(settings)``'s."""
     takes = list(inspect.signature(environment.reset).parameters.values())[2:]
     if wrong := misfit("reset", takes, get_type_hints(environment.reset), settings):
         return wrong
@@ -336,13 +295,9 @@ def misfit(
     hints: Mapping[str, Any],
     given: Mapping[str, Any],
 ) -> str | None:
-    """What keeps some values from being a function's arguments, if anything does.
+    """Return why values ``given`` by name cannot be a function's arguments, if so.
 
-    Args:
-        function: its name.
-        takes: the function's parameters; one of the kind ``**row`` takes whatever is left.
-        hints: their types; only plain ones are held to.
-        given: by name.
+    Only plain types in ``hints`` are checked. A parameter like ``**row`` accepts any others.
     """
     names = [each.name for each in takes]
     open_end = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)

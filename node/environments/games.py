@@ -1,4 +1,4 @@
-"""Players of the games who see what a policy sees, and no more: how well a game can be played."""
+"""Built-in games, and reference players that see only what a policy sees."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from node.environments.environment import Environment
 
 
 def within(name: str, value: int, least: int, most: int) -> int:
-    """The value.
-
-    Raises:
-        ValueError: it is out of its range.
-    """
+    """Return the value; raises ``ValueError`` if it is out of range."""
     if not least <= value <= most:
         raise ValueError(f"{name} = {value}: use {least} to {most}")
     return value
@@ -25,24 +21,22 @@ def within(name: str, value: int, least: int, most: int) -> int:
 
 SIDE = 9
 WAYS = {"n": (0, -1), "e": (1, 0), "s": (0, 1), "w": (-1, 0)}
-WALLED = 0.25
-"""Chance of every cell that is not on the way to be closed."""
+WALLED = 0.25  # probability that a cell off the path is closed
 
-Cell = tuple[int, int]
-"""Column and row, from 0."""
+Cell = tuple[int, int]  # column and row, from 0
 
 
 class Maze:
-    """Tells where one is, where to go and which ways are open; takes n, e, s or w.
+    """A maze that reports position, goal and open ways; actions are n, e, s or w.
 
-    Worth 1 at the goal; else up to a half, for the share of the way that one came nearer.
+    The reward is 1 at the goal, otherwise up to 0.5 for the fraction of the distance covered.
     """
 
     version: ClassVar[str] = "1"
     replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, far: int = 3, moves: int = 6) -> str:
-        """Cells as many steps apart as ``far``, with one way at least that only comes nearer."""
+        """Place the goal ``far`` steps away, with at least one direct path."""
         rng = random.Random(f"maze/{seed}")
         across = rng.randint(0, within("far", far, 1, SIDE // 2))
         self._here = rng.randrange(SIDE), rng.randrange(SIDE)
@@ -54,14 +48,13 @@ class Maze:
         return self._seen()
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Go; against a wall, or where the action is none, one stays."""
+        """Move; a closed way or an invalid action changes nothing."""
         self._left -= 1
         if action in WAYS and (there := self._next(action)):
             self._here = there
         return self._seen(), self._here == self._goal or not self._left
 
     def reward(self) -> float:
-        """How near one came."""
         left = sum(abs(a - b) for a, b in zip(self._here, self._goal, strict=True))
         return 1.0 if not left else max(0.0, 0.5 * (1 - left / self._far))
 
@@ -81,7 +74,7 @@ def _beside(rng: random.Random, place: int, far: int) -> int:
 
 
 def _way(rng: random.Random, here: Cell, goal: Cell) -> Iterator[Cell]:
-    """Cells of a way that only comes nearer."""
+    """Yield the cells of a path that only approaches the goal."""
     while here != goal:
         axis = rng.choice([n for n in (0, 1) if here[n] != goal[n]])
         nearer = here[axis] + (1 if here[axis] < goal[axis] else -1)
@@ -94,27 +87,26 @@ FREE = "."
 
 
 def won(board: str, mark: str) -> bool:
-    """Whether three of a mark stand in a line."""
+    """Return whether a mark has three in a line."""
     return any(all(board[int(n)] == mark for n in line) for line in LINES)
 
 
 def placed(board: str, square: int, mark: str) -> str:
-    """The board with a mark on a square."""
+    """Return the board with a mark on a square."""
     return board[:square] + mark + board[square + 1 :]
 
 
 class TicTacToe:
-    """Shows nine squares by rows, ``x`` being the policy's; takes the number of one, 1 to 9.
+    """Shows nine squares by rows; the policy is ``x`` and names a square, 1 to 9.
 
-    Begins with ``stones`` of each. The other player wins where it can, then hinders, else draws.
-    Worth 1 for three in a line, a half for a full board, 0 for a loss or a square that is taken.
+    It begins with ``stones`` of each. The opponent wins if it can, else blocks, else moves at
+    random. The reward is 1 for a win, 0.5 for a full board, 0 for a loss or an occupied square.
     """
 
     version: ClassVar[str] = "1"
     replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, stones: int = 2) -> str:
-        """A board on which nobody has won."""
         rng = random.Random(f"tictactoe/{seed}")
         while True:
             squares = rng.sample(range(9), 2 * within("stones", stones, 0, 3))
@@ -126,7 +118,6 @@ class TicTacToe:
         return f"Play {self._board}"
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Place an x, and have an o placed."""
         square = "123456789".find(action) if len(action) == 1 else -1
         if square < 0 or self._board[square] != FREE:
             self._reward = 0.0
@@ -144,7 +135,6 @@ class TicTacToe:
         return self._board, FREE not in self._board
 
     def reward(self) -> float:
-        """What the game came to; nothing while it goes on."""
         return self._reward
 
     def _answer(self) -> int:
@@ -157,17 +147,12 @@ class TicTacToe:
 
 
 History = Sequence[str]
-"""The first observation, an action, an observation, and so on; the last is an observation."""
+"""Observations and actions in turn; the first and the last are observations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """How a game is played.
-
-    Attributes:
-        good: a good action; among several the chance given draws one.
-        any: one of an action's form, drawn without looking for what is good.
-    """
+    """A way to play: a ``good`` action, or ``any`` random action of a valid form."""
 
     good: Callable[[History, random.Random], str]
     any: Callable[[History, random.Random], str]
@@ -262,21 +247,21 @@ OPERATORS = "+-*"
 
 
 def computed(first: int, operator: str, second: int) -> int:
-    """What a calculator shows."""
+    """Return the calculator's result."""
     return {"+": first + second, "-": first - second, "*": first * second}[operator]
 
 
 class Calculator:
-    """``calc 12*34`` is answered with its result; whatever else is written is the final answer.
+    """``calc 12*34`` returns its result; any other text is the final answer.
 
-    Worth 1 for the right answer, 0 for another one, and for none within ``calls`` calls.
+    The reward is 1 for the right answer within ``calls`` calls, otherwise 0.
     """
 
     version: ClassVar[str] = "1"
     replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, digits: int = 2, calls: int = 3) -> str:
-        """Two numbers of as many ``digits``, and what to do with them."""
+        """Return two numbers of ``digits`` digits each and an operator."""
         rng = random.Random(f"calculator/{seed}")
         within("digits", digits, 1, 5)
         first, second = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
@@ -287,7 +272,6 @@ class Calculator:
         return f"Compute {first}{operator}{second}"
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Calculate, or take the answer."""
         call = CALL.fullmatch(action)
         if not call:
             self._answered = action
@@ -297,26 +281,21 @@ class Calculator:
         return str(computed(int(first), operator, int(second))), not self._left
 
     def reward(self) -> float:
-        """Whether the answer is right."""
         return float(self._answered == self._right)
 
 
 NUMBER = re.compile(r"[0-9]{1,4}")
-HIGHEST = 900
-"""Of the lowest number of a range."""
+HIGHEST = 900  # of a range's lowest number
 
 
 class Guess:
-    """Says ``higher`` or ``lower`` until the number is named or ``tries`` are used up.
-
-    Worth 1 where it is found, else 0.
-    """
+    """Answers ``higher`` or ``lower``; reward 1 if found within ``tries``, else 0."""
 
     version: ClassVar[str] = "1"
     replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, most: int = 8, tries: int = 4) -> str:
-        """A range of ``most`` numbers; the hidden one does not follow from it."""
+        """Return a range of ``most`` numbers, independent of the hidden one."""
         rng = random.Random(f"guess/{seed}")
         low = rng.randint(1, HIGHEST)
         self._hidden = rng.randrange(low, low + within("most", most, 2, 99))
@@ -325,7 +304,7 @@ class Guess:
         return f"Guess from {low} to {low + most - 1}"
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Compare a guess; what is no number of up to four ASCII digits costs a try as well."""
+        """Compare a guess; text other than up to four ASCII digits costs a try, too."""
         self._left -= 1
         if not NUMBER.fullmatch(action):
             return "no number", not self._left
@@ -335,25 +314,21 @@ class Guess:
         return told, self._found or not self._left
 
     def reward(self) -> float:
-        """Whether it was found."""
         return float(self._found)
 
 
 GOOD, BAD = 0.9, 0.15
-"""How often the one pays, and each of the others."""
+"""Payout probability of the good arm and of each other one."""
 
 
 class Bandit:
-    """Names its arms by letters; takes one at a time, and says whether it paid.
-
-    Worth the share of pulls that paid; a letter that is no arm's pays nothing.
-    """
+    """Arms named by letters; the reward is the fraction of pulls that paid."""
 
     version: ClassVar[str] = "1"
     replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, arms: int = 2, pulls: int = 6) -> str:
-        """Arms in any order; which one is good does not follow from their names."""
+        """Return the arms in random order; their names do not reveal the good one."""
         self._rng = random.Random(f"bandit/{seed}")
         self._arms = "".join(self._rng.sample(string.ascii_lowercase, within("arms", arms, 2, 9)))
         self._good = self._rng.choice(self._arms)
@@ -362,7 +337,6 @@ class Bandit:
         return f"Pull {' '.join(self._arms)}"
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Pull an arm."""
         self._left -= 1
         drawn = self._rng.random()
         arm = len(action) == 1 and action in self._arms
@@ -371,7 +345,6 @@ class Bandit:
         return "paid" if pays else "nothing", not self._left
 
     def reward(self) -> float:
-        """The share that paid."""
         return self._paid / self._pulls
 
 

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium (https://gymnasium.farama.org) that show and take words or numbers."""
+"""Gymnasium environments (https://gymnasium.farama.org) played as text."""
 
 from __future__ import annotations
 
@@ -14,30 +14,21 @@ from gymnasium import spaces
 from node.environments.environment import Environment
 
 LISTED = 8
-"""Actions that are named one by one to a policy; of more, the first and the last."""
+"""Maximum actions named individually; of more, the prompt names the first and last."""
 
 
 class Actions(Protocol):
-    """What a turn may say.
-
-    Attributes:
-        asked: that, in words for the policy.
-    """
+    """A parser of actions; ``asked`` describes them to the policy."""
 
     asked: str
 
     def read(self, turn: str) -> Any:
-        """The action that a turn names; None where it names none."""
+        """Return the action that a turn names, None if it names none."""
         ...
 
 
 class NamedActions:
-    """The last name, in upper or lower case, that stands in a turn as a word of its own.
-
-    Args:
-        first: number of the first action.
-        names: of all, in their order.
-    """
+    """The last action name in a turn, as a whole word, in any case."""
 
     def __init__(self, first: int, names: Sequence[str]) -> None:
         self._numbers = {name.casefold(): first + n for n, name in enumerate(names)}
@@ -52,7 +43,7 @@ class NamedActions:
 
 
 class TextActions:
-    """The turn itself, where the space has it."""
+    """The whole turn, if the space contains it."""
 
     def __init__(self, space: Any) -> None:
         self._space = space
@@ -63,7 +54,7 @@ class TextActions:
 
 
 def actions_of(space: Any, names: Sequence[str] | None) -> Actions:
-    """The actions of a space, a ``Discrete`` one's by these names or by their numbers."""
+    """Return the actions of a space; ``Discrete`` ones by ``names`` or numbers."""
     if isinstance(space, spaces.Text):
         return TextActions(space)
     numbers = range(int(space.start), int(space.start + space.n))
@@ -71,7 +62,7 @@ def actions_of(space: Any, names: Sequence[str] | None) -> Actions:
 
 
 def unnamed(space: Any, names: Any) -> str | None:
-    """What keeps the words of a policy from being actions, if anything does."""
+    """Return why text cannot name the actions of a space, if so."""
     if isinstance(space, spaces.Text):
         return "actions are for a Discrete space, this one takes Text" if names else None
     if not isinstance(space, spaces.Discrete):
@@ -88,25 +79,25 @@ def unnamed(space: Any, names: Any) -> str | None:
 
 
 ADAPTER = 1
-"""Raised whenever the same settings, seed and actions would give anything else."""
+"""Increase it whenever the same settings, seed and actions give other results."""
 NUMBERS = 1_000_000
 MOST = 64
-"""Of an option's characters, of a list's values, and of options."""
+"""Maximum characters of an option, values of a list, and number of options."""
 
 
 class SpokenEpisode:
-    """One of an environment.
+    """One episode with text actions and observations.
 
-    An observation out of ``Text`` is shown as it is, numbers out of ``Discrete``, ``MultiDiscrete``
-    and ``MultiBinary`` as such, and the parts of a ``Tuple`` behind each other. A turn that names
-    no action is answered with what is asked for, and the environment does not go on.
+    ``Text`` observations are shown unchanged; ``Discrete``, ``MultiDiscrete`` and ``MultiBinary``
+    ones as numbers; the parts of a ``Tuple`` in sequence. A turn without an action gets the prompt
+    again, and the environment does not advance.
 
-    Worth the sum of the environment's rewards, where ``low`` is 0 and ``high`` is 1; nothing before
-    its end, since where every step costs something doing nothing would be worth most.
+    The reward is the sum of rewards, mapped from [``low``, ``high``] to [0, 1]. It is 0 before the
+    end; otherwise doing nothing would win where every step costs.
     """
 
     def begin(self, made: Any, seed: int, settings: Mapping[str, Any]) -> str:
-        """Begin one of what ``made`` is an instance of; what is asked for, and is shown."""
+        """Begin an episode of ``made``; return the prompt and the first observation."""
         self._environment = made
         self._low, self._high = float(settings["low"]), float(settings["high"])
         self._sum, self._over = 0.0, False
@@ -115,7 +106,6 @@ class SpokenEpisode:
         return f"{self._actions.asked}\n{self._shown(observation)}"
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Take the action that a turn names."""
         chosen = self._actions.read(action)
         if chosen is None:
             return self._actions.asked, False
@@ -125,7 +115,7 @@ class SpokenEpisode:
         return self._shown(observation), self._over
 
     def reward(self) -> float:
-        """The sum of rewards, from ``low`` to ``high``."""
+        """Return the sum of rewards, scaled from ``low`` and ``high``."""
         if not self._over:
             return 0.0
         return min(1.0, max(0.0, (self._sum - self._low) / (self._high - self._low)))
@@ -142,7 +132,7 @@ class GymnasiumTask(SpokenEpisode):
 
     @staticmethod
     def refusal(settings: Mapping[str, Any]) -> str | None:
-        """Why an environment cannot be played by text, if it cannot."""
+        """Return why an environment cannot be played as text, if so."""
         named = settings["id"]
         if named not in gymnasium.registry:
             return f"id = {named!r:.60} is not registered: see gymnasium.pprint_registry()"
@@ -161,10 +151,8 @@ class GymnasiumTask(SpokenEpisode):
         """Begin an episode.
 
         Args:
-            id: as the environment is registered.
-            low: sum of rewards that is worth nothing.
-            high: sum that is worth 1.
-            actions: names of a ``Discrete`` space's actions, in their order; else their numbers.
+            low, high: sums of rewards with reward 0 and 1.
+            actions: names of a ``Discrete`` space's actions, in order; default: their numbers.
             options: keyword arguments of the environment.
         """
         settings = {"low": low, "high": high, "actions": actions}
@@ -173,9 +161,9 @@ class GymnasiumTask(SpokenEpisode):
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
-    """The environment that a class of Gymnasium environments makes, with the same settings but id.
+    """Return the environment of a Gymnasium class; its settings lack only ``id``.
 
-    It says ``replayable``, as every environment does, and has a ``version`` in a package.
+    The class must define ``replayable``, and ``version`` if it is in a package.
     """
 
     class Own(SpokenEpisode):
@@ -207,7 +195,6 @@ def as_environment(found: type[Any]) -> type[Environment]:
 
 
 def _refusal(make: Callable[..., Any], what: str, settings: Mapping[str, Any]) -> str | None:
-    """Why what is made cannot be played by text, if it cannot."""
     low, high = settings.get("low", 0.0), settings.get("high", 1.0)
     options, names = settings.get("options"), settings.get("actions")
     if not low < high:
@@ -229,7 +216,7 @@ def _registered(named: str, **options: Any) -> Any:
 
 
 def _plain(options: Any) -> bool:
-    """Whether keyword arguments, which a founder chose, are as plain as any environment's."""
+    """Return whether a swarm creator's keyword arguments are plain values."""
     if not isinstance(options, dict):
         return options is None
     lists = [each if isinstance(each, list) else [each] for each in options.values()]

@@ -1,4 +1,4 @@
-"""Environments in a file of the user's own."""
+"""Environments from a user's file or another library, replay, and random guesses."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ OF_LIBRARIES = {
     "gymnasium.core.Env": f"{_HERE}.gymnasium",
     "verifiers.v1.taskset.Taskset": f"{_HERE}.verifiers",
 }
-"""Classes of other libraries, and which of our modules makes environments of theirs."""
+"""Base classes of other libraries, and the adapter module of each."""
 
 
 def load_file(path: Path, name: str) -> type[Environment]:
-    """The class of environments that a Python file defines.
-
-    Where it defines several, the one whose name is ``name``, in any case.
+    """Return the environment class in a Python file, among several the one ``name``.
 
     Raises:
-        ImportError: there is none, or the file cannot be run; the message says why.
+        ImportError: there is none, or the file fails; the message says why.
     """
     module_name = f"swarm_node_environment_{name}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -63,12 +61,7 @@ def load_file(path: Path, name: str) -> type[Environment]:
 
 
 def environment_of(found: type[Any]) -> type[Environment]:
-    """A class as an environment: as it is, with its tools as what a turn calls, or as what its
-    library makes of it.
-
-    Raises:
-        TypeError: its tools cannot be called by a policy.
-    """
+    """Return a class as an environment; raises ``TypeError`` for unusable tools."""
     if module := _library(found):
         adapter: type[Environment] = importlib.import_module(module).as_environment(found)
         return adapter
@@ -76,7 +69,7 @@ def environment_of(found: type[Any]) -> type[Environment]:
 
 
 def _library(found: type[Any]) -> str | None:
-    """Our module that makes an environment of a class, which has imported its library already."""
+    """Return the adapter module of a class; its library is already imported."""
     bases = (f"{each.__module__}.{each.__name__}" for each in found.__mro__[1:])
     return next((module for base in bases if (module := OF_LIBRARIES.get(base))), None)
 
@@ -88,30 +81,22 @@ def _is_one(found: type[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One, by the name of its package, which is that of the extra and of our module as well.
-
-    Attributes:
-        adapter: the class in our module.
-    """
+    """A library, named like its package, its extra and its module here."""
 
     package: str
     adapter: str
 
     @property
     def remedy(self) -> str:
-        """How to get it."""
+        """How to install it."""
         return f"pip install 'swarm-node[{self.package}]'"
 
     def is_here(self) -> bool:
-        """Whether it is installed; nothing of it is run."""
+        """Return whether it is installed, without running its code."""
         return find_spec(self.package) is not None
 
     def load(self) -> type[Environment]:
-        """Its environment.
-
-        Raises:
-            ImportError: it cannot be imported; the message says why.
-        """
+        """Return its environment; raises ``ImportError`` if it cannot be imported."""
         module = importlib.import_module(f"node.environments.{self.package}")
         adapter: type[Environment] = getattr(module, self.adapter)
         return adapter
@@ -121,28 +106,23 @@ LIBRARIES: Mapping[str, Library] = {
     "gymnasium": Library("gymnasium", "GymnasiumTask"),
     "textarena": Library("textarena", "TextArenaGame"),
 }
-"""By the name of the env in a catalogue."""
+"""By the name of the env in a task set."""
 
 
 BEFORE, SHOWN = 20, 60
-"""Characters that are told of texts that differ, from so many before they part."""
+"""Characters shown of differing texts, and how many of them before the difference."""
 
 
 class NotReplayed(Exception):  # noqa: N818 - a finding
-    """The environment answers otherwise than it is said to have; the message tells where."""
+    """The environment answers differently than recorded; the message says where."""
 
 
 async def replayed(episode: Episode, turns: Sequence[str], *, cut: bool) -> float:
-    """The reward of a trajectory, if its observations are what the environment gives.
+    """Return a trajectory's reward if a replay gives the same observations.
 
-    Args:
-        episode: fresh.
-        turns: what the policy wrote and what it was answered, by turns, the policy first and last.
-        cut: whether it may end before the environment does.
-
-    Raises:
-        NotReplayed: an observation is another, turns follow the end, or it is not reached.
-        EpisodeError: the environment breaks its word.
+    ``turns`` alternate between the policy, first and last, and observations. If ``cut``, they may
+    stop early. Raises ``NotReplayed`` on a difference and ``EpisodeError`` if the environment
+    fails.
     """
     await episode.begin()
     for number, action in enumerate(turns[::2], 1):
@@ -158,7 +138,7 @@ async def replayed(episode: Episode, turns: Sequence[str], *, cut: bool) -> floa
 
 
 def differing(found: str, told: str) -> str:
-    """Where two texts part, in words."""
+    """Describe where two texts differ."""
     apart = (n for n, pair in enumerate(zip(found, told, strict=False)) if pair[0] != pair[1])
     begin = max(0, next(apart, min(len(found), len(told))) - BEFORE)
     parts = (each[begin : begin + SHOWN] for each in (found, told))
@@ -170,16 +150,14 @@ TOOL = re.compile(r"^- ([A-Za-z_]\w{0,63})\(([^()\n]*)\)", re.MULTILINE | re.ASC
 WORD = re.compile(r"[A-Za-z]+|[0-9]+")
 DIGIT = re.compile(r"[0-9]")
 CALLED = 0.8
-"""Of guesses where there are tools: what calls none ends the episode."""
-REDRAWN = 0.5
-"""Of guesses whose digits are drawn anew."""
+"""Fraction of guesses that call a tool, if there are any; others end the episode."""
+REDRAWN = 0.5  # fraction of guesses with new random digits
 
 
 def guess(shown: Sequence[str], rng: random.Random) -> str:
-    """A turn out of some observations: what stands in brackets, a call of a tool, a word, a number.
+    """Return a random turn: bracketed text, a tool call, a word or a number.
 
-    Args:
-        shown: such as the first observation, which mostly says how to move, and the latest.
+    ``shown`` is usually the first observation, which explains the moves, and the latest.
     """
     text = "\n".join(shown)
     words: list[str] = WORD.findall(text)
@@ -194,7 +172,7 @@ def guess(shown: Sequence[str], rng: random.Random) -> str:
 
 
 def _call(tool: str, signature: str, words: Sequence[str], rng: random.Random) -> str:
-    """A call of a tool, with a value for every argument whose type is a plain one."""
+    """Return a tool call with a value for each argument of a plain type."""
     values: dict[str, Callable[[], object]] = {
         "int": lambda: rng.randrange(10),
         "float": lambda: rng.randrange(100) / 10,

@@ -1,4 +1,4 @@
-"""Games of TextArena (https://github.com/LeonGuertler/TextArena), alone or against lots."""
+"""TextArena games (https://github.com/LeonGuertler/TextArena), random opponents."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ALONE = frozenset(
         "ThreeCardMonte",
     }
 )
-"""Of one player."""
+"""Single-player games."""
 
 _COLUMNS = "abcdefghij"
 
 TOLD = ("<told>",)
-"""Moves of a game that lists them."""
+"""Marks games that list the valid moves."""
 
 FORMS: Mapping[str, tuple[str, ...]] = {
     "Alquerque": ("[<a-e><1-5> <a-e><1-5>]",),
@@ -80,7 +80,7 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "UltimateTicTacToe": ("[<0-8> <0-8>]",),
     "WildTicTacToe": TOLD,
 }
-"""Of two players, how the opponent's moves may look: ``<a-e>`` is a letter, ``<1-13>`` a number."""
+"""Two-player games: forms of the opponent's moves; ``<a-e>`` is a letter, ``<1-13>`` a number."""
 
 _SLOW = "a puzzle takes seconds to make"
 
@@ -117,14 +117,13 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
 }
 
 REFUSED: Mapping[str, str] = {name: why for why, names in _REASONS.items() for name in names}
-"""Others, and why."""
+"""Unsupported games, with reasons."""
 
 REFUSED_VARIANTS: Mapping[str, str] = {"Sokoban-v0-medium": _SLOW, "Sudoku-v0-hard": _SLOW}
-"""Of games that are played otherwise."""
+"""Unsupported variants of supported games."""
 
 
-MOST_TRIES = 4096
-"""After so many moves that the game does not take it gives up."""
+MOST_TRIES = 4096  # invalid moves after which the opponent gives up
 LISTED = re.compile(r"(?:Available|Valid) moves?:(.*)", re.IGNORECASE)
 BRACKETED = re.compile(r"\[[^\[\]]+\]")
 SLOT = re.compile(r"<(\w+)-(\w+)>")
@@ -132,12 +131,7 @@ GIVEN_UP = "I give up."
 
 
 class Opponent:
-    """Draws among the moves that the game has listed, else moves of some forms until one is taken.
-
-    Args:
-        forms: as in :data:`node.environments.textarena.FORMS`.
-        rng: its own.
-    """
+    """Samples among the listed moves, or moves in ``forms`` until one is valid."""
 
     def __init__(self, forms: Sequence[str], rng: random.Random) -> None:
         self._rng = rng
@@ -146,11 +140,7 @@ class Opponent:
         ]
 
     def move(self, game: Any) -> bool:
-        """Take its turn; whether the game is over.
-
-        The game holds a wrong move against whoever makes it. Those that the opponent tries are
-        counted and told to nobody.
-        """
+        """Make a move, hiding invalid attempts; return whether the game is over."""
         _, messages = game.get_observation()
         state, allowance = game.state, game.state.error_allowance
         told = {player: len(seen) for player, seen in state.observations.items()}
@@ -181,12 +171,10 @@ def _listed(text: str) -> list[str]:
 
 
 def _parts(form: str) -> list[str]:
-    """A form, cut at its slots."""
     return [part for part in re.split(r"(<\w+-\w+>)", form) if part]
 
 
 def _choices(part: str) -> list[str]:
-    """What may stand for a part of a form."""
     slot = SLOT.fullmatch(part)
     if slot is None:
         return [part]
@@ -197,20 +185,19 @@ def _choices(part: str) -> list[str]:
 
 
 ADAPTER = 1
-"""Raised whenever the same game, seed and actions would give anything else."""
+"""Increase it whenever the same game, seed and actions give other results."""
 NUMBERS = 1_000_000
-MOST_TURNS = 1024
-"""Of an opponent in a row."""
+MOST_TURNS = 1024  # consecutive turns of an opponent
 
 Message = tuple[int, str, Any]
 
 
 class TextArenaGame:
-    """One game; the policy sits where the seed says.
+    """One game; the seed decides the policy's seat.
 
-    The policy reads what the game tells it, of boards the last, and what the opponent says; its
-    turns are put into brackets where the game's own wrappers do. Worth the game's reward, which of
-    one player is from 0 to 1 and of two from -1, where it is lost, to 1; nothing before its end.
+    Observations contain the game's messages, only the latest board, and the opponent's moves.
+    Actions are put into brackets if the game's own wrappers do so. The reward is the game's, mapped
+    to [0, 1]: from [0, 1] for one player and from [-1, 1] for two. It is 0 before the end.
     """
 
     version: ClassVar[str] = f"{metadata.version('textarena')}+{ADAPTER}"
@@ -218,7 +205,7 @@ class TextArenaGame:
 
     @staticmethod
     def refusal(settings: Mapping[str, Any]) -> str | None:
-        """Why a game is not played, if it is not."""
+        """Return why a game is not supported, if so."""
         game = settings["game"]
         name = _name(game)
         if why := REFUSED.get(name) or REFUSED_VARIANTS.get(game):
@@ -228,12 +215,12 @@ class TextArenaGame:
             return f"game = {game!r:.60} is not known; of version v0 there are {known}"
         if game.endswith(("-raw", "-train")):
             return f"game = {game!r}: leave out -{game.rpartition('-')[2]}"
-        # Now, since a library that it draws from has to be there before an episode begins.
+        # Import now: the game's libraries must be loaded before an episode begins.
         importlib.import_module(ENV_REGISTRY[game].entry_point.partition(":")[0])
         return None
 
     def reset(self, seed: int, *, game: str) -> str:
-        """Begin the game with that id, such as ``Mastermind-v0``; opponents may move first."""
+        """Begin a game such as ``Mastermind-v0``; the opponent may move first."""
         rng = random.Random(f"textarena/{seed}")
         forms = FORMS.get(_name(game))
         players = 1 if forms is None else 2
@@ -248,23 +235,22 @@ class TextArenaGame:
         return f"Game {seed % NUMBERS}\n{self._observation()}"
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Make a move; a second wrong one in a row loses."""
+        """Make a move; a second invalid one in a row loses."""
         self._over, _ = self._game.step(action)
         return self._observation(), bool(self._over)
 
     def reward(self) -> float:
-        """What the game gives for it."""
         rewards = self._game.state.rewards
         if not self._over or rewards is None:
             return 0.0
         given = rewards[self._seat]
         if not isinstance(given, int | float):
-            return 0.0  # ThreeCardMonte has a wrong move's reason in its reward's place
+            return 0.0  # ThreeCardMonte puts the reason of an invalid move here
         two = self._game.state.num_players == 2
         return min(1.0, max(0.0, (given + 1) / 2 if two else float(given)))
 
     def _observation(self) -> str:
-        """What was told since the policy's last turn; opponents have theirs before."""
+        """Let opponents move; return the messages since the policy's last turn."""
         state = self._game.state
         for _ in range(MOST_TURNS):
             if self._over or state.current_player_id == self._seat:
@@ -279,7 +265,7 @@ class TextArenaGame:
 
 
 def told(messages: Sequence[Message], seat: int) -> str:
-    """Messages as their reader reads them: the last board, and nothing that the reader wrote."""
+    """Return messages as their reader sees them: the last board, no own moves."""
     kinds = textarena.ObservationType
     boards = [n for n, (_, _, kind) in enumerate(messages) if kind is kinds.GAME_BOARD]
     lines = []

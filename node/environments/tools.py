@@ -1,8 +1,7 @@
-"""Classes of tools, as trainers that call a policy's tools take them, as environments.
+"""Tool classes as environments, and a parser for tool calls.
 
-An author writes ``reset(**row)``, public methods with type hints and docstrings, which are the
-tools, and ``get_reward()`` (``environment_factory`` of TRL 1.16's ``GRPOTrainer``); ``reset`` is
-given a ``seed`` besides.
+A tool class has ``reset(seed=..., **row)``, ``get_reward()`` and public methods with type hints and
+docstrings: the tools (``environment_factory`` of TRL 1.16's ``GRPOTrainer``, plus ``seed``).
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 
 from node.environments.environment import Environment, awaited, finished, misfit
 
-MOST_CALLS = 16
-"""In a turn."""
-DEEPEST = 32
-"""Nesting of arguments, short of what any reader of JSON refuses by itself."""
+MOST_CALLS = 16  # per turn
+DEEPEST = 32  # nesting of arguments, below every JSON parser's limit
 THOUGHT = "</think>"
 TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 MARK = re.compile(r"\s*(?:\[TOOL_CALLS\]|<\|python_tag\|>)?\s*")
@@ -32,12 +29,7 @@ BETWEEN = re.compile(r"\s*(,|\))\s*")
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call.
-
-    Attributes:
-        named: arguments by name.
-        positional: others, in their order; only the plain form has any.
-    """
+    """One call; only the plain form has ``positional`` arguments."""
 
     name: str
     named: dict[str, Any] = field(default_factory=dict)
@@ -45,15 +37,11 @@ class ToolCall:
 
 
 class MalformedCall(ValueError):  # noqa: N818 - a finding
-    """What was meant as a call cannot be read; the message says why."""
+    """A call that cannot be parsed; the message says why."""
 
 
 def tool_calls(text: str) -> list[ToolCall]:
-    """The calls in a turn, none where it is an answer.
-
-    Raises:
-        MalformedCall: what looks like one cannot be read.
-    """
+    """Return the calls in a turn, none in an answer; raises ``MalformedCall``."""
     said = text.rpartition(THOUGHT)[2]
     if tagged := TAGGED.findall(said):
         calls = [call for each in tagged for call in _objects(_read(each))]
@@ -67,7 +55,7 @@ def tool_calls(text: str) -> list[ToolCall]:
 
 
 def _bare(text: str, *, marked: bool) -> list[ToolCall]:
-    """Calls where JSON alone stands: any other JSON is an answer, unless it is marked as calls."""
+    """Parse untagged JSON: without a mark, JSON that is not a call is an answer."""
     try:
         return _objects(_read(text))
     except MalformedCall:
@@ -100,7 +88,7 @@ def _objects(value: Any) -> list[ToolCall]:
 
 
 def _plain(text: str) -> Iterator[ToolCall]:
-    """Calls where they alone stand; text that does not begin or end as one is an answer."""
+    """Parse calls; text that does not begin and end like one is an answer."""
     if not OPENING.match(text) or not text.rstrip().endswith(")"):
         return
     _check_depth(text)
@@ -114,7 +102,7 @@ def _plain(text: str) -> Iterator[ToolCall]:
 
 
 def _arguments(text: str, at: int) -> tuple[int, dict[str, Any], list[Any]]:
-    """Arguments from behind the bracket on, and where they end."""
+    """Parse arguments after the bracket; return where they end, too."""
     named: dict[str, Any] = {}
     positional: list[Any] = []
     if text.startswith(")", at):
@@ -158,31 +146,29 @@ def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
 
-OWN = ("reset", "get_reward")
-"""Public methods that are no tools."""
+OWN = ("reset", "get_reward")  # public methods that are not tools
 INVITATION = "Call a tool, as name(argument=value), or answer."
 
 
 def is_tool_class(found: type[Any]) -> bool:
-    """Whether a class is one of tools, and not an environment already."""
+    """Return whether a class is a tool class and not already an environment."""
     return not hasattr(found, "step") and all(callable(getattr(found, x, None)) for x in OWN)
 
 
 def tools_of(found: type[Any]) -> dict[str, Callable[..., Any]]:
-    """The tools of a class, by name, in the order of their names."""
+    """Return the tools of a class by name, sorted."""
     members = inspect.getmembers(found, inspect.isfunction)
     return {name: x for name, x in members if not name.startswith("_") and name not in OWN}
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
-    """The environment that a class of tools makes.
+    """Return the environment of a tool class.
 
-    A turn that calls tools is answered with what they return, a line each; one that does not is the
-    policy's answer, and the end. Whatever is wrong with a call, and what a tool raises, is an
-    answer too.
+    Turns with calls are answered with the results, one per line. A turn without calls is the final
+    answer. Malformed calls and exceptions of tools are answered with an error.
 
     Raises:
-        TypeError: it has no tools, one without a docstring, or a ``reset`` that takes no seed.
+        TypeError: it has no tools, one without a docstring, or a ``reset`` without a seed.
     """
     tools = tools_of(found)
     if not tools:
@@ -240,13 +226,13 @@ class _Tools:
         try:
             return _text(await awaited(tool(self._object, *call.positional, **call.named)))
         except (MemoryError, RecursionError):
-            raise  # depends on the machine
+            raise  # the result would depend on the machine
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is what it answers
             return f"error: {_reason(error)}"
 
 
 class _Ready(_Tools):
-    """Nothing of it is asynchronous."""
+    """Tools without async methods."""
 
     def reset(self, seed: int, **row: Any) -> str:
         return finished(self.begin(seed, row))
@@ -270,7 +256,7 @@ class _Waiting(_Tools):
 
 
 def _reset_like(plain: Callable[..., Any], found: type[Any]) -> Callable[..., Any]:
-    """A ``reset(self, seed, …)`` that shows the arguments and types of the class's own."""
+    """Return a ``reset(self, seed, …)`` with the class's own arguments and types."""
     own = inspect.signature(found.reset)
     takes = [x for x in own.parameters.values() if x.name not in ("self", "seed")]
     open_end = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in takes)
@@ -278,7 +264,7 @@ def _reset_like(plain: Callable[..., Any], found: type[Any]) -> Callable[..., An
         raise TypeError(
             f"{found.__name__}.reset takes no seed, from which all chance has to follow"
         )
-    # A copy of the function, since each class shows a signature of its own.
+    # Copy the function, because each class has its own signature.
     shown: Any = types.FunctionType(
         plain.__code__, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
     )
@@ -295,7 +281,7 @@ def _reset_like(plain: Callable[..., Any], found: type[Any]) -> Callable[..., An
 
 
 def signature_of(name: str, tool: Callable[..., Any]) -> str:
-    """A tool's name, arguments and types, the same in every version of Python."""
+    """Return a tool's name, arguments and types, the same in every Python version."""
     hints, shown = get_type_hints(tool), []
     for each in _takes(tool):
         text = f"{each.name}: {_type_name(hints[each.name])}" if each.name in hints else each.name
@@ -307,7 +293,7 @@ def signature_of(name: str, tool: Callable[..., Any]) -> str:
 
 
 def described(name: str, tool: Callable[..., Any]) -> str:
-    """A tool's signature and docstring in a line."""
+    """Return a tool's signature and docstring on one line."""
     return f"{signature_of(name, tool)}: {' '.join((inspect.getdoc(tool) or '').split())}"
 
 
@@ -316,7 +302,7 @@ def _takes(tool: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _unfit(tool: Callable[..., Any], call: ToolCall) -> str | None:
-    """What is wrong with the arguments of a call, if anything is."""
+    """Return the defect of a call's arguments, if any."""
     takes = [each.name for each in _takes(tool)]
     if len(call.positional) > len(takes):
         return f"{call.name} takes {len(takes)} arguments, not {len(call.positional)}"
@@ -327,8 +313,7 @@ def _unfit(tool: Callable[..., Any], call: ToolCall) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """Python's own words for what went wrong differ from version to version, those of a tool's
-    author, who raises ``ValueError`` or something of their own, do not."""
+    """Describe an error, without Python's own message, which differs by version."""
     kind = type(error)
     told = kind is ValueError or kind.__module__ != "builtins"
     return f"{kind.__name__}: {error}" if told and str(error) else kind.__name__
@@ -345,7 +330,6 @@ def _type_name(hint: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """What a tool returned as a policy reads it."""
     if isinstance(value, str):
         return value
     try:

@@ -1,7 +1,7 @@
-"""Tasksets of verifiers (https://github.com/PrimeIntellect-ai/verifiers), answered in one turn.
+"""Single-turn tasksets of https://github.com/PrimeIntellect-ai/verifiers.
 
-Only what the library does without a model client, a harness and a box: the prompt of a task, and
-its rewards of a trace that holds that prompt and the policy's answer.
+Supported is what needs no model client, harness or container: a task's prompt, and its rewards for
+a trace with that prompt and the policy's answer.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from verifiers.v1.utils.generic import concrete_type
 from node.environments.environment import Environment
 
 MOST_TASKS = 4096
-"""Of a taskset; further ones are not played, since all are loaded before the first is."""
+"""Maximum tasks per taskset; all are loaded before the first is used."""
 NO_BOX = ("setup", "finalize")
-"""What a task does in a box beside its scoring."""
+"""Methods of a task that run in a container, besides its scoring."""
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
-    """The environment that a ``vf.Taskset`` makes; its own settings are those of a level.
+    """Return the environment of a ``vf.Taskset``; its settings are those of a level.
 
-    It says ``replayable``, as every environment does, and has a ``version`` in a package.
+    The class must define ``replayable``, and ``version`` if it is in a package.
     """
     body: dict[str, Any] = {
         "version": getattr(found, "version", None),
@@ -49,7 +49,7 @@ class _Tasks:
 
     @classmethod
     def refusal(cls, settings: Mapping[str, Any]) -> str | None:
-        """Why a taskset cannot be answered here, if it cannot; nothing of it is loaded before."""
+        """Return why a taskset is not supported, if so, before loading its tasks."""
         if foreign := sorted(settings.keys() & vf.TasksetConfig.model_fields.keys()):
             return f"{foreign[0]} is not for a level to set: use what {cls.__name__} adds to it"
         try:
@@ -64,7 +64,6 @@ class _Tasks:
         return None if tasks else f"{cls.__name__} has no task"
 
     def reset(self, seed: int, **settings: Any) -> str:
-        """The task that the seed draws."""
         tasks = self._tasks(settings)
         self._task = tasks[seed % len(tasks)]
         self._answer: str | None = None
@@ -72,12 +71,11 @@ class _Tasks:
         return "\n\n".join(filter(None, (data.system_prompt, data.prompt_text)))
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Take the answer, with which it is over."""
         self._answer = action
         return "", True
 
     async def reward(self) -> float:
-        """The sum of the task's weighted rewards."""
+        """Return the sum of the task's weighted rewards."""
         if self._answer is None:
             return 0.0
         trace = _trace(self._task, self._answer)
@@ -99,7 +97,7 @@ class _Tasks:
 
 
 def _unanswerable(taskset: type[Any], config: Any) -> str | None:
-    """What the tasks of a taskset need beside an answer."""
+    """Return what the tasks of a taskset need besides an answer, if anything."""
     task = taskset.task_type()
     if taskset.toolsets(config) or task.toolsets(config.task):
         return "it has tools, which are servers"
@@ -118,7 +116,6 @@ def _methods(found: type[Any]) -> list[Any]:
 
 
 def _trace(task: Any, answer: str) -> Any:
-    """What a rollout without tools leaves behind."""
     told = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
     agent = AgentInfo(config=vf.AgentConfig())
     trace: Any = Trace(task=told, state=state_cls(type(task))(), agent=agent)

@@ -1,1 +1,1 @@
-"""How good the policy is on questions that nobody trains on."""
+"""Evaluation on held-out tasks: rewards, comparison, export and single questions."""

@@ -1,4 +1,4 @@
-"""Two policies on the same held-out tasks, and whether one is better than the other."""
+"""Evaluate policies on held-out tasks, and compare two of them statistically."""
 
 from __future__ import annotations
 
@@ -31,13 +31,7 @@ from swarm.groups import TaskRef
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds.
-
-    Attributes:
-        mean: of the values.
-        error: standard error of the mean; None from a single seed.
-        values: one a seed, in the order of seeds.
-    """
+    """A mean over ``values``, one per seed, and its standard error (None from one)."""
 
     mean: float
     error: float | None
@@ -45,7 +39,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        """Of at least one value."""
+        """Return the estimate from at least one value."""
         n, mean = len(values), fmean(values)
         spread = sum((value - mean) ** 2 for value in values)
         return cls(mean, math.sqrt(spread / (n - 1) / n) if n > 1 else None, tuple(values))
@@ -57,20 +51,14 @@ class Estimate:
 
     @property
     def beyond_noise(self) -> bool | None:
-        """Whether the 95 % interval leaves 0 out; None from a single seed."""
+        """Whether the 95 % interval excludes 0; None from a single seed."""
         margin = self.margin
         return None if margin is None else abs(self.mean) > margin
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What two policies earned on some tasks, paired by task.
-
-    Attributes:
-        tasks: how many.
-        first, second: mean rewards, 0 to 1.
-        gain: second less first, a value a task; its margin is half of the 95 % t interval.
-    """
+    """Mean rewards of two policies, 0 to 1; ``gain`` is second minus first, by task."""
 
     tasks: int
     first: float
@@ -80,12 +68,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Disputed:
-    """A task that one of them solves more often than the other.
-
-    Attributes:
-        prompt: None where it was not kept.
-        first, second: mean rewards of their completions, 0 to 1.
-    """
+    """A task with different mean rewards, 0 to 1; ``prompt`` is None if not kept."""
 
     task: TaskRef
     prompt: str | None
@@ -95,13 +78,7 @@ class Disputed:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two evaluations side by side.
-
-    Attributes:
-        all: over every task.
-        families: by family, in the order of the tasks.
-        disputed: tasks on which they differ, those with the largest difference first.
-    """
+    """Two evaluations compared, in all and by family; ``disputed`` by difference."""
 
     all: Difference
     families: dict[str, Difference]
@@ -109,11 +86,7 @@ class Comparison:
 
     @classmethod
     def of(cls, first: Evaluation, second: Evaluation) -> Comparison:
-        """Compare two evaluations of the same tasks.
-
-        Raises:
-            ValueError: the tasks are not the same.
-        """
+        """Compare two evaluations; raises ``ValueError`` if their tasks differ."""
         if first.tasks != second.tasks:
             raise ValueError("only evaluations of the same tasks can be compared")
         prompts = first.prompts or (None,) * len(first.tasks)
@@ -144,13 +117,12 @@ def _difference(rows: list[Disputed]) -> Difference:
     )
 
 
-CHUNK = 16
-"""Tasks between two reports of progress."""
+CHUNK = 16  # tasks between two progress reports
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Mean reward and pass@k, over some tasks."""
+    """Mean reward and pass@k over some tasks."""
 
     tasks: int
     mean_reward: float
@@ -158,7 +130,7 @@ class Score:
 
     @classmethod
     def of(cls, evaluation: Evaluation, ks: Iterable[int]) -> Score:
-        """Fold an evaluation."""
+        """Summarize an evaluation."""
         pass_at = {k: evaluation.pass_at(k) for k in ks}
         return cls(len(evaluation.tasks), evaluation.mean, pass_at)
 
@@ -167,11 +139,7 @@ class Score:
 def verifier_of(
     config: Config, manifest: Manifest
 ) -> Iterator[tuple[Verifier, tuple[EnvLevel, ...]]]:
-    """A verifier of a swarm's tasks, and the ``(env, level)`` pairs that a node draws from.
-
-    Raises:
-        CatalogueError: the swarm's tasks cannot be built here.
-    """
+    """Yield a swarm's verifier and ``(env, level)`` pairs; raises ``CatalogueError``."""
     with Verifier(manifest.catalogue, allowed_by(config.tasks), outside=False) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
         yield verifier, TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
@@ -189,14 +157,8 @@ def evaluate(
 ) -> Evaluation:
     """Sample and score ``policy`` on the first ``tasks`` held-out tasks of a swarm.
 
-    Args:
-        samples: completions a task.
-        seed: of what is sampled; the same weights then write the same. Left out, it is drawn.
-        progress: told how many tasks are done.
-
-    Raises:
-        NodeError: a task cannot be built.
-        CatalogueError: the swarm's tasks cannot be built here.
+    ``samples`` is per task, ``seed`` makes sampling reproducible, and ``progress`` gets the number
+    of finished tasks. Raises ``NodeError`` or ``CatalogueError`` if tasks cannot be built.
     """
     with verifier_of(config, manifest) as (verifier, levels):
         counters = Counters()
@@ -230,7 +192,7 @@ def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluati
 
 
 def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:
-    """The same, one evaluation a task family."""
+    """Split an evaluation by task family."""
     rows: dict[str, list[tuple[TaskRef, tuple[float, ...]]]] = {}
     for task, rewards in zip(evaluation.tasks, evaluation.rewards, strict=True):
         rows.setdefault(task.env, []).append((task, rewards))
@@ -241,11 +203,7 @@ def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:
 
 
 def pinned_manifest(folder: RunFolder) -> Manifest:
-    """The manifest of the swarm that this folder's node belongs to.
-
-    Raises:
-        NodeError: it belongs to none yet, or the file is not a manifest.
-    """
+    """Return the folder's manifest; raises ``NodeError`` if it is missing or invalid."""
     path: Path = folder.manifest
     if not path.exists():
         raise NodeError(

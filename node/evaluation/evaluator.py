@@ -1,4 +1,4 @@
-"""How good the policy is on questions nobody trains on."""
+"""Rewards on held-out tasks: evaluation, baseline assessment and forgetting alarm."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ LONGER_CONTEXT = "Choose a model with a longer context, or other envs with tasks
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Rewards on held-out tasks: one row a task, one entry a completion.
+    """Rewards on held-out tasks: one row per task, one entry per completion.
 
     Attributes:
-        unbuilt: tasks that could not be built, with rewards of 0.
-        unfit: tasks whose prompt leaves no room for a completion, with rewards of 0.
-        prompts: of the tasks, where they are known; None for one that could not be built.
-        written: the completions, where they are known; none of a task that was not answered.
+        unbuilt, unfit: tasks with reward 0 that could not be built, or whose prompt is too long.
+        prompts, written: prompts (None: unbuilt) and completions (empty: unanswered), if known.
     """
 
     tasks: tuple[TaskRef, ...]
@@ -51,12 +49,10 @@ class Evaluation:
         return sum(sum(row) / len(row) for row in self.rewards) / len(self.rewards)
 
     def pass_at(self, k: int) -> float:
-        """Chance that one of ``k`` completions solves a task, averaged over tasks.
+        """Return pass@k: the chance that one of ``k`` completions solves a task.
 
-        The unbiased estimate ``1 - C(n-c, k) / C(n, k)`` of Chen et al. (arXiv 2107.03374).
-
-        Raises:
-            ValueError: ``k`` exceeds the completions sampled for a task.
+        The unbiased estimate ``1 - C(n-c, k) / C(n, k)`` of Chen et al. (arXiv 2107.03374),
+        averaged over tasks. Raises ``ValueError`` if ``k`` exceeds the completions per task.
         """
         shares = []
         for row in self.rewards:
@@ -68,7 +64,7 @@ class Evaluation:
 
 
 def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[TaskRef, ...]:
-    """The first ``count`` held-out tasks, taking the ``(env, level)`` pairs in turn."""
+    """Return the first ``count`` held-out tasks, cycling through the levels."""
     return tuple(
         TaskRef(env, level, heldout_seed(env, number // len(levels)), Split.HELDOUT)
         for number, (env, level) in ((n, levels[n % len(levels)]) for n in range(count))
@@ -76,10 +72,10 @@ def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[TaskRe
 
 
 def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
-    """For each of some prompts (token ids) whether it leaves room for a completion.
+    """Return which prompts (token ids) leave room for a completion.
 
     Raises:
-        NodeError: there are prompts, and none does.
+        NodeError: no prompt does.
     """
     fits = [0 < len(ids) < policy.context_length for ids in prompts]
     if fits and not any(fits):
@@ -92,12 +88,11 @@ def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
 
 
 class Evaluator:
-    """Samples completions for a fixed set of held-out tasks and has them scored.
+    """Samples completions for fixed held-out tasks and scores them.
 
-    Args:
-        sampling: with a seed, evaluations of the same weights are the same.
-        counters: ``heldout_unbuilt{reason}``; ``heldout_lost``, trajectories whose environment was
-            lost, which are worth nothing.
+    With a seed in ``sampling``, equal weights give equal evaluations. It counts
+    ``heldout_unbuilt{reason}`` and ``heldout_lost``: trajectories with reward 0 because their
+    environment was lost.
     """
 
     def __init__(
@@ -120,11 +115,8 @@ class Evaluator:
     def evaluate(self, completions: int = 1) -> Evaluation:
         """Score ``completions`` samples of every task under the current policy.
 
-        A task whose prompt cannot be built or does not fit the policy's context counts as unsolved.
-
-        Raises:
-            NodeError: none of the prompts fits.
-            JudgeRefused: none can be built, or answers cannot be scored.
+        A task whose prompt cannot be built or does not fit counts as unsolved. Raises ``NodeError``
+        if no prompt fits, ``JudgeRefused`` if none can be built or completions cannot be scored.
         """
         prompts = buildable(
             self._verifier, self._tasks, lambda n, why: self._unbuilt(self._tasks[n], why)
@@ -170,19 +162,17 @@ class Evaluator:
 
 
 TASKS = 16
-"""Held-out tasks that a policy is tried on, of each as many completions as a group has."""
+"""Held-out tasks of a baseline evaluation, each with one group of completions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What a policy makes of a sample of a swarm's tasks before it has learned anything.
+    """A policy's baseline on a sample of a swarm's tasks; fractions are 0 to 1.
 
     Attributes:
-        tasks: that were tried.
-        fit: share of them whose prompt leaves room for a completion, 0 to 1.
-        reward: mean reward over all completions, 0 to 1.
-        informative: share of tasks whose completions differ in reward, 0 to 1: only those teach.
-        takes: whether the node takes groups of others.
+        fit: fraction of prompts that leave room for a completion.
+        informative: fraction of tasks whose rewards differ: only those train the policy.
+        takes: whether the node takes peers' groups.
     """
 
     tasks: int
@@ -193,7 +183,7 @@ class Assessment:
 
     @classmethod
     def of(cls, evaluation: Evaluation, *, takes: bool) -> Assessment:
-        """Read an evaluation with several completions a task."""
+        """Summarize an evaluation with several completions per task."""
         rows, count = evaluation.rewards, len(evaluation.tasks)
         return cls(
             tasks=count,
@@ -204,7 +194,7 @@ class Assessment:
         )
 
     def lines(self) -> tuple[str, ...]:
-        """What was found, the verdict, and what to do where it is not good."""
+        """Return the result, a verdict and, if needed, a remedy."""
         found = (
             f"tried on {self.tasks} tasks: {percent(self.fit)} of prompts fit, reward "
             f"{share(self.reward)}, rewards differ in {percent(self.informative)} of groups: "
@@ -234,20 +224,16 @@ class Assessment:
 
 ERRORS = 3.5
 IN_A_ROW = 2
-"""The best of many evaluations is partly luck, so one that is worse proves nothing."""
+"""The best of many evaluations is partly luck, so a single worse one proves nothing."""
 
 
 class ForgettingAlarm:
-    """Holds each evaluation against the best one before it, task by task.
+    """Compares each evaluation with the best earlier one, task by task.
 
-    The tasks are the same every time, so most of what makes evaluations differ by chance cancels
-    out. The alarm goes off once for every fall, and is armed again by an evaluation that is not
-    significantly worse. It changes nothing by itself: mixing less (``mixture.external``), a lower
-    ``learner.lr`` or an earlier checkpoint are the user's to choose.
-
-    Args:
-        counters: ``forgetting_alarms`` is counted here.
-        tasks: that are evaluated on, in their order.
+    The tasks are always the same, so most random differences cancel. The alarm fires once per fall,
+    and again only after an evaluation that is not significantly worse. It changes nothing: the user
+    may lower ``mixture.external`` or ``learner.lr``, or return to a checkpoint. It counts
+    ``forgetting_alarms``.
     """
 
     def __init__(self, counters: Counters, tasks: Sequence[TaskRef]) -> None:
@@ -258,11 +244,9 @@ class ForgettingAlarm:
         self._version: int | None = None
 
     def look(self, rewards: Sequence[float], version: int | None = None) -> bool:
-        """Take in an evaluation, a mean reward a task; whether the alarm goes off now.
+        """Add an evaluation, one mean reward per task; return whether the alarm fires.
 
-        Args:
-            version: of the policy. A second look at the same one, as after a restart or in rounds
-                without an update, is no further evidence.
+        Evaluating a policy ``version`` again, as after a restart, is no new evidence.
         """
         if version is not None and version == self._version:
             return False
@@ -285,7 +269,7 @@ class ForgettingAlarm:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """What later evaluations are held against, ready for JSON."""
+        """Return the state for JSON."""
         return {
             "tasks": self._tasks,
             "best": list(self._best),
@@ -294,14 +278,14 @@ class ForgettingAlarm:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`; evaluations on other tasks than these are forgotten."""
+        """Restore :meth:`state_dict`, unless the tasks changed."""
         if state.get("tasks") == self._tasks:
             self._best, self._worse = state["best"], int(state["worse"])
             self._version = state.get("version")
 
 
 def fallen(before: Sequence[float], now: Sequence[float]) -> bool:
-    """Whether the mean difference is below zero by more than ``ERRORS`` of its standard errors."""
+    """Return whether the mean fell by more than ``ERRORS`` standard errors."""
     differences = [b - a for a, b in zip(before, now, strict=True)]
     n, mean = len(differences), sum(differences) / len(differences)
     spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / max(1, n - 1) / n)

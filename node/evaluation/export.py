@@ -1,6 +1,6 @@
-"""The README of an exported model: what it was made from, what it is worth, and how to use it.
+"""The model card of an exported model, and its upload to the Hugging Face hub.
 
-Metadata as of https://huggingface.co/docs/hub/model-cards.
+Metadata as in https://huggingface.co/docs/hub/model-cards.
 """
 
 from __future__ import annotations
@@ -37,14 +37,12 @@ SHIPPED_LICENCE = "apache-2.0"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What became of a policy until it was exported.
+    """A policy's training until its export.
 
     Attributes:
-        rounds: done.
-        policy_steps: taken; None where the checkpoint does not say.
-        tokens: completion tokens trained on, where older rounds were thinned an estimate.
-        external: share of the groups in updates that others wrote, 0 to 1; None without any group.
-        exact: no round was thinned.
+        tokens: completion tokens trained on; an estimate unless ``exact``.
+        external: fraction of update groups from peers, 0 to 1; None without groups.
+        exact: whether the records of all rounds are present.
     """
 
     rounds: int
@@ -55,8 +53,7 @@ class Training:
 
     @classmethod
     def of(cls, history: Sequence[RoundRecord], rounds: int, policy_steps: int | None) -> Training:
-        """Fold the records of a run up to a round. One that is kept stands for those left out
-        before it."""
+        """Sum records up to a round; a kept record stands for omitted ones before it."""
         kept = [record for record in history if record.round <= rounds]
         gaps = [
             record.round - before
@@ -76,13 +73,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a policy comes from.
-
-    Attributes:
-        signed: its swarm's manifest as the founder signed it; None where it has no swarm.
-        manifest: what is in it.
-        heldout: mean reward on that swarm's held-out tasks, 0 to 1; None where none was measured.
-    """
+    """A policy's swarm, if any, and its mean held-out reward, 0 to 1, if measured."""
 
     signed: bytes | None
     manifest: Manifest | None
@@ -90,11 +81,7 @@ class Origin:
 
 
 def model_card(config: Config, training: Training, origin: Origin, *, adapter: bool = False) -> str:
-    """The card in Markdown, its metadata in front.
-
-    Args:
-        adapter: of the adapter alone.
-    """
+    """Return the card in Markdown; ``adapter``: of the adapter alone."""
     base = config.policy.model
     public = base if base not in SHIPPED and not Path(base).expanduser().exists() else None
     licence = licence_of(base)
@@ -122,10 +109,7 @@ def model_card(config: Config, training: Training, origin: Origin, *, adapter: b
 
 
 def licence_of(base: str) -> str | None:
-    """The licence that a model's own card names; None where there is no card, or it names none.
-
-    Nothing is downloaded.
-    """
+    """Return the license in a model's own local card, None if unknown."""
     if base in SHIPPED:
         return SHIPPED_LICENCE
     folder = Path(base).expanduser()
@@ -189,7 +173,7 @@ def _use(adapter: bool) -> str:
 
 
 def _code(text: str) -> str:
-    """A founder's or a model's words, which are only ever text."""
+    """Quote a swarm creator's or a model's text, so that it is not markup."""
     plain = text.replace("`", "'").replace("|", "/")
     return f"`{plain}`"
 
@@ -197,7 +181,7 @@ def _code(text: str) -> str:
 def write_card(
     config: Config, folder: RunFolder, loaded: Loaded, out: Path, *, adapter: bool = False
 ) -> None:
-    """Write the model card of a checkpoint of ``folder`` into the exported model ``out``.
+    """Write a checkpoint's model card into ``out``.
 
     Raises:
         NodeError: the run's records or manifest cannot be read, or the card cannot be written.
@@ -220,11 +204,7 @@ def _origin(folder: RunFolder, loaded: Loaded) -> Origin:
 
 
 def check_pushable(repo: str) -> None:
-    """Look whether a model could be pushed to ``repo``, without asking the hub.
-
-    Raises:
-        UsageError: it is no name, nobody is logged in here, or the hub is not to be asked.
-    """
+    """Check offline that a model could be pushed to ``repo``; raises ``UsageError``."""
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
@@ -236,12 +216,9 @@ def check_pushable(repo: str) -> None:
 
 
 def push(folder: Path, repo: str) -> str:
-    """Upload an exported model; its address.
+    """Upload an exported model, to a new private repository if needed; return its URL.
 
-    A repository that is not there is made, for its owner's eyes only.
-
-    Raises:
-        NodeError: the hub does not take it, or cannot be reached. The folder stays.
+    Raises ``NodeError`` if the hub refuses or cannot be reached; the folder stays.
     """
     api = HfApi()
     try:

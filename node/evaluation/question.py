@@ -1,4 +1,4 @@
-"""A question for a person to put to a policy, and the task it is, so that answers can be scored."""
+"""A question for the policy and, if recognized, its task, to score the answer."""
 
 from __future__ import annotations
 
@@ -15,23 +15,14 @@ BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a policy is asked.
-
-    Attributes:
-        prompt: as the policy reads it, before any chat template.
-        task: what it is an instance of; None where nobody can say whether an answer is right.
-    """
+    """A prompt (without chat template) and its task, None if answers cannot be scored."""
 
     prompt: str
     task: TaskRef | None
 
 
 def drawn(scorer: Scorer, levels: Sequence[tuple[str, int]], rng: random.Random) -> Question:
-    """A question that nobody trains on, of one of some ``(env, level)`` pairs.
-
-    Raises:
-        JudgeRefused: it cannot be built.
-    """
+    """Sample a held-out question; raises ``JudgeRefused`` if it cannot be built."""
     env, level = rng.choice(levels)
     task = TaskRef(env, level, rng.getrandbits(63), Split.HELDOUT)
     (prompt,) = scorer.prompts([task])
@@ -46,16 +37,10 @@ def recognised(
     rng: random.Random,
     most: int,
 ) -> Question:
-    """The task whose question or whole prompt ``text`` is, looked for among drawn ones.
+    """Find ``text`` among at most ``most`` sampled tasks; raises ``JudgeRefused``.
 
-    A family cannot be asked whether a question is one of its own: it only draws them. So those of
-    few different questions are recognised, and others hardly ever.
-
-    Args:
-        most: instances that are drawn of all levels together.
-
-    Raises:
-        JudgeRefused: nothing can be built now.
+    Task families only sample questions, so only families with few distinct ones are recognized
+    reliably.
     """
     around = {spec.name: spec.template.split(QUESTION) for spec in specs}
     wanted = text.strip()
@@ -71,7 +56,6 @@ def recognised(
 def _batches(
     levels: Sequence[tuple[str, int]], rng: random.Random, most: int
 ) -> Iterator[list[TaskRef]]:
-    """Instances of all levels and both splits in turn."""
     kinds = [(env, level, split) for env, level in levels for split in Split]
     for begin in range(0, most, BATCH):
         yield [

@@ -1,1 +1,1 @@
-"""One update of the policy: losses, advantages, corrections, gradients and the optimizer."""
+"""One policy update: losses, advantages, corrections, gradients and optimizer."""

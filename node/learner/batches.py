@@ -1,4 +1,4 @@
-"""What the learner trains on, and how it is laid out in micro-batches."""
+"""Training groups and their layout in rows and micro-batches."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ from torch import Tensor
 
 from protocol.rollout import Tokens
 
-CHEAP_PADDING = 256
-"""Tokens that take less time in a pass than a pass takes for itself."""
+CHEAP_PADDING = 256  # Tokens that take less time than the fixed cost of a pass.
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingCompletion:
-    """One completion in the learner's own vocabulary.
+    """One completion in the learner's vocabulary, with values per token.
 
     Attributes:
-        ids: token ids, the end-of-sequence token included where the completion stopped by itself.
-        trained: per token, whether the policy wrote it (an environment's tokens are masked).
-        behaviour: per token, its log-prob under the policy that sampled it (read where trained);
-            None where unknown.
-        versions: per token, the version of this node's policy that sampled it; None where another
-            node's did.
-        replayed: it was written for an earlier group (:mod:`node.rollout.replay`).
+        ids: with the end-of-sequence token if the completion ended with it.
+        trained: whether the policy sampled the token (environment tokens are masked).
+        behaviour: log-probs under the policy that sampled it; None if unknown.
+        versions: of this node's policy that sampled it; None for another node's.
+        replayed: whether it was sampled for an earlier group (:mod:`node.rollout.replay`).
     """
 
     ids: tuple[int, ...]
@@ -48,11 +45,11 @@ class TrainingCompletion:
 
     @classmethod
     def own(cls, tokens: Tokens) -> TrainingCompletion:
-        """One that this node's policy wrote."""
+        """Create a completion that this node's policy sampled."""
         return cls(tokens.ids, (True,) * len(tokens.ids), tokens.logprobs, tokens.versions)
 
     def first(self, count: int) -> TrainingCompletion:
-        """The first ``count`` tokens."""
+        """Return the completion with its first ``count`` tokens."""
         if len(self.ids) <= count:
             return self
         behaviour = None if self.behaviour is None else self.behaviour[:count]
@@ -63,7 +60,7 @@ class TrainingCompletion:
 
 @dataclass(frozen=True, slots=True)
 class TrainingGroup:
-    """One task's prompt, its completions and their rewards; ``own`` where this node wrote them."""
+    """A task's prompt, completions and rewards; ``own`` if this node sampled them."""
 
     prompt_ids: tuple[int, ...]
     completions: tuple[TrainingCompletion, ...]
@@ -77,18 +74,16 @@ class TrainingGroup:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A prompt, read once, and the completions that share it, each with its advantage.
+    """A prompt and the completions that share it, each with its advantage.
 
-    ``[prompt | c1 | c2 | ...]``: every completion is placed right behind the prompt and sees the
-    prompt and itself. The last token of each is left out, since nothing is predicted from it.
+    In ``[prompt | c1 | c2 | ...]`` every completion is positioned right after the prompt and sees
+    the prompt and itself. The last token of each is omitted because it predicts nothing.
 
     Attributes:
-        share: what a token, or a completion, counts in the loss: see
-            :meth:`node.learner.losses.Loss.share`.
+        share: weight of a token or completion, see :meth:`node.learner.losses.Loss.share`.
         group: number of its group in the update.
         first: number of its first completion among all of the update.
-        credits: of each completion, advantages by token, where turns have their own
-            (:mod:`node.learner.update_rows`); empty where all tokens have their completion's.
+        credits: per completion, advantages by token; empty if turns do not have their own.
         length: tokens read.
     """
 
@@ -108,11 +103,11 @@ class Row:
 
     @property
     def shared(self) -> bool:
-        """Whether a mask has to keep completions apart."""
+        """Whether a mask must separate completions."""
         return len(self.completions) > 1
 
     def part(self, begin: int, end: int) -> Row:
-        """The row with these of its completions."""
+        """Return the row with some of its completions."""
         return replace(
             self,
             completions=self.completions[begin:end],
@@ -122,35 +117,33 @@ class Row:
         )
 
     def parts(self) -> list[Row]:
-        """A row for each completion."""
+        """Return one row per completion."""
         return [self.part(i, i + 1) for i in range(len(self.completions))]
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """``B`` right-padded rows of ``L`` tokens with ``C`` completions of up to ``T`` tokens.
+    """``B`` right-padded rows of ``L`` tokens, ``C`` completions of up to ``T``.
 
     Attributes:
         input_ids: int64 ``[B, L]``.
-        position_ids: int64 ``[B, L]``, or None where every row has one completion.
-        segments: int64 ``[B, L]``, 0 in the prompt, 1 in the row's first completion and so on;
-            None where ``position_ids`` is.
-        kept: the last positions of every row, from the first that predicts a completion's token.
-        scored: int64 ``[N]``, the positions that predict trained tokens, counted through
-            ``[B, kept]``.
-        source: int64 ``[C, T]``, which of ``scored`` predicts the token; zero where not trained.
-        targets: int64 ``[C, T]``, the tokens' ids; zero where not trained.
-        mask: bool ``[C, T]``, the trained tokens.
+        position_ids: int64 ``[B, L]``; None if every row has one completion.
+        segments: int64 ``[B, L]``, 0 in the prompt, 1 in the row's first completion and so on, or
+            None.
+        kept: number of last positions per row, from the first that predicts a completion's token.
+        scored: int64 ``[N]``, positions that predict trained tokens, indexes into ``[B, kept]``.
+        source: int64 ``[C, T]``, index in ``scored`` of the token's predictor; zero if not trained.
+        targets: int64 ``[C, T]``, token ids; zero where not trained.
+        mask: bool ``[C, T]``, trained tokens.
         behaviour: float32 ``[C, T]``, mu; zero where unknown.
-        versions: int64 ``[C, T]``, of this node's policy; -1 where another's sampled the token.
-        known: bool ``[C, 1]``, completions whose mu is known.
-        own: bool ``[C, 1]``, completions this node wrote for this group.
-        replayed: bool ``[C, 1]``, those that anybody wrote for an earlier one.
-        advantages: float32 ``[C]``.
-        credits: float32 ``[C, T]``, advantages by token; None where no row has any.
-        shares: float32 ``[C]``, those of :class:`Row`.
-        numbers: of the ``C`` completions among all of the update.
-        groups: numbers of the ``B`` rows' groups in the update.
+        versions: int64 ``[C, T]``, of this node's policy; -1 for tokens of another node's.
+        known: bool ``[C, 1]``, completions with known mu.
+        own: bool ``[C, 1]``, completions this node sampled for this group.
+        replayed: bool ``[C, 1]``, completions sampled for an earlier group.
+        advantages, shares: float32 ``[C]``.
+        credits: float32 ``[C, T]``, advantages by token; None if no row has any.
+        numbers: of the ``C`` completions in the update.
+        groups: of the ``B`` rows in the update.
     """
 
     input_ids: Tensor
@@ -174,11 +167,7 @@ class MicroBatch:
 
 
 def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
-    """Memory of as many rows padded to the longest, in tokens of a row without a mask.
-
-    Args:
-        mask_weight: of one number of the mask.
-    """
+    """Return the memory of padded rows, in tokens of rows without a mask."""
     return _held(rows, longest.length, mask_weight if longest.shared else 0.0)
 
 
@@ -193,10 +182,10 @@ def micro_batches(
     device: torch.device,
     mask_weight: float = 0.0,
 ) -> Iterator[MicroBatch]:
-    """Lay rows out, of similar length together, so that :func:`held_tokens` meets the budget.
+    """Batch rows of similar length so that :func:`held_tokens` meets the budget.
 
-    Rows with one completion need no mask, and stay among themselves but for few tokens' sake. A row
-    beyond the budget gets a micro-batch of its own.
+    Rows with one completion need no mask and join masked rows only if that adds little padding. A
+    row beyond the budget gets its own micro-batch.
     """
     pending: list[Row] = []
     for row in sorted(rows, key=lambda row: (row.shared, row.length)):
@@ -210,7 +199,7 @@ def micro_batches(
 
 
 def _lie_well(rows: Sequence[Row], token_budget: int, mask_weight: float) -> bool:
-    """Whether rows, those of several completions last, may be one micro-batch."""
+    """Return whether rows, with shared ones last, may form one micro-batch."""
     length, masked = max(row.length for row in rows), rows[-1].shared
     held = _held(len(rows), length, mask_weight if masked else 0.0)
     padding = sum(length - row.length for row in rows if not row.shared) if masked else 0
@@ -262,12 +251,10 @@ def _credits(rows: Sequence[Row], width: int, device: torch.device) -> Tensor | 
 
 
 def _read(row: Row) -> list[int]:
-    """The row's tokens one behind the other."""
     return [*row.prompt_ids, *chain.from_iterable(c.ids[:-1] for c in row.completions)]
 
 
 def _placed(row: Row) -> tuple[list[int], list[int]]:
-    """The position of each token of the row, and its segment."""
     prompt = len(row.prompt_ids)
     positions, segments = [*range(prompt)], [0] * prompt
     for number, completion in enumerate(row.completions, 1):
@@ -278,8 +265,7 @@ def _placed(row: Row) -> tuple[list[int], list[int]]:
 
 
 def _predictors(rows: Sequence[Row], width: int, length: int) -> NDArray[np.int64]:
-    """For each of ``width`` tokens of all completions the place, counted through rows of
-    ``length``, that predicts it: the prompt's end for the first one, then the token before."""
+    """Return the place that predicts each token, counted through rows of ``length``."""
     ends, begins = [], []
     for number, row in enumerate(rows):
         begin = number * length + len(row.prompt_ids)
@@ -293,7 +279,7 @@ def _predictors(rows: Sequence[Row], width: int, length: int) -> NDArray[np.int6
 
 
 def _padded(lines: Sequence[Sequence[float]], width: int, fill: float, dtype: type) -> Tensor:
-    # Line by line, as torch.tensor takes several times as long over nested sequences.
+    # Line by line, because torch.tensor is several times slower on nested sequences.
     padded: NDArray[Any] = np.full((len(lines), width), fill, dtype)
     for target, line in zip(padded, lines, strict=True):
         target[: len(line)] = line

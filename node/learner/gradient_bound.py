@@ -1,4 +1,4 @@
-"""The gradient of an update, in which external groups have no more than is theirs."""
+"""Gradient of an update in which the share of each peer's group is bounded."""
 
 from __future__ import annotations
 
@@ -19,23 +19,16 @@ from node.learner.update_stats import Tally
 
 log = logging.getLogger(__name__)
 
-MOST_SHARES = 2.0
-"""Of an even division among the groups, in one of them."""
+MOST_SHARES = 2.0  # Maximum share of one group, relative to an even division.
 ROUNDING = 1e-9
-FAR_ABOVE = 3.0
-"""Times the mean norm so far, beyond which a group is probably to be scaled."""
+FAR_ABOVE = 3.0  # Multiple of the mean norm so far, above which scaling is likely.
 
 
 def bound(own: float, external: Sequence[float], groups: float) -> float:
-    """The largest ``t`` with ``t <= 2 / groups * (own + sum_i min(external_i, t))``.
+    """Return the norm to scale peers' groups down to; infinity if none is larger.
 
-    Args:
-        own: sum of the own groups' norms.
-        external: the external groups' norms.
-        groups: ``N``.
-
-    Returns:
-        What the norm of an external group is scaled down to; infinity where none is too large.
+    It is the largest ``t`` with ``t <= 2 / groups * (own + sum_i min(external_i, t))``. ``own`` is
+    the sum of the local groups' norms.
     """
     share = MOST_SHARES / groups
     ordered = sorted(external, reverse=True)
@@ -53,12 +46,10 @@ def bound(own: float, external: Sequence[float], groups: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """What external groups had to do with a step.
+    """Influence of peers' groups on a step.
 
-    Attributes:
-        largest_share: of one of them in the sum of the groups' gradient norms, after scaling; None
-            where there is no gradient of any.
-        bounded: how many were scaled down, or left out since their gradient is not finite.
+    ``largest_share`` is the maximum of one group in the sum of gradient norms, after scaling.
+    ``bounded`` counts groups scaled down, or omitted because their gradient is not finite.
     """
 
     largest_share: float | None = None
@@ -66,11 +57,7 @@ class Influence:
 
 
 class GroupNorms:
-    """Norms of the groups' gradients in one pass of a step's rows.
-
-    Args:
-        groups: informative ones that the step stands for, ``N``.
-    """
+    """Norms of the groups' gradients in one pass over a step's rows."""
 
     def __init__(self, groups: float) -> None:
         self._groups = groups
@@ -81,11 +68,10 @@ class GroupNorms:
         self._broken = 0
 
     def take(self, number: int, norm: float, *, own: bool, weight: float = 1.0) -> float:
-        """Note the norm of a group's gradient, own groups first; what times it may be added now.
+        """Record a group's gradient norm; return the factor to add its gradient with now.
 
-        An external group counts ``weight`` times, and so does its norm. One far above the others is
-        not added before it is scaled: the difference of large numbers would leave their rounding
-        behind. It is computed again in the end.
+        Local groups come first. A peer's gradient far above the others is computed again after
+        scaling: the difference of large numbers would leave rounding errors.
         """
         if own:
             self._own.append(norm)
@@ -103,11 +89,11 @@ class GroupNorms:
         return 0.0
 
     def measured(self, number: int) -> bool:
-        """Whether an external group's gradient is finite."""
+        """Return whether a peer's group has a finite gradient."""
         return number in self._outside
 
     def scales(self) -> dict[int, float]:
-        """By their number, what external groups' gradients are scaled by."""
+        """Return by number the scales of peers' gradients."""
         level = self._level
         return {
             number: self._weights[number] * (min(1.0, level / norm) if norm > 0 else 1.0)
@@ -115,13 +101,13 @@ class GroupNorms:
         }
 
     def missing(self) -> dict[int, float]:
-        """By their number, what times external groups' gradients the update still lacks."""
+        """Return by number the factors of peers' gradients that the update still lacks."""
         added = {n: 0.0 if n in self._held else weight for n, weight in self._weights.items()}
         factors = {number: scale - added[number] for number, scale in self.scales().items()}
         return {number: factor for number, factor in factors.items() if factor}
 
     def influence(self) -> Influence:
-        """Of all external groups."""
+        """Return the influence of all peers' groups."""
         level = self._level
         scaled = [min(norm, level) for norm in self._outside.values()]
         total = math.fsum(self._own) + math.fsum(scaled)
@@ -136,7 +122,7 @@ class GroupNorms:
 
 
 class Adding(Protocol):
-    """Adds ``factor`` times the gradient of rows to the weights', and returns their loss."""
+    """Function that adds ``factor`` times the gradient of rows and returns their loss."""
 
     def __call__(
         self,
@@ -149,17 +135,12 @@ class Adding(Protocol):
 
 
 class BoundedGradient:
-    """Adds up an update's gradient: own groups' as they are, external ones' weighed and bounded.
+    """Gradient of an update; peers' groups are weighted and bounded in it.
 
-    Small models are read in one pass (:mod:`node.learner.group_gradients`), others group by group.
-
-    Args:
-        model: whose weights the gradient is of.
-        optimizer: of these weights.
-        add: reads rows.
-        summed: sums a scalar over all that hold a part of the weights.
-        by_use: external groups count as far as they are useful (:mod:`node.learner.off_policy`).
-        at_once: whether the gradients of these rows' groups may be held at once where they fit.
+    Small models read all groups in one pass (:mod:`node.learner.group_gradients`), others one group
+    at a time. ``summed`` sums a scalar over all processes that hold a part of the weights.
+    ``by_use`` weighs peers' groups by usefulness. ``at_once`` says whether gradients may be held
+    together.
     """
 
     def __init__(
@@ -184,14 +165,9 @@ class BoundedGradient:
     def add(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: float
     ) -> tuple[Tensor, Influence]:
-        """Add the gradient of all rows, no external group's above its bound.
+        """Add the gradient of all rows; return the loss, a scalar, and peers' influence.
 
-        Args:
-            frozen: by completion, what the first pass over these rows fixes for later ones.
-            groups: informative ones that the step stands for.
-
-        Returns:
-            The loss, a scalar, and what external groups had to do with it.
+        ``frozen`` holds by completion what the first pass over these rows fixes for later ones.
         """
         if all(row.own for row in rows):
             return self._add(rows, frozen, tally), Influence()
@@ -203,10 +179,7 @@ class BoundedGradient:
     def _together(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: float
     ) -> tuple[Tensor, Influence] | None:
-        """As :meth:`add`, in one pass of all rows; None, and nothing added, where that cannot be.
-
-        A gradient that is not finite is found out by reading the groups one by one.
-        """
+        """Add all rows in one pass; return None and add nothing if that is impossible."""
         seen, heard = dict(frozen), Tally()
         with GroupGradients(self._model, [row.group for row in rows]) as apart:
             loss = self._add(rows, seen, heard, apart=apart)
@@ -231,7 +204,6 @@ class BoundedGradient:
     def _one_by_one(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: float
     ) -> tuple[Tensor, Influence]:
-        """As :meth:`add`, in a pass for each group: takes the memory of a second gradient."""
         parts, norms = GradientSum(self._optimizer.masters, self._summed), GroupNorms(groups)
         losses = []
         for row in sorted(rows, key=lambda row: not row.own):

@@ -1,9 +1,8 @@
-"""The gradient of every group of an update apart, from one backward pass of all of them.
+"""Gradients of single groups: all from one backward pass, or one after the other.
 
-What a linear layer adds to its weight's gradient is the product of what came in and of the
-gradient that comes back, so the parts of single rows follow from one pass (per-example gradients,
-Goodfellow, arXiv 1510.01799). They take the memory of one gradient a group: this is for small
-models, where a pass for each group would cost several times as much.
+A linear layer's weight gradient is a product of its input and its output's gradient. One pass
+therefore gives each row's part (per-example gradients, Goodfellow, arXiv 1510.01799). That is
+faster for small models, but holds one gradient per group.
 """
 
 from __future__ import annotations
@@ -19,29 +18,24 @@ from torch.distributed.tensor import DTensor
 
 from node.lifecycle import Opened
 
-MOST_BYTES = 256 << 20
-"""Of all groups' gradients together."""
-AGREEMENT = 1e-3
-"""By how much of its norm the sum of the parts may differ from the gradient."""
+MOST_BYTES = 256 << 20  # For the gradients of all groups together.
+AGREEMENT = 1e-3  # Maximum error of the parts' sum, relative to the gradient's norm.
 
 Part = Callable[[Tensor], Tensor]
-"""From the gradient of a module's output, ``[B, ...]``, to each row's of a weight, ``[B, ...]``."""
+"""From a module's output gradient ``[B, ...]`` to each row's gradient of a weight, ``[B, ...]``."""
 
 
 def fits(parameters: Sequence[Tensor], groups: int) -> bool:
-    """Whether the gradients of so many groups may be held at once; all in float32."""
+    """Return whether the groups' gradients, all plain float32, may be held together."""
     trained = [p for p in parameters if p.requires_grad]
     plain = all(type(p) is nn.Parameter and p.dtype == torch.float32 for p in trained)
     return plain and 4 * groups * sum(p.numel() for p in trained) <= MOST_BYTES
 
 
 class GroupGradients(Opened):
-    """Listens to a model's modules while it is entered.
+    """Context manager that records each group's gradient with module hooks.
 
-    Args:
-        model: with every trained weight in linear layers, embeddings and norms; of others
-            :attr:`complete` tells.
-        groups: numbers of the groups.
+    Only weights in linear layers, embeddings and RMS norms are recorded, see :attr:`complete`.
     """
 
     def __init__(self, model: nn.Module, groups: Sequence[int]) -> None:
@@ -56,16 +50,16 @@ class GroupGradients(Opened):
                 stack.callback(module.register_forward_hook(self._listener(parts)).remove)
 
     def reads(self, groups: Sequence[int], device: torch.device) -> None:
-        """Say which group each row of the next forward pass is of."""
+        """Set the group of each row of the next forward pass."""
         self._rows = torch.tensor([self._places[number] for number in groups], device=device)
 
     def clear(self) -> None:
-        """Forget what was heard."""
+        """Discard the recorded gradients."""
         self._parts.clear()
 
     @property
     def complete(self) -> bool:
-        """Whether the groups' gradients add up to the model's."""
+        """Whether the groups' gradients add up to the model's gradient."""
         off = scale = torch.zeros(())
         for weight in self._model.parameters():
             if weight.grad is None:
@@ -77,13 +71,13 @@ class GroupGradients(Opened):
         return bool(off <= AGREEMENT**2 * scale)
 
     def norms(self) -> list[float]:
-        """L2 norm of every group's gradient."""
+        """Return the L2 norm of each group's gradient."""
         squares = [part.flatten(1).square().sum(1) for part in self._parts.values()]
         norms: list[float] = torch.stack(squares).sum(0).sqrt().tolist()
         return norms
 
     def weigh(self, scales: Sequence[float]) -> None:
-        """Make the groups' gradients, each times its scale, the model's."""
+        """Set the model's gradient to the sum of the groups' gradients times their scales."""
         for weight, part in self._parts.items():
             weight.grad = torch.tensordot(part.new_tensor(scales), part, dims=1)
 
@@ -104,7 +98,7 @@ class GroupGradients(Opened):
     def _add(self, weight: Tensor, rows: Tensor, part: Tensor) -> None:
         if weight not in self._parts:
             self._parts[weight] = weight.new_zeros((len(self._places), *weight.shape))
-        if len(part) == len(rows):  # another shape is told by what is missing in the sum
+        if len(part) == len(rows):  # otherwise `complete` finds the sum wrong
             self._parts[weight].index_add_(0, rows, part)
 
 
@@ -152,13 +146,9 @@ def _norm(module: Any, came_in: Tensor) -> dict[Tensor, Part]:
 
 
 class GradientSum:
-    """Parts pile up in ``grad`` as they are computed, and are then measured and kept or dropped.
+    """Sum of gradients that are computed one by one, measured, and kept or dropped.
 
-    What is kept takes the memory of a second gradient.
-
-    Args:
-        weights: tensors whose ``grad`` is meant; over several ranks each holds a part of them.
-        total: sums a float32 scalar over ranks.
+    The current part is in ``grad``; ``total`` sums a float32 scalar over ranks.
     """
 
     def __init__(self, weights: Sequence[Tensor], total: Callable[[Tensor], Tensor]) -> None:
@@ -167,11 +157,11 @@ class GradientSum:
         self._kept: list[Tensor | None] = [None] * len(weights)
 
     def norm(self) -> float:
-        """L2 norm of the part at hand."""
+        """Return the L2 norm of the current part."""
         return self._norm([weight.grad for weight in self._weights])
 
     def keep(self, factor: float = 1.0) -> None:
-        """Add ``factor`` times the part at hand to what is kept."""
+        """Add ``factor`` times the current part to the sum."""
         for number, weight in enumerate(self._weights):
             kept, part = self._kept[number], weight.grad
             if part is not None:
@@ -180,12 +170,12 @@ class GradientSum:
             weight.grad = None
 
     def drop(self) -> None:
-        """Forget the part at hand."""
+        """Discard the current part."""
         for weight in self._weights:
             weight.grad = None
 
     def hand_over(self) -> None:
-        """Make what is kept the gradient."""
+        """Move the sum into ``grad``."""
         for weight, kept in zip(self._weights, self._kept, strict=True):
             weight.grad = kept
         self._kept = [None] * len(self._weights)
@@ -202,5 +192,4 @@ class GradientSum:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's part."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

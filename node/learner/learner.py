@@ -1,4 +1,4 @@
-"""One policy update on a mixture of own and external groups."""
+"""Policy updates on local and peers' groups, and gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -47,11 +47,8 @@ from swarm.groups import informative
 class GradientCheckpointing:
     """Gradient checkpointing (arXiv:1604.06174) of every decoder layer.
 
-    Args:
-        model: in evaluation mode.
-
     Raises:
-        ConfigError: its layers cannot be computed again.
+        ConfigError: the model does not support it.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -65,10 +62,10 @@ class GradientCheckpointing:
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """In the block layers drop what they compute; outside they keep caches for sampling.
+        """Recompute layers in the block; outside it they keep caches for sampling.
 
-        The library's own switch asks for a layer's training mode, in which some drop activations
-        at random, and others each time.
+        The library's switch requires training mode, in which some layers drop activations at
+        random.
         """
         for layer in self._layers:
             again = partial(
@@ -79,16 +76,15 @@ class GradientCheckpointing:
             yield
         finally:
             for layer in self._layers:
-                del layer.forward  # the class's own is behind it
+                del layer.forward  # restores the class's method
 
 
 @dataclass(slots=True)
 class Pass:
-    """What one pass over an update's groups has gathered.
+    """Results of one pass over an update's groups.
 
-    ``frozen`` holds by number each completion's proximal log-probs and the entropies beside them,
-    ``[T, 2]``, from the first pass on; nothing where there is no second. Gradients are taken
-    ``factor`` times, and listened to by ``apart``.
+    ``frozen`` holds by completion number the proximal log-probs and entropies, ``[T, 2]``, of the
+    first pass; it is empty if there is only one. ``apart`` records the groups' gradients.
     """
 
     frozen: dict[int, Tensor]
@@ -102,18 +98,12 @@ log = logging.getLogger(__name__)
 
 
 class Learner:
-    """Updates a policy in place and counts its version up with every optimizer step.
+    """In-place updates of a policy; every optimizer step increments its version.
 
-    Args:
-        policy: what is trained; nothing else may write its weights meanwhile.
-        config: losses, advantages and numbers of an update.
-        share: what of an update is read in this process; left out, all.
-        temperature, correction, correction_options, decoupled, floor: see
-            :class:`node.learner.steps.Choices`.
-
-    Attributes:
-        optimizer: steps the weights, once the gradient of an update is added up in it.
-        sharing: how completions of a group read their prompt together; None: each by itself.
+    Nothing else may write the policy's weights during an update. ``share`` is the part of an update
+    that this process computes. The other arguments are those of
+    :class:`node.learner.steps.Choices`. ``sharing`` is None if each completion has its own copy of
+    the prompt.
     """
 
     def __init__(
@@ -154,25 +144,21 @@ class Learner:
             by_use=corrected.by_use,
             at_once=self._at_once,
         )
-        # Last: under FSDP a model that was gone through shows other weights.
+        # Last, because after a forward pass an FSDP model shows other weights.
         self._scores = TokenScores(policy.model, temperature, config.micro_batch_tokens)
 
     def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> UpdateStats:
-        """Train on all of the groups together, in one step or several
-        (:func:`node.learner.steps.steps_of`).
+        """Train on all groups together, in one or several steps.
 
-        Groups of equal rewards have no gradient and are not forwarded; they count in the mean over
-        groups all the same. Where no group is informative, or the gradient is zero since nothing
-        of others is of use, no step is made. A step whose loss or
-        gradient is not finite is refused, and the weights stay as they are.
-        Micro-batches are made smaller where memory runs out (:class:`NodeError` where they cannot).
-
-        Args:
-            newest: asked before the first step where the groups do not tell how far the engine is
-                off: see :mod:`node.learner.steps`.
+        Groups of equal rewards have no forward pass, but count in the mean over groups. No step is
+        made if no group is informative, or if the gradient is zero because no peer's group is
+        useful. A step whose loss or gradient is not finite is refused; the weights stay unchanged.
+        Micro-batches become smaller if memory runs out. ``newest`` is called if the groups do not
+        show the train-inference mismatch: see :mod:`node.learner.steps`.
 
         Raises:
-            ValueError: a token is of a version that the policy has not reached; nothing is changed.
+            NodeError: memory runs out and micro-batches cannot become smaller.
+            ValueError: a token's version is above the policy's; nothing is changed.
         """
         check_versions(groups, self._policy.version)
         rows = self.rows(groups)
@@ -182,7 +168,7 @@ class Learner:
         try:
             return self._steps(groups, rows, newest)
         finally:
-            self.optimizer.discard()  # what an update that failed half-way leaves is nobody's
+            self.optimizer.discard()  # a failed update leaves a partial gradient
 
     def _steps(
         self, groups: Sequence[TrainingGroup], rows: Sequence[Row], newest: Newest
@@ -204,7 +190,7 @@ class Learner:
                 log.error("step refused: loss %s, gradient norm %s; weights untouched", loss, norm)
                 break
             if not norm:
-                continue  # a step would go on in the direction of earlier ones
+                continue  # a step would follow the momentum of earlier ones
             if not made:
                 gap = self._gap_beside(step.rows, newest)
             lr = self._step()
@@ -223,7 +209,6 @@ class Learner:
         )
 
     def _step(self) -> float:
-        """Make one of the policy's next version; returns the rate."""
         lr = self.optimizer.lr
         if ran_out(self.optimizer.step):
             raise no_room_to_step()
@@ -231,7 +216,6 @@ class Learner:
         return lr
 
     def _gap_beside(self, rows: Sequence[Row], newest: Newest) -> float | None:
-        """How far the engine is off on its newest text, where the rows do not tell."""
         policy = self._policy
         if any(tells(row, policy.version) for row in rows):
             return None
@@ -240,7 +224,7 @@ class Learner:
         return engine_gap(policy, beside, self._scores, self._budget.tokens)
 
     def rows(self, groups: Sequence[TrainingGroup]) -> list[Row]:
-        """What an update of ``groups`` reads: a row for each that has anything to learn from."""
+        """Return an update's rows: one per group that has anything to learn from."""
         return rows_of(
             groups,
             self._loss,
@@ -253,7 +237,7 @@ class Learner:
         )
 
     def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
-        """Every completion once, with those that share its prompt where that costs less."""
+        """Return each completion once, sharing its prompt if that costs less."""
         sharing, budget = self.sharing, self._budget.tokens
         pad_id, device = self._policy.pad_id, self._policy.device
         if sharing is None:
@@ -265,11 +249,11 @@ class Learner:
         return tuple(micro_batches(parts, budget, pad_id, device, sharing.mask_weight))
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer and version; the weights themselves belong to the policy."""
+        """Return optimizer state and version; the weights belong to the policy."""
         return {"optimizer": self.optimizer.state_dict(), "version": self._policy.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`, taken at the same moment as the policy's weights."""
+        """Restore a :meth:`state_dict` from the same moment as the policy's weights."""
         self.optimizer.load_state_dict(state["optimizer"])
         self._policy.version = int(state["version"])
 
@@ -281,11 +265,7 @@ class Learner:
         factor: float = 1.0,
         apart: GroupGradients | None = None,
     ) -> Tensor:
-        """Add ``factor`` times the gradient of the rows, anew whenever memory runs out.
-
-        Returns:
-            The loss, a scalar.
-        """
+        """Add ``factor`` times the rows' gradient; start again when memory runs out."""
         while True:
             done, batches = Pass(dict(frozen), factor, apart), self.batches(rows)
             idle = self._share.idle(len(batches))
@@ -305,20 +285,17 @@ class Learner:
             self._share.cut(self._budget, batch)
 
     def _at_once(self, rows: Sequence[Row]) -> bool:
-        """Whether all groups' gradients may be taken from one pass, logits and all."""
         if self._config.gradient_checkpointing or self._config.offload:
             return False
         return not self._scores.in_parts(sum(row.length for row in rows))
 
     def _idle(self) -> None:
-        """One token's pass that adds nothing to the gradient."""
         ids = torch.full((1, 1), self._policy.pad_id, device=self._policy.device)
         with self._forward():
             logits = self._policy.model(input_ids=ids, use_cache=False).logits
         self.optimizer.backward(logits.float().sum() * 0.0)
 
     def _backward(self, batch: MicroBatch, done: Pass) -> None:
-        """Add one micro-batch's gradient; the first pass's log-probs are frozen."""
         if done.apart:
             done.apart.reads(batch.groups, batch.input_ids.device)
         with self._forward():

@@ -1,4 +1,4 @@
-"""Log-probs of completions under a policy, in float32 whatever the weights are."""
+"""Log-probs and entropies of completions, in float32 for any dtype of the weights."""
 
 from __future__ import annotations
 
@@ -18,23 +18,16 @@ from node.learner.batches import MicroBatch
 
 log = logging.getLogger(__name__)
 
-PROBE = 4
-"""Tokens that the check at the start reads."""
+PROBE = 4  # Tokens of the check at the start.
 ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
-"""Of the largest logit, by which two ways to the same logits may differ."""
+"""Tolerance between both ways to compute logits, relative to the largest logit."""
 
 
 class VocabularyHead:
-    """Splits the model's forward pass in front of its output matrix.
+    """Split of a causal language model's forward pass before its output matrix.
 
-    What the model does to logits (soft caps, scales, adapters) is done by its own ``forward``, in
-    which hidden states that are already there take the place of the decoder's.
-
-    Args:
-        model: a causal language model whose ``base_model`` returns ``last_hidden_state``.
-
-    Attributes:
-        words: in the vocabulary.
+    The model's own ``forward`` applies soft caps, scales and adapters to the logits; in it,
+    precomputed hidden states replace the ``last_hidden_state`` of its ``base_model``.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -45,7 +38,7 @@ class VocabularyHead:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> VocabularyHead | None:
-        """The head of a model, None and a warning where it gives other logits than the model."""
+        """Return a model's head; None and a warning if its logits are not the model's."""
         head = cls(model)
         if (reason := head._differs()) is None:
             return head
@@ -58,15 +51,14 @@ class VocabularyHead:
         return None
 
     def hidden(self, ids: Tensor, inputs: Mapping[str, Tensor | None]) -> Tensor:
-        """What the decoder says of every token, ``[B, L, H]``.
+        """Return the decoder's output for every token, ``[B, L, H]``.
 
-        Through the whole model, whose own hooks gather what is spread over ranks; it computes the
-        logits of each row's last position alone.
+        Runs the whole model, because its hooks gather sharded weights.
         """
         return self._read(ids, inputs, 1)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits ``[N, V]`` of hidden states ``[N, H]``, in the model's dtype."""
+        """Return logits ``[N, V]`` of hidden states ``[N, H]``, in the model's dtype."""
         assert self._output is not None
         ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
         with self._saying(self._output(last_hidden_state=hidden[None])):
@@ -88,23 +80,21 @@ class VocabularyHead:
 
     @contextmanager
     def _saying(self, output: ModelOutput) -> Iterator[None]:
-        """In the block the decoder computes nothing and returns this."""
         base = cast(Any, self._base)
         base.forward = lambda *_, **__: output
         try:
             yield
         finally:
-            del base.forward  # the class's own is behind it
+            del base.forward  # restores the class's method
 
     @torch.no_grad()
     def _differs(self) -> str | None:
-        """Why the parts are not the model's own logits."""
         ids = torch.arange(PROBE, device=self._model.device)[None] % self.words
         try:
             hidden, expected = self._read(ids, {}, PROBE)
             found = self.logits(hidden[0])
         except torch.OutOfMemoryError:
-            raise  # says nothing of the model, and other ranks would wait for this one
+            raise  # not a property of the model, and other ranks would wait
         except (AttributeError, TypeError, ValueError, IndexError, RuntimeError) as error:
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         expected = expected[0]
@@ -115,26 +105,19 @@ class VocabularyHead:
         return None if gap <= most else f"they differ by {gap:.2g}"
 
 
-CHUNK_BYTES = 32 << 20
-"""Of the logits that are there at once, in float32; about four times as much is held."""
-LEAST_POSITIONS = 128
-"""In a part, since each adds to the gradient of the whole output matrix."""
+CHUNK_BYTES = 32 << 20  # Float32 logits computed at a time; peak memory is about four times that.
+LEAST_POSITIONS = 128  # Per chunk, because each adds to the whole output matrix's gradient.
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Tokens by the positions that predict them.
-
-    Attributes:
-        places: int64 ``[K]``, ascending, of ``N`` positions.
-        ids: int64 ``[K]``.
-    """
+    """Target tokens ``ids`` and ascending ``places`` that predict them, int64 ``[K]``."""
 
     places: Tensor
     ids: Tensor
 
     def within(self, begin: int, end: int) -> tuple[slice, Tensor, Tensor]:
-        """Which are predicted from ``begin`` up to ``end``; places from there on, and ids."""
+        """Return targets of positions ``begin`` to ``end``: slice, relative places, ids."""
         bounds = torch.tensor((begin, end), device=self.places.device)
         first, last = torch.searchsorted(self.places, bounds).tolist()
         which = slice(first, last)
@@ -144,14 +127,10 @@ class Targets:
 def chunked_logprobs(
     hidden: Tensor, targets: Targets, head: VocabularyHead, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs of the targets, float32 ``[K]``, and entropies, float32 ``[N]`` without gradient.
+    """Return log-probs, float32 ``[K]``, and entropies, float32 ``[N]``, in chunks.
 
-    A backward pass adds to the ``grad`` of the head's weights directly: ``torch.autograd.grad``
-    does not see them.
-
-    Args:
-        hidden: ``[N, H]``.
-        temperature: divides the logits.
+    ``hidden`` is ``[N, H]``. Entropies have no gradient. A backward pass adds to the ``grad`` of
+    the head's weights directly: ``torch.autograd.grad`` does not see them.
     """
     found: tuple[Tensor, Tensor]
     found = _Chunked.apply(hidden, targets, head, temperature)  # type: ignore[no-untyped-call]
@@ -196,7 +175,6 @@ class _Chunked(torch.autograd.Function):
 def _slope(
     logits: Tensor, places: Tensor, ids: Tensor, gradient: Tensor, temperature: float
 ) -> Tensor:
-    """The loss's gradient in logits ``[n, V]``, by that in the log-probs of the tokens."""
     total = gradient.new_zeros(len(logits)).index_add_(0, places, gradient)
     slope = _tempered(logits, temperature).softmax(-1).mul_(-total[:, None])
     slope.flatten().scatter_add_(0, places * logits.shape[-1] + ids, gradient)
@@ -216,17 +194,14 @@ def _parts(hidden: Tensor, head: VocabularyHead) -> Iterator[tuple[int, Tensor]]
         begin += len(part)
 
 
-WHOLE_BYTES = 128 << 20
-"""Of a micro-batch's logits in float32, up to which they are computed at once."""
+WHOLE_BYTES = 128 << 20  # Maximum float32 logits of a micro-batch without chunks.
 
 
 class Scores(NamedTuple):
-    """Of the tokens of a micro-batch's completions; of no meaning where not trained.
+    """Scores of a micro-batch's completion tokens, float32 ``[C, T]``.
 
-    Attributes:
-        logprobs: float32 ``[C, T]``.
-        entropies: float32 ``[C, T]``, nats, of the distributions they come from; no gradient.
-            None where they were not asked for.
+    They are undefined where not trained. ``entropies`` (nats, no gradient) is None if not
+    requested.
     """
 
     logprobs: Tensor
@@ -234,12 +209,10 @@ class Scores(NamedTuple):
 
 
 class TokenScores:
-    """Scores the tokens of micro-batches under a model, whatever its vocabulary in bounded memory.
+    """Scorer of micro-batches, in bounded memory for any vocabulary size.
 
-    Args:
-        temperature: divides the logits, as in sampling.
-        tokens: of the largest micro-batch. Where its logits may be more than ``WHOLE_BYTES``, the
-            model is asked whether it gives them in parts too.
+    ``temperature`` divides the logits, as in sampling. If the logits of ``tokens``, the size of the
+    largest micro-batch, may exceed ``WHOLE_BYTES``, the model is checked for chunked logits.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float, tokens: int) -> None:
@@ -249,14 +222,14 @@ class TokenScores:
         self._head = VocabularyHead.of(model) if self._large(tokens) else None
 
     def in_parts(self, tokens: int) -> bool:
-        """Whether the logits of so many positions are never all there."""
+        """Return whether logits of this many positions are computed in chunks."""
         return self._head is not None and self._large(tokens)
 
     def __call__(self, batch: MicroBatch, *, entropies: bool = True, whole: bool = False) -> Scores:
-        """Differentiable by ``backward`` (see :func:`chunked_logprobs`).
+        """Score a micro-batch, differentiable by ``backward``.
 
-        Args:
-            whole: at once, as is needed by what listens to the model's modules.
+        See :func:`chunked_logprobs`. ``whole`` disables chunks; hooks on the model's modules need
+        this.
         """
         if self._head and not whole and self._large(len(batch.input_ids) * batch.kept):
             logprobs, spread = self._chunked(batch, self._head)
@@ -283,16 +256,13 @@ class TokenScores:
 
 
 def distributions(model: PreTrainedModel, batch: MicroBatch, temperature: float) -> Tensor:
-    """Log-probs of the whole vocabulary at the positions scored, float32 ``[N, V]``.
+    """Return the vocabulary's log-probs at scored positions, float32 ``[N, V]``.
 
-    Right padding needs no mask: no token of a causal model looks at what comes after it.
-
-    Args:
-        temperature: divides the logits, as in sampling.
+    Right padding needs no mask: tokens of a causal model do not see later ones.
     """
     apart = _placed(model, batch)
     output = model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=batch.kept, **apart)
-    # Not every model honours logits_to_keep.
+    # Some models ignore logits_to_keep.
     logits: Tensor = output.logits[:, -batch.kept :].flatten(0, 1)
     logits = logits.index_select(0, batch.scored).float()
     if temperature != 1.0:
@@ -301,32 +271,23 @@ def distributions(model: PreTrainedModel, batch: MicroBatch, temperature: float)
 
 
 def token_logprobs(distribution: Tensor, batch: MicroBatch) -> Tensor:
-    """Log-probs of the completions' tokens, float32 ``[C, T]``; of no meaning where not trained.
-
-    ``distribution`` is that of :func:`distributions`.
-    """
-    # A gather, as the gradients of tokens that share a source then add up in a fixed order.
+    """Return tokens' log-probs, float32 ``[C, T]``, from :func:`distributions`."""
+    # With gather, gradients of tokens that share a source add up in a fixed order.
     flat = batch.source * distribution.shape[-1] + batch.targets
     return distribution.flatten().gather(0, flat.flatten()).view_as(flat)
 
 
 @torch.no_grad()
 def token_entropies(distribution: Tensor, batch: MicroBatch) -> Tensor:
-    """Entropy (nats) of the distributions that the tokens come from, float32 ``[C, T]``."""
+    """Return entropies (nats) of the tokens' distributions, float32 ``[C, T]``."""
     return -(distribution.exp() * distribution).sum(-1)[batch.source]
 
 
 def completion_bias(segments: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to attention scores: zero where a token may look, else the least number.
+    """Return attention biases ``[B, 1, L, L]``: zero if visible, else the minimum.
 
-    A token sees what lies before it in the prompt and in its own completion.
-
-    Args:
-        segments: int64 ``[B, L]``, see :class:`node.learner.batches.MicroBatch`.
-        dtype: of the model.
-
-    Returns:
-        ``[B, 1, L, L]``, queries before keys.
+    A token sees earlier tokens of the prompt and of its own completion. ``segments`` is that of
+    :class:`node.learner.batches.MicroBatch`.
     """
     length = segments.shape[1]
     hidden = (segments[:, None] != segments[:, :, None]) & (segments[:, None] != 0)
@@ -336,7 +297,6 @@ def completion_bias(segments: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _placed(model: PreTrainedModel, batch: MicroBatch) -> dict[str, Tensor | None]:
-    """What keeps completions apart that share a row."""
     if batch.segments is None:
         return {}
     bias = completion_bias(batch.segments, model.dtype)

@@ -1,4 +1,4 @@
-"""How many tokens a micro-batch may have, when memory turns out to be smaller than thought."""
+"""Micro-batch sizes: token budget, shared prompt rows and out-of-memory handling."""
 
 from __future__ import annotations
 
@@ -26,14 +26,11 @@ MESSAGES = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
 )
-"""Of errors that torch has no exception for."""
+"""Out-of-memory messages for which torch has no exception class."""
 
 
 def ran_out(work: Callable[[], object]) -> bool:
-    """Do ``work``; whether memory ran out in it.
-
-    The error ends here, and with its traceback whatever ``work`` had allocated.
-    """
+    """Run ``work`` and return whether it ran out of memory; release what it held."""
     try:
         work()
     except RuntimeError as error:
@@ -45,7 +42,7 @@ def ran_out(work: Callable[[], object]) -> bool:
 
 
 def no_room_to_step() -> NodeError:
-    """Memory ran out where the optimizer needs it, which no smaller micro-batch changes."""
+    """Create the error for an optimizer step without memory, independent of batches."""
     return NodeError(
         "memory runs out in the optimizer's step",
         "it keeps two numbers for each trained weight, and a float32 copy of weights in half "
@@ -57,23 +54,14 @@ def no_room_to_step() -> NodeError:
 
 
 class TokenBudget:
-    """:func:`node.learner.batches.held_tokens` of a micro-batch, halved whenever memory runs out.
-
-    Attributes:
-        tokens: the most from now on.
-        halved: how often that was lowered.
-    """
+    """Maximum :func:`~node.learner.batches.held_tokens` of a micro-batch."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
         self.halved = 0
 
     def halve(self, batch: MicroBatch) -> None:
-        """Lower the budget so far that what ``batch`` holds will be cut.
-
-        Raises:
-            NodeError: it is a single completion, which nothing can cut.
-        """
+        """Lower the budget so that ``batch`` is split; NodeError for a single completion."""
         completions, length = len(batch.mask), batch.input_ids.shape[1]
         if completions == 1:
             raise NodeError(
@@ -98,15 +86,14 @@ class TokenBudget:
 
 
 STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
-"""Rotary position embeddings that do not depend on the sequence's length."""
+"""Rotary position embeddings that do not depend on the sequence length."""
 
 
 def fits(model: PreTrainedModel) -> bool:
-    """Whether ``model.forward`` gives a completion in a shared row what it gives it alone.
+    """Return whether completions in a shared row get the same output as alone.
 
-    It does where every layer is plain causal attention that takes a four-dimensional mask as it is
-    and positions as they are told. Sliding and chunked windows, state-space and linear attention
-    layers, flash attention and rotations that depend on the length do not.
+    Every layer must be plain causal attention with a four-dimensional mask and explicit positions.
+    This excludes windows, state-space layers, flash attention and length-dependent rotations.
     """
     config = model.config.get_text_config()
     rotation = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
@@ -124,16 +111,12 @@ def fits(model: PreTrainedModel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """What a row costs, estimated in multiplications of a forward pass.
+    """Cost of a row, estimated in multiplications of a forward pass.
 
-    A shared row saves copies of the prompt, and pays for the whole square of its tokens where rows
-    of one completion pay for half of a small square each.
-
-    Attributes:
-        matrices: of one token with the weights.
-        pair: of one token's attention to another, in all layers.
-        mask_weight: of one number of the mask in memory, against all that is kept of a token for
-            the backward pass; taken too high, as if only every layer's input was kept.
+    A shared row saves copies of the prompt but pays for the whole square of its tokens, not half of
+    small squares. ``matrices`` is for one token, ``pair`` for its attention to another in all
+    layers. ``mask_weight`` overestimates the memory of one mask element relative to a token's
+    activations.
     """
 
     matrices: int
@@ -142,7 +125,7 @@ class RowCost:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> RowCost:
-        """Of a model that :func:`fits`."""
+        """Return the costs of a model that :func:`fits`."""
         config = model.config.get_text_config()
         heads, hidden = config.num_attention_heads, config.hidden_size
         size = getattr(config, "head_dim", None) or hidden // heads
@@ -154,13 +137,13 @@ class RowCost:
         )
 
     def cost(self, row: Row) -> float:
-        """Multiplications that the row takes."""
+        """Return the multiplications for the row."""
         length = row.length
         pairs = length * length if row.shared else length * length / 2
         return length * self.matrices + pairs * self.pair
 
     def rows(self, row: Row, token_budget: float) -> list[Row]:
-        """The row, or parts of it where they cost less or where it is beyond the budget."""
+        """Split the row if its parts cost less or if it exceeds the budget."""
         if not row.shared:
             return [row]
         middle = len(row.completions) // 2
@@ -175,35 +158,35 @@ T = TypeVar("T")
 
 
 class Share:
-    """All of it. Processes that train one policy together each give their learner one of their own.
+    """Part of an update that this process computes: by default all of it.
 
-    They call the same methods of their learners, and go through the model equally often.
+    All processes that train one policy call the same methods and make equally many passes.
     """
 
     def room(self, budget: TokenBudget, held: Sequence[float]) -> float:
-        """The most that a row may hold uncut, where an update's rows hold so much."""
+        """Return the maximum size of an unsplit row, given the sizes of an update's rows."""
         return budget.tokens
 
     def cut(self, budget: TokenBudget, batch: MicroBatch) -> None:
-        """Lower the budget: memory ran out in ``batch``."""
+        """Lower the budget because memory ran out in ``batch``."""
         budget.halve(batch)
 
     def rows(self, rows: list[Row]) -> list[Row]:
-        """Those of an update's rows that are read here."""
+        """Return the rows of an update that this process reads."""
         return rows
 
     def idle(self, batches: int) -> int:
-        """How often others go through the model beyond ``batches`` times."""
+        """Return how many more passes than ``batches`` other processes make."""
         return 0
 
     def sum(self, value: Tensor) -> Tensor:
-        """Over all processes, each of which holds a part of the weights."""
+        """Sum over all processes, each of which holds a part of the weights."""
         return value
 
     def agreed(self, value: T) -> T:
-        """The same in all processes: that of the one which holds the node."""
+        """Return the value of the process that runs the node."""
         return value
 
     def tally(self, tally: Tally) -> Tally:
-        """Over all processes."""
+        """Sum the tallies of all processes."""
         return tally

@@ -1,4 +1,4 @@
-"""Own tokens that earlier versions of the policy wrote."""
+"""Off-policy data: filters of peers' answers, stale local tokens and corrections."""
 
 from __future__ import annotations
 
@@ -17,36 +17,24 @@ from node.learner.batches import MicroBatch, Row, TrainingGroup
 from node.learner.losses import masked
 from protocol.manifest import Extract
 
-MIN_SCORED = 8
-"""Trained tokens below which a likelihood tells nothing (GRAIL's sampling check)."""
-FLOORS = ((0.5, -3.5), (0.1, -9.0))
-"""Quantiles of a completion's log-probs, nats a token, and what they must not fall below."""
-MIN_REPEATING = 24
-"""Tokens below which repetition is ordinary."""
+MIN_SCORED = 8  # Minimum trained tokens of the likelihood check (GRAIL's sampling check).
+FLOORS = ((0.5, -3.5), (0.1, -9.0))  # (quantile, minimum log-prob) of a completion, nats per token.
+MIN_REPEATING = 24  # Tokens; repetition is normal in shorter completions.
 GRAM = 4
-MOST_REPEATED = 0.6
-"""Share of runs of four tokens that occurred before in the same completion."""
-MOST_TRAILING = 16
-"""Characters behind the answer."""
-MIN_COPIED = 48
-"""Characters below which equal texts of several authors are no wonder."""
-MIN_LENGTHS = 32
-"""Own completions of a task below which their lengths tell nothing."""
+MOST_REPEATED = 0.6  # Share of 4-grams that occurred before in the same completion.
+MOST_TRAILING = 16  # Characters after the answer.
+MIN_COPIED = 48  # Characters; shorter texts of several authors may be equal by chance.
+MIN_LENGTHS = 32  # Minimum local completions of a task for a length budget.
 LENGTHS = 2.0
-SPARE = 8
-"""Tokens; a budget is twice the own completions' long ones, and so many more."""
+SPARE = 8  # Tokens; a budget is LENGTHS times the long local completions plus SPARE.
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A completion to be imitated.
 
-    Attributes:
-        text: what its author wrote.
-        ids: the same in this node's tokens, before it is cut.
-        extract: how the answer is found in it.
-        budget: tokens that it may take; None where that is not known.
-        elsewhere: whether another author has sent the same text.
+    ``ids`` is the text in this node's tokens before truncation; ``budget`` limits them if known.
+    ``elsewhere`` says whether another author sent the same text.
     """
 
     text: str
@@ -57,12 +45,12 @@ class Answer:
 
 
 def overlong(answer: Answer) -> bool:
-    """Longer than this node's own completions of the task by far."""
+    """Return whether the answer exceeds the budget from local completions."""
     return answer.budget is not None and len(answer.ids) > answer.budget
 
 
 def repeating(answer: Answer) -> bool:
-    """Running in circles."""
+    """Return whether the answer mostly repeats itself."""
     ids = answer.ids
     if len(ids) < MIN_REPEATING:
         return False
@@ -71,7 +59,7 @@ def repeating(answer: Answer) -> bool:
 
 
 def trailing(answer: Answer) -> bool:
-    """Going on behind the answer."""
+    """Return whether the text continues after the answer."""
     match answer.extract:
         case "answer_tag":
             behind = answer.text.rpartition("</answer>")[2]
@@ -83,7 +71,7 @@ def trailing(answer: Answer) -> bool:
 
 
 def copied(answer: Answer) -> bool:
-    """Another author's text, long enough that two do not write it by chance."""
+    """Return whether another author sent the same text, too long to match by chance."""
     return answer.elsewhere and len(answer.text) >= MIN_COPIED
 
 
@@ -93,19 +81,15 @@ FILTERS: dict[str, Callable[[Answer], bool]] = {
     "trailing": trailing,
     "copied": copied,
 }
-"""Those that look at a completion before the learner sees it; :func:`unlikely` is the learner's."""
+"""Filters before the learner sees a completion; the learner itself applies :func:`unlikely`."""
 
 
 def unlikely(logprobs: Tensor, mask: Tensor) -> Tensor:
-    """Completions that this policy finds less likely than any model's honest text; bool ``[B]``.
+    """Find completions less likely than honest text of any model, bool ``[B]``.
 
-    A median and a low quantile of the tokens' log-probs, so that single surprises, which there is
-    most to learn from, do not count: the form of GRAIL's sampling check, with floors for authors
-    who sampled from another model.
-
-    Args:
-        logprobs: float32 ``[B, T]``, under this policy.
-        mask: bool ``[B, T]``, true on trained tokens.
+    This is GRAIL's sampling check with floors for authors who sample from another model. It uses
+    the median and a low quantile, so single surprising tokens, which teach most, do not count.
+    ``logprobs`` (float32) and ``mask`` (bool, trained tokens) are ``[B, T]``.
     """
     lengths = mask.sum(-1)
     ordered = torch.where(mask, logprobs, torch.inf).sort(-1).values
@@ -117,7 +101,7 @@ def unlikely(logprobs: Tensor, mask: Tensor) -> Tensor:
 
 
 def budget(lengths: Sequence[int]) -> int | None:
-    """Tokens that a right answer may take, by those of own completions; None for too few."""
+    """Return the maximum tokens of a correct answer; None for too few local lengths."""
     if len(lengths) < MIN_LENGTHS:
         return None
     long = sorted(lengths)[int(0.95 * (len(lengths) - 1))]
@@ -126,13 +110,11 @@ def budget(lengths: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """What becomes of own tokens that the policy has moved away from since it wrote them.
+    """Treatment of local tokens that the policy has moved away from.
 
-    Attributes:
-        treat: of a weight above ``cap``: ``"mask_tokens"`` drops the token, ``"clamp"`` weighs it
-            by the cap; ``"mask_sequences"`` gives every token of a completion the geometric mean
-            of their weights, and drops them all where that is above.
-        cap: upper bound of a weight.
+    Of a weight above ``cap``, ``"mask_tokens"`` drops the token and ``"clamp"`` uses the cap.
+    ``"mask_sequences"`` gives all tokens of a completion the geometric mean of their weights, and
+    drops them all if it is above the cap.
     """
 
     treat: Literal["mask_tokens", "mask_sequences", "clamp"] = "mask_tokens"
@@ -140,11 +122,11 @@ class Stale:
 
 
 def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: Stale) -> Tensor:
-    """``w = exp(prox - mu)``, bounded by ``stale``; one where masked out, and no gradient.
+    """Return ``w = exp(prox - mu)``, bounded by ``stale``, ``[B, T]``, no gradient.
 
-    The importance weight of AReaL's decoupled objective (arXiv:2505.24298): it corrects for who
-    sampled a token, and leaves to the ratio's clip how far the update may go. All ``[B, T]``. A
-    weight of zero drops the token and leaves every denominator as it is.
+    The importance weight of AReaL's decoupled objective (arXiv:2505.24298) corrects for the
+    sampling policy; the ratio's clip limits the update. It is one where masked out. A weight of
+    zero drops the token without changing a denominator.
     """
     drift = prox - mu
     if stale.treat == "mask_sequences":
@@ -160,40 +142,26 @@ def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: Stale) -> T
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The versions of the policy that an update leads from and to.
-
-    Attributes:
-        version: before it.
-        steps: that it is to make, each of which counts the version up.
-    """
+    """Policy ``version`` before an update, and its planned number of ``steps``."""
 
     version: int
     steps: int
 
 
 def interpolated_prox(cur: Tensor, mu: Tensor, versions: Tensor, span: Span) -> Tensor:
-    """``mu + alpha (cur - mu)``: proximal log-probs of own tokens told by their age; ``[B, T]``.
+    """Return local tokens' proximal log-probs ``mu + alpha (cur - mu)``, ``[B, T]``.
 
-    AReaL's approximation without a forward pass of the proximal policy. An update of ``k`` steps
-    makes version ``v + k`` of version ``v``, and ``alpha = (v - v_mu) / (v + k - v_mu)`` is how far
-    along the way from a token's version to the new one the proximal policy lies: 0 for what it
-    wrote itself, a half for what the one before the last update wrote.
-
-    Args:
-        cur: log-probs when the update begins.
-        versions: int64 ``[B, T]``, the policy's version that each token was sampled under.
-        span: ``v``, which none of ``versions`` is above, and ``k``.
+    This is AReaL's approximation without a forward pass of the proximal policy. With an update from
+    version ``v`` to ``v + k``, ``alpha = (v - v_mu) / (v + k - v_mu)``. It is 0 for tokens of
+    version ``v`` and 1/2 for those of the version before the last update. ``cur`` is from the
+    update's begin; ``versions`` (int64 ``[B, T]``) are never above ``v``.
     """
     age = span.version - versions
     return torch.lerp(mu, cur, age / (age + span.steps)).detach()
 
 
 def check_versions(groups: Sequence[TrainingGroup], version: int) -> None:
-    """Refuse what no policy can have written yet.
-
-    Raises:
-        ValueError: a token is of a later version than ``version``.
-    """
+    """Reject tokens of a policy version above ``version``, with :class:`ValueError`."""
     latest = max((v for g in groups for c in g.completions for v in c.versions or ()), default=0)
     if latest > version:
         raise ValueError(
@@ -202,16 +170,15 @@ def check_versions(groups: Sequence[TrainingGroup], version: int) -> None:
 
 
 class Correction(Kind, ABC):
-    """A rule for the weights of tokens that this node's policy did not write itself.
+    """Off-policy correction: weights of tokens that this policy did not sample.
 
-    Log-probs that an external author claims may lower a weight and must never raise it above what
-    it is where nothing is claimed.
+    A peer's claimed log-probs may lower a weight, but never raise it above its value without a
+    claim.
 
     Attributes:
         Options: keys of ``mixture.correction_options``.
-        by_use: an external group's gradient also counts only as far as its right answers are
-            plausible (:func:`node.learner.off_policy.usefulness`).
-        caution: what whoever takes external groups with it is told at the start.
+        by_use: whether a peer's group also counts by its :func:`usefulness`.
+        caution: warning at the start of a node that uses peers' groups with it.
     """
 
     by_use: ClassVar[bool] = False
@@ -219,25 +186,23 @@ class Correction(Kind, ABC):
 
     @abstractmethod
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        """Weights of external tokens, ``[C, T]``, without a gradient; one where masked out.
+        """Return weights of peers' tokens, ``[C, T]``, one where masked out, no gradient.
 
-        Args:
-            prox: ``[C, T]``, log-probs under the policy as the update begins.
-            entropies: ``[C, T]``, of that policy at each token, nats.
-            mask: bool ``[C, T]``, external tokens that are trained.
+        ``prox`` and ``entropies`` (nats) are those of the policy when the update begins. ``mask``
+        is true on peers' trained tokens. All are ``[C, T]``.
         """
 
     def reads(self, advantage: float) -> bool:
-        """Whether an external completion of that advantage is read; all are, if nothing is said."""
+        """Return whether to train on a peer's completion of that advantage; default: all."""
         return True
 
     def own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        """Likewise of own tokens whose behaviour log-probs are known; one, if nothing is said."""
+        """Return weights of local tokens with known behavior log-probs; default: one."""
         return torch.ones_like(prox)
 
 
 class Uncorrected(Correction):
-    """Takes external rollouts for the policy's own, as published in SAPO (arXiv:2509.08721)."""
+    """No correction: peers' rollouts count as local, as in SAPO (arXiv:2509.08721)."""
 
     caution = (
         "what others wrote is learned as this node's own; where answers are long, or authors are "
@@ -245,70 +210,62 @@ class Uncorrected(Correction):
     )
 
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        """One everywhere, ``[C, T]``."""
         return torch.ones_like(prox)
 
 
 class TisOptions(Section):
-    """Of truncated importance sampling."""
+    """Options of truncated importance sampling."""
 
     cap: float = key(2.0, "Upper bound of a weight; 1 for external tokens.", gt=0)
 
 
 class Truncated(Correction):
-    """A token weighs ``min(exp(prox - mu), cap)`` where its behaviour log-prob ``mu`` is known."""
+    """Weight ``min(exp(prox - mu), cap)`` where the behavior log-prob ``mu`` is known.
+
+    For peers' tokens the cap is not above 1, so no claim raises a weight.
+    """
 
     Options = TisOptions
     options: TisOptions
 
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        """Weights, ``[C, T]``; a claim lowers one and never raises it."""
         cap = min(self.options.cap, 1.0)
         return tis_weights(prox, batch.behaviour, mask & batch.known, cap)
 
     def own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        """Weights, ``[C, T]``."""
         return tis_weights(prox, batch.behaviour, mask, self.options.cap)
 
 
 def tis_weights(prox: Tensor, mu: Tensor, mask: Tensor, cap: float) -> Tensor:
-    """Truncated importance weights ``min(exp(prox - mu), cap)``, one where masked out.
+    """Return truncated importance weights ``min(exp(prox - mu), cap)``, ``[B, T]``.
 
-    ``mu`` is the behaviour policy's log-prob. All ``[B, T]``; the result carries no gradient.
-    Token-level truncation as in DART (arXiv:2509.23866).
+    Token-level truncation as in DART (arXiv:2509.23866); ``mu`` is the behavior log-prob. Weights
+    are one where masked out and have no gradient.
     """
     return torch.where(mask, (prox - mu).exp().clamp(max=cap), 1.0).detach()
 
 
-SURPRISE = 2.0
-"""Nats beyond the entropy up to which a token is one that this policy might have written."""
-FALL = 2.0
-"""Power of its probability by which a token beyond that counts less."""
+SURPRISE = 2.0  # Nats above the entropy up to which a token is plausible for this policy.
+FALL = 2.0  # Power of a less plausible token's probability that reduces its weight.
 NO_USE, FULL_USE = 0.75, 0.9
-"""Means over a group's right tokens, up to which it is of no use and from which it is of full."""
+"""Mean plausibility of a group's correct tokens for usefulness 0 and 1."""
 
 
 def plausibility(prox: Tensor, entropies: Tensor) -> Tensor:
-    """``min(1, exp(FALL (log p + H + SURPRISE)))`` of each token; as large as both, no gradient.
+    """Return each token's ``min(1, exp(FALL (log p + H + SURPRISE)))``, no gradient.
 
-    It falls faster than the token's probability, so that an update raises what is improbable by
-    next to nothing.
-
-    Args:
-        prox: log-probs under this policy, nats.
-        entropies: ``H``, of this policy where it would write the token, nats.
+    It falls faster than the token's probability, so an update hardly raises improbable tokens.
+    ``prox`` is this policy's ``log p`` and ``entropies`` its ``H``, in nats and of the same shape.
     """
     return (FALL * (prox + entropies + SURPRISE).clamp(max=0.0)).exp().detach()
 
 
 def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> dict[int, float]:
-    """Of external groups by their number, in [0, 1]: how plausible that is in them which is right.
+    """Return by group number how plausible a peer's correct tokens are, in [0, 1].
 
-    Linear between ``NO_USE`` and ``FULL_USE``. A group in which nothing right is left to read is of
-    no use.
-
-    Args:
-        sums: by completion, over tokens that are to be imitated: plausibilities, and how many.
+    Linear in the mean plausibility between ``NO_USE`` and ``FULL_USE``; 0 without correct tokens.
+    ``sums`` holds by completion, over tokens to be imitated, the sum of plausibilities and the
+    count.
     """
     useful = {}
     for row in rows:
@@ -323,20 +280,16 @@ def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> 
 
 
 NEGLIGIBLE = 1e-6
-"""Weights below it would fill the backward pass with denormal numbers, of which each takes a
-processor a hundred times as long as another one: text made for that would stop a node."""
+"""Smaller weights become zero. They would fill the backward pass with denormal numbers, which are a
+hundred times slower on a CPU, so that crafted text could stop a node."""
 
 
 class Tapered(Correction):
-    """An external answer counts as far as this policy might have written it.
-
-    The weights are those of :func:`tapered_weights`; its group counts by its use beside that.
-    """
+    """Weights of :func:`tapered_weights`; groups also count by their usefulness."""
 
     by_use = True
 
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        """Weights, ``[C, T]``; a claim lowers one and never raises it."""
         return tapered_weights(
             prox, entropies, batch.behaviour, batch.known, mask, batch.advantages
         )
@@ -345,25 +298,21 @@ class Tapered(Correction):
 def tapered_weights(
     prox: Tensor, entropies: Tensor, mu: Tensor, known: Tensor, mask: Tensor, advantages: Tensor
 ) -> Tensor:
-    """Plausibility where ``A > 0``, else ``exp(min(0, sum_t(prox - mu), sum_t(prox + H)))``.
+    """Return weights of Tapered Off-Policy REINFORCE (arXiv:2503.14286), ``[B, T]``.
 
-    After Tapered Off-Policy REINFORCE (arXiv:2503.14286). A stronger author's right answers are
-    learned however improbable they are here as a whole, which importance weights would keep from
-    happening; its wrong ones count only as far as this policy would write them, since pushing down
-    what is improbable already moves the probability anywhere.
+    The weight is the plausibility where ``A >= 0``, else
+    ``exp(min(0, sum_t(prox - mu), sum_t(prox + H)))``. So a stronger author's correct answers are
+    learned even if they are improbable as a whole, unlike with importance weights. Wrong answers
+    count only as far as this policy would sample them: pushing down improbable text moves
+    probability anywhere.
 
-    How far that is, ``mu`` tells, which is its author's word: one who claims to have found its text
-    improbable would have it weigh in full. So the text is also compared with what this policy
-    would have written, whose log-prob is ``-H`` at the mean, and the lower of the two counts: no
-    claim raises a weight. Of a right answer each token is compared so, with some nats to spare
-    (:func:`node.learner.off_policy.plausibility`), or a phrase put in front of it would be
-    learned.
+    ``mu`` is only the author's claim, and a claim that the text was improbable would raise the
+    weight. So the text is also compared with what this policy would sample, whose mean log-prob is
+    ``-H``. The lower value counts: no claim raises a weight. Correct answers are compared token by
+    token (:func:`plausibility`); otherwise a phrase put in front of one would be learned.
 
-    All ``[B, T]``. A weight below ``NEGLIGIBLE`` is zero. One where masked out; no gradient.
-
-    Args:
-        entropies: ``H``, ``[B, T]``, of the policy of ``prox`` at each token, nats.
-        known: bool ``[B, 1]``, rows whose ``mu`` is claimed.
+    Weights below ``NEGLIGIBLE`` are zero; they are one where masked out and have no gradient.
+    ``known`` (bool ``[B, 1]``) marks rows whose ``mu`` is claimed. ``entropies`` is ``H``, in nats.
     """
     claimed = masked(prox - mu, mask & known).sum(-1, keepdim=True)
     expected = masked(prox + entropies, mask).sum(-1, keepdim=True)
@@ -373,28 +322,22 @@ def tapered_weights(
 
 
 class Better(Tapered):
-    """Learns external answers that are better than their group's mean, weighed as by ``tapered``.
+    """``Tapered``, for peers' answers that are better than their group's mean.
 
-    Worse ones are not read. In experiments they are most of what comes from outside, and nothing
-    is gained from them: that an answer is wrong says little of which of its tokens was, the less
-    the longer it is, and a node has wrong answers of its own.
+    Worse answers are most of what peers send and bring no gain in experiments. A wrong answer says
+    little about which token was wrong, and a node has wrong answers of its own.
     """
 
     def reads(self, advantage: float) -> bool:
-        """Better ones."""
         return advantage > 0
 
 
 class Weighting:
     """Weights and proximal log-probs of an update.
 
-    Args:
-        config: bounds of the weights of own stale tokens.
-        correction: of external rollouts, and of own ones that are not ``decoupled``.
-        decoupled: own rollouts may be of earlier versions, and are weighed by
-            :func:`node.learner.off_policy.decoupled_weights`, whatever the correction.
-        floor: external completions that are :func:`node.learner.off_policy.unlikely` are not
-            imitated.
+    With ``decoupled``, local rollouts may be of earlier versions and get :func:`decoupled_weights`
+    instead of the correction. With ``floor``, peers' completions that are
+    :func:`node.learner.off_policy.unlikely` are not imitated.
     """
 
     def __init__(
@@ -407,33 +350,24 @@ class Weighting:
         self._stale = Stale(config.stale, config.stale_cap)
 
     def prox(self, cur: Tensor, batch: MicroBatch, span: Span) -> Tensor:
-        """Proximal log-probs ``[C, T]``.
-
-        Args:
-            cur: ``[C, T]``, the policy's before these tokens' first step.
-            span: of the update.
-        """
+        """Return proximal log-probs ``[C, T]``; ``cur`` is from before the first step."""
         if not self._decoupled or self._config.prox == "start":
             return cur
         told = interpolated_prox(cur, batch.behaviour, batch.versions, span)
         return torch.where(batch.own & batch.known & (batch.versions >= 0), told, cur)
 
     def unlikely(self, prox: Tensor, batch: MicroBatch) -> Tensor:
-        """External completions that are not imitated for their likelihood, bool ``[C]``."""
+        """Find peers' completions that are too unlikely to be imitated, bool ``[C]``."""
         imitated = ~batch.own[:, 0] & (batch.advantages > 0)
         if not self._floor:
             return torch.zeros_like(imitated)
         return imitated & unlikely(prox, batch.mask)
 
     def weights(self, prox: Tensor, entropies: Tensor, batch: MicroBatch) -> Tensor:
-        """Of each token, ``[C, T]``, without a gradient; one where not trained.
+        """Return each token's weight, ``[C, T]``, one where not trained, no gradient.
 
-        What is replayed weighs as another's would, and no more than ``min(exp(prox - mu), 1)``
-        where ``mu`` is known (DART, arXiv:2509.23866).
-
-        Args:
-            prox: of :meth:`prox`.
-            entropies: ``[C, T]``, of the policy as the update begins.
+        Replayed completions weigh like a peer's, limited to ``min(exp(prox - mu), 1)`` where ``mu``
+        is known (DART, arXiv:2509.23866). ``entropies`` is from the policy when the update begins.
         """
         own = batch.own & batch.known & batch.mask
         weights = torch.where(

@@ -1,4 +1,4 @@
-"""AdamW on float32 master weights, with warm-up and gradient clipping."""
+"""AdamW on float32 master weights: 8-bit moments, offload, warm-up, clipping."""
 
 from __future__ import annotations
 
@@ -17,19 +17,13 @@ from torch.nn import Parameter
 from node.config.learning import LearnerSection
 from node.errors import ConfigError
 
-BLOCK = 256
-"""Weights that share a scale, as the library has it."""
+BLOCK = 256  # Weights that share a scale in bitsandbytes.
 SLAB = 1 << 17
-"""Weights stepped at a time on a CPU: the library's step there is a chain of operations, each of
-which writes float32 numbers for all the weights that it is given."""
+"""Weights per step on a CPU, where bitsandbytes makes float32 temporaries of its whole input."""
 
 
 def eight_bit_adam(masters: Sequence[Tensor], config: LearnerSection) -> torch.optim.Optimizer:
-    """bitsandbytes' ``AdamW8bit`` (arXiv:2110.02861).
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Create bitsandbytes' ``AdamW8bit`` (arXiv:2110.02861), or raise ConfigError."""
     try:
         library: Any = importlib.import_module("bitsandbytes.optim")
     except ImportError as error:
@@ -41,7 +35,7 @@ def eight_bit_adam(masters: Sequence[Tensor], config: LearnerSection) -> torch.o
         ) from error
 
     class Slabwise(library.AdamW8bit):  # type: ignore[misc]
-        """Moments of each weight, their scales, and its numbers are what they are without slabs."""
+        """AdamW8bit in slabs; moments, scales and weights are the same as without."""
 
         def update_step(self, group: Any, p: Tensor, gindex: int, pindex: int) -> None:
             state = self.state[p]
@@ -63,7 +57,7 @@ def eight_bit_adam(masters: Sequence[Tensor], config: LearnerSection) -> torch.o
 
 
 def _slab(p: Tensor, state: dict[str, Any], begin: int) -> tuple[Parameter, dict[str, Any]]:
-    """Some of a tensor's weights with gradient and state, all of them views."""
+    """Return views of some of a tensor's weights, gradient and state."""
     assert p.grad is not None
     weights, scales = slice(begin, begin + SLAB), slice(begin // BLOCK, (begin + SLAB) // BLOCK)
     slab = Parameter(p.detach().view(-1)[weights], requires_grad=False)
@@ -74,33 +68,23 @@ def _slab(p: Tensor, state: dict[str, Any], begin: int) -> tuple[Parameter, dict
 
 
 HALF_LOSS_SCALE = 1024.0
-SLAB_BYTES = 16 << 20
-"""Of a gradient in half precision, in float32 on its way to what it is added to."""
+SLAB_BYTES = 16 << 20  # Float32 bytes of a half-precision gradient that are added together.
 
 
 class Optimizer:
-    """AdamW (arXiv:1711.05101) behind a linear warm-up, on a model's parameters.
+    """AdamW (arXiv:1711.05101) with a linear warm-up on a model's parameters.
 
-    Its two moments are float32, or of eight bits in blocks (``"adamw8bit"``, arXiv:2110.02861).
-    With ``offload`` they are in main memory, as are gradients and float32 weights, and the step is
-    made there (ZeRO-Offload, arXiv:2101.06840).
-
-    Weights in half precision, and those that are stepped elsewhere, get a float32 master copy: a
-    step of 1e-6 is smaller than the rounding of the former and would be lost. float16 gradients
-    are scaled up on their way through the model.
-
-    Args:
-        parameters: of the whole model; those that require no gradient are left as they are.
-
-    Raises:
-        ConfigError: the library of ``config.optimizer`` is not installed.
+    The two moments are float32, or 8-bit in blocks (``"adamw8bit"``, arXiv:2110.02861). With
+    ``offload`` moments, gradients and float32 weights are in main memory and the step runs there
+    (ZeRO-Offload, arXiv:2101.06840). Half-precision and offloaded weights get a float32 master
+    copy: half precision would round a step of 1e-6 away. float16 losses are scaled up.
     """
 
     def __init__(self, parameters: Iterable[Parameter], config: LearnerSection) -> None:
         parameters = list(parameters)
         self._weights = [p for p in parameters if p.requires_grad]
         self._config = config
-        # Of weights in float32, trained beside frozen ones in half precision, no copy is made.
+        # Float32 weights that train beside frozen half-precision ones are not duplicated.
         self._copied = config.offload or any(p.dtype != torch.float32 for p in parameters)
         self._masters: list[Tensor] = (
             [self._moved(p.detach(), copy=config.offload) for p in self._weights]
@@ -114,7 +98,7 @@ class Optimizer:
 
     @property
     def masters(self) -> Sequence[Tensor]:
-        """What is stepped; their ``grad`` is what :meth:`backward` adds to."""
+        """Tensors that are stepped; :meth:`backward` adds to their ``grad``."""
         return self._masters
 
     @property
@@ -124,10 +108,7 @@ class Optimizer:
         return self._config.lr * min(1.0, (self.steps + 1) / warmup)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the loss's gradient to what the next step takes.
-
-        Beside the masters' gradients there is never more of it than one weight's.
-        """
+        """Add the loss's gradient to the next step's, moving one weight's at a time."""
         loss = loss if self._scale == 1.0 else loss * self._scale
         if not self._copied:
             torch.autograd.backward(loss)
@@ -139,16 +120,16 @@ class Optimizer:
                 handle = weight.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 stack.callback(handle.remove)
             torch.autograd.backward(loss)
-        for master, weight in pairs:  # what is spread over ranks gets its gradient afterwards
+        for master, weight in pairs:  # sharded weights get their gradient after the hooks
             self._take(master, weight)
 
     def clip(self) -> Tensor:
-        """Scale the gradient down to ``max_grad_norm``; returns its norm before that, a scalar."""
+        """Clip the gradient to ``max_grad_norm``; return its previous norm, a scalar."""
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def step(self) -> None:
-        """Move the weights and forget the gradient."""
+        """Update the weights and discard the gradient."""
         for group in self.adam.param_groups:
             group["lr"] = self.lr
         self.adam.step()
@@ -160,12 +141,12 @@ class Optimizer:
         self.discard()
 
     def discard(self) -> None:
-        """Forget the gradient; the weights stay."""
+        """Discard the gradient; the weights stay unchanged."""
         for each in (*self._masters, *self._weights):
             each.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the model's own weights; tensors are the live ones, as torch's are."""
+        """Return all state except the model's weights; tensors are live, as in torch."""
         masters = [m.detach() for m in self._masters] if self._copied else []
         return {
             "kind": self._config.optimizer,
@@ -175,10 +156,10 @@ class Optimizer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`; the model's weights must be of the same moment.
+        """Restore a :meth:`state_dict` from the same moment as the model's weights.
 
         Raises:
-            ConfigError: the state is of another kind.
+            ConfigError: the state belongs to another optimizer.
         """
         begun = state.get("kind", "adamw")
         if begun != self._config.optimizer:
@@ -199,7 +180,6 @@ class Optimizer:
         self.steps = int(state["steps"])
 
     def _take(self, master: Tensor, weight: Tensor) -> None:
-        """Add a weight's gradient to its master's."""
         if weight.grad is None:
             return
         if master.grad is None:
@@ -210,13 +190,11 @@ class Optimizer:
         weight.grad = None
 
     def _moved(self, tensor: Tensor, *, copy: bool = False) -> Tensor:
-        """In float32, where the step is made."""
         place = "cpu" if self._config.offload else tensor.device
         return tensor.to(place, torch.float32, copy=copy)
 
 
 def _slabs(whole: Tensor, added: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-    """Some rows of both after the other; all of a tensor that is spread over ranks."""
     if isinstance(added, DTensor) or not added.dim():
         return [(whole, added)]
     rows = max(1, SLAB_BYTES * len(added) // (4 * added.numel()))

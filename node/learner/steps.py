@@ -1,4 +1,4 @@
-"""Which of an update's groups each of its optimizer steps reads."""
+"""Optimizer steps of an update: rows, figures, train-inference mismatch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from node.learner.logprobs import TokenScores
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one optimizer step of an update reads.
+    """Rows of one optimizer step, with the shares of an update of these rows alone.
 
-    Attributes:
-        rows: with the shares that they would have in an update of these alone.
-        groups: informative groups that the step stands for.
-        weight: of the step in figures of the whole update; those of all steps add up to 1.
+    ``groups`` counts the informative groups that the step stands for. ``weight`` is the step's part
+    in the update's figures; all add up to 1.
     """
 
     rows: tuple[Row, ...]
@@ -31,17 +29,13 @@ class Step:
 
 
 def steps_of(rows: Sequence[Row], useful: int, groups_per_step: int) -> list[Step]:
-    """Deal an update's rows to steps of at least ``groups_per_step`` each, one where that is 0.
+    """Distribute an update's rows over steps of at least ``groups_per_step`` rows.
 
-    As mini-batches do (PPO, arXiv 1707.06347, algorithm 1): the more there is to learn from, the
-    further an update goes, at the noise in each step that a small update has. Unlike them, each
-    step has a proximal policy of its own, the one that it begins with: the clip bounds how far
-    further epochs go, and not how many steps. The loss of every step is a mean over its share of
-    all groups, so that the steps' mean is the update's.
-
-    Args:
-        rows: one for each informative group of which a trained token is read.
-        useful: informative groups.
+    0 means one step. As with mini-batches (PPO, arXiv 1707.06347, algorithm 1), more informative
+    groups give more steps. Unlike in PPO, each step has its own proximal policy, the one at its
+    beginning. So the clip limits further epochs and not the number of steps. Each step's loss is a
+    mean over its share of all groups, so the steps' mean is the update's loss. ``useful`` counts
+    informative groups.
     """
     count = max(1, len(rows) // groups_per_step) if groups_per_step else 1
     if count == 1:
@@ -56,12 +50,7 @@ def steps_of(rows: Sequence[Row], useful: int, groups_per_step: int) -> list[Ste
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What a step's first pass found.
-
-    Attributes:
-        weight: see :class:`Step`.
-        loss, grad_norm: before the step, and before clipping.
-    """
+    """Results of a step's first pass, before the step and before clipping."""
 
     weight: float
     loss: float
@@ -70,7 +59,7 @@ class StepFigures:
 
 
 class UpdateFigures(TypedDict):
-    """The same of a whole update; see :class:`node.learner.update_stats.UpdateStats`."""
+    """Results of a whole update; see :class:`node.learner.update_stats.UpdateStats`."""
 
     loss: float
     grad_norm: float
@@ -79,7 +68,7 @@ class UpdateFigures(TypedDict):
 
 
 def together(steps: Sequence[StepFigures]) -> UpdateFigures:
-    """Figures of all steps: loss and norm at the mean, an external group's largest share of all."""
+    """Combine all steps: mean loss and norm, maximum share of a peer's group."""
     whole = sum(step.weight for step in steps)
     shares = [
         step.weight * step.influence.largest_share
@@ -95,7 +84,7 @@ def together(steps: Sequence[StepFigures]) -> UpdateFigures:
 
 
 class Trained(Protocol):
-    """What a learner needs of a :class:`node.policy.policy.Policy`."""
+    """Fields of a :class:`node.policy.policy.Policy` that a learner needs."""
 
     model: PreTrainedModel
     device: torch.device
@@ -105,14 +94,13 @@ class Trained(Protocol):
 
 
 Newest = Callable[[], Sequence[TrainingGroup]]
-"""Own completions that came last, the newest at the end, with the versions that wrote them."""
+"""Returns the latest local completions with their policy versions, the newest last."""
 
-MOST_COMPLETIONS = 4
-"""An engine that is off is so everywhere: few tokens show it."""
+MOST_COMPLETIONS = 4  # A mismatch affects all tokens, so few are enough.
 
 
 def tells(row: Row, version: int) -> bool:
-    """Whether an update that reads the row learns from it how far the engine is off."""
+    """Return whether the row shows the train-inference mismatch of ``version``."""
     return row.own and any(
         c.behaviour is not None and not c.replayed and (c.versions is None or version in c.versions)
         for c in row.completions
@@ -120,11 +108,9 @@ def tells(row: Row, version: int) -> bool:
 
 
 def newest_rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int) -> list[Row]:
-    """Completions with a token of the policy's present version, the newest ones.
+    """Return the newest completions with a token of the current policy version.
 
-    Args:
-        groups: the oldest first; what they earned does not count.
-        longest: tokens of a completion that are read at most.
+    ``groups`` has the oldest first; ``longest`` limits the tokens read per completion.
     """
     return list(islice(_rows(groups, trained, longest), MOST_COMPLETIONS))
 
@@ -133,12 +119,10 @@ def newest_rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int)
 def engine_gap(
     trained: Trained, rows: Sequence[Row], scores: TokenScores, token_budget: int
 ) -> float | None:
-    """Mean ``|cur - mu|`` over the rows' tokens of the present version, nats; None of none.
+    """Return the mean ``|cur - mu|`` over tokens of the current version, nats.
 
-    Args:
-        rows: with a completion each.
-        scores: of the policy's model, at the temperature that the engine samples at.
-        token_budget: most tokens of a forward pass.
+    None without such tokens. ``rows`` have one completion each. ``scores`` uses the engine's
+    sampling temperature.
     """
     gaps = []
     for batch in micro_batches(rows, token_budget, trained.pad_id, trained.device):
@@ -159,16 +143,10 @@ def _rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int) -> It
 
 
 class Choices(TypedDict, total=False):
-    """What a learner is told beside its own section of the configuration.
+    """Learner settings from other sections of the configuration.
 
-    Attributes:
-        temperature: of the distribution that completions are sampled from; divides the logits.
-        correction: name of a rule in ``corrections/``, for what this policy did not write.
-        correction_options: its settings.
-        floor: external rollouts that are :func:`node.learner.off_policy.unlikely` are not
-            imitated.
-        decoupled: own rollouts may be of earlier versions, and are weighed by
-            :func:`~node.learner.off_policy.decoupled_weights`, whatever the correction.
+    ``temperature`` divides the logits, as in sampling. ``correction`` names an off-policy
+    correction. For ``floor`` and ``decoupled`` see :class:`node.learner.off_policy.Weighting`.
     """
 
     temperature: float

@@ -1,4 +1,4 @@
-"""From an update's groups to the rows that its forward passes read."""
+"""Rows of an update from its groups, with credit and selection of turns."""
 
 from __future__ import annotations
 
@@ -16,13 +16,9 @@ from swarm.groups import informative
 
 
 def turns_of(trained: Sequence[bool]) -> list[slice]:
-    """The policy's turns, in their order: the runs of tokens that it wrote.
+    """Return the policy's turns in order: the runs of tokens that it sampled.
 
-    Policy and environment write by turns, and what an environment answers is a token at least, so
-    that no two turns lie side by side. An answer is one turn.
-
-    Args:
-        trained: of a completion, per token.
+    An environment's answer has at least one token, so turns are never adjacent.
     """
     found, begin = [], 0
     for ours, run in groupby(trained):
@@ -36,16 +32,11 @@ def turns_of(trained: Sequence[bool]) -> list[slice]:
 class TurnCredit:
     """``A_it = (1 - c) A(r)_i + c A(G_t)_i`` with ``G_it = gamma^(T_i - t) r_i``.
 
-    Turn ``t`` of trajectory ``i``, of ``T_i`` turns, is measured against the same turn of the
-    group's other trajectories, as far as these have one. UI-S1 (arXiv:2509.11543) adds advantages
-    of episodes and of steps: that is ``c`` = 1/2, up to a factor, with which answers of one turn
-    keep their scale. Its returns add up rewards of steps; only the last one is told here. With
-    ``gamma`` below 1, of two that end alike the shorter one did better.
-
-    Args:
-        advantage: ``A``; of a turn that only one trajectory has it is 0.
-        share: ``c``. 0: every token has its trajectory's advantage.
-        discount: ``gamma``.
+    Turn ``t`` of trajectory ``i``, of ``T_i`` turns, is compared with the same turn of the group's
+    other trajectories, if they have one. Without others ``A`` is 0. UI-S1 (arXiv:2509.11543) adds
+    advantages of episodes and steps: ``c`` = 1/2 up to a factor. Its returns add up rewards of
+    steps; here only the last reward is known. With ``gamma`` below 1, the shorter of two
+    trajectories with the same reward did better. ``share`` is ``c``, ``discount`` is ``gamma``.
     """
 
     def __init__(self, advantage: Advantage, share: float, discount: float) -> None:
@@ -54,14 +45,10 @@ class TurnCredit:
         self._discount = discount
 
     def __call__(self, group: TrainingGroup, whole: Sequence[float]) -> list[tuple[float, ...]]:
-        """Of each completion by token, 0 where the policy did not write it; empty where no turn
-        has an advantage of its own.
+        """Return advantages by token for each completion; empty if no turn has its own.
 
-        What another node wrote is not imitated in a turn of a trajectory that, as a whole, is not:
-        such text was not looked at for that.
-
-        Args:
-            whole: advantages of the completions.
+        They are 0 where the policy did not sample the token. A peer's turn is not imitated if its
+        whole trajectory (advantage in ``whole``) is not: such text was not checked for that.
         """
         turns = [turns_of(completion.trained) for completion in group.completions]
         if not self._share or max(map(len, turns)) < 2:
@@ -80,7 +67,6 @@ class TurnCredit:
         return lines
 
     def _gains(self, rewards: Sequence[float], lengths: Sequence[int]) -> list[list[float]]:
-        """``A(G_t)_i``, a list of turns for each trajectory of so many."""
         gains: list[list[float]] = [[] for _ in rewards]
         for turn in range(1, max(lengths) + 1):
             there = [number for number, length in enumerate(lengths) if length >= turn]
@@ -91,14 +77,10 @@ class TurnCredit:
 
 
 def by_turn(terms: Terms, credits: Tensor | None) -> Terms:
-    """A row for each turn in place of each completion, with its own advantage; the same terms where
-    no turn has one.
+    """Replace each completion's row by one row per turn, if ``credits`` are given.
 
-    A loss sums over tokens, so that nothing else changes; one with a ratio a sequence has one a
-    turn.
-
-    Args:
-        credits: float32 ``[B, T]``, advantages by token, the same all through a turn.
+    A loss with a ratio per sequence then has one per turn. Credits are float32 ``[B, T]``, constant
+    within a turn.
     """
     if credits is None:
         return terms
@@ -123,17 +105,13 @@ ROUNDING = 1e-9
 def undecided(
     completions: Sequence[TrainingCompletion], share: float
 ) -> Sequence[TrainingCompletion]:
-    """A group's completions with those turns masked in which their writer was surest.
+    """Mask the turns of a group in which their author was most certain.
 
-    Kept is the ``share`` of the turns, rounded up, with the highest mean entropy of their tokens,
-    of equal ones the earlier (DART, arXiv:2509.23866, which keeps 0.8). All that is known of a
-    token is ``mu``, its log-prob where it was sampled: the mean of ``-mu`` over a turn stands for
-    its entropy, which it is at the mean. A turn of which ``mu`` is not known is kept, and so a
-    claim of another node's leaves a turn out and never brings one in. Answers of one turn are read
-    as ever.
-
-    A masked turn is context for what follows. What a group's sum is divided by stays what it would
-    be with all turns (:class:`node.learner.losses.Counts`).
+    The ``share`` of turns, rounded up, with the highest mean token entropy is kept (DART,
+    arXiv:2509.23866, which keeps 0.8). The entropy is estimated by the mean of ``-mu``, the
+    log-prob at sampling. A turn without known ``mu`` is kept, so a peer's claim can remove a turn
+    but never add one. Single-turn answers are unchanged. A group's sum keeps the divisor of all
+    turns (:class:`node.learner.losses.Counts`).
     """
     turns = [turns_of(completion.trained) for completion in completions]
     if share == 1.0 or max(map(len, turns)) < 2:
@@ -162,17 +140,12 @@ def rows_of(
     longest: int,
     context_length: int,
 ) -> list[Row]:
-    """A row for each informative group of which a trained token is read.
+    """Return a row for each informative group with a trained token.
 
-    Every group counts in the mean over groups, those of equal rewards too, whose gradient is zero:
-    an update in which little is to be learned is a small one.
-
-    Args:
-        reads: whether an external completion of that advantage is; one that is not counts in its
-            group's mean all the same, and so does a turn that is left out.
-        turns_kept: share of a group's turns that are trained on, see :func:`undecided`.
-        longest: tokens of a completion that are trained on at most.
-        context_length: of the policy, tokens.
+    Every group counts in the mean over groups, also those of equal rewards. ``reads`` selects
+    peers' completions by advantage and ``turns_kept`` the share of turns (:func:`undecided`).
+    Omitted ones still count in their group's mean. ``longest`` is the maximum of trained tokens per
+    completion.
     """
     rows: list[Row] = []
     first = 0
@@ -214,8 +187,7 @@ def _counts(done: Sequence[TrainingCompletion], longest: int, *, by_turn: bool) 
 def by_own_group(
     told: Mapping[int, tuple[float, ...]], groups: Sequence[TrainingGroup], rows: Sequence[Row]
 ) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    """What is told of completions by their numbers, for each own group and each completion of it;
-    empty where nothing is, or where not all of a group was read."""
+    """Arrange values by local group and completion; empty where there are none."""
     first = {
         row.group: row.first
         for row in rows

@@ -1,4 +1,4 @@
-"""What an update reports, and the sums it is made of."""
+"""Statistics of an update and the sums they come from."""
 
 from __future__ import annotations
 
@@ -20,40 +20,33 @@ QUANTILES = (0.01, 0.5, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """What one update did; means are over the trained tokens of informative groups.
+    """Statistics of one update.
 
-    A figure that nothing was measured for is None; what is counted is 0 then.
+    Means are over the trained tokens of informative groups. A figure without measurement is None; a
+    count is 0 then.
 
     Attributes:
-        loss: of the first epoch, before its steps, at their mean.
-        grad_norm: likewise, before clipping.
-        entropy: of the policy, nats a token.
-        clip_fraction: share of the loss's terms whose ratio to the proximal policy left the trust
-            region, over all epochs: tokens, or completions where a loss has one ratio for each.
-        ratio_mean: of the policy's probability to the behaviour's, on own tokens where the latter
-            is known.
-        ratio_max: its largest value.
+        loss, grad_norm: means over the first epoch, before each step and before clipping.
+        entropy: of the policy, nats per token.
+        clip_fraction: share of terms whose ratio to the proximal policy left the trust region, over
+            all epochs. Terms are tokens, or completions if a loss has one ratio each.
+        ratio_mean, ratio_max: of policy to behavior probability, on local tokens with known
+            behavior.
         ratio_low, ratio_median, ratio_high: its quantiles 0.01, 0.5 and 0.99.
-        masked_fraction: share of the same that were dropped for their weight, over all epochs.
-        staleness: own tokens by the policy steps since they were sampled, from 0 up.
-        engine_gap: mean ``|cur - mu|`` on own tokens of the version that was updated: how far the
-            engine's log-probs are from the learner's at equal weights. Of the update's groups, or
-            else of what the engine wrote last (:mod:`node.learner.steps`).
-        tokens_trained: tokens with a gradient.
-        groups_informative: groups whose rewards differ.
-        largest_share: of one external group in the sum of all groups' gradient norms, in the first
+        masked_fraction: share of the loss's terms with weight zero, over all epochs.
+        staleness: local tokens by policy steps since they were sampled, from 0 up.
+        engine_gap: train-inference mismatch, mean ``|cur - mu|`` on local tokens of the updated
+            version: in the update's groups, else in the engine's newest text.
+        largest_share: maximum share of a peer's group in the sum of gradient norms, in the first
             epoch, after scaling: see :mod:`node.learner.gradient_bound`.
-        groups_bounded: external groups whose gradient was scaled down there.
-        unlikely: external completions that were not imitated for their likelihood, see
-            :func:`node.learner.off_policy.unlikely`.
-        useful: of each external group given, in order,
-            :func:`node.learner.off_policy.usefulness`; 0 of one without advantage.
-        entropies: of each own group given, in order, and each of its completions: the policy's
-            entropy before the first step at every token read, nats; empty where none was.
-        lr: of the last step.
-        skipped: no optimizer step was made.
+        groups_bounded: peers' groups whose gradient was scaled down there.
+        unlikely: peers' completions not imitated, see :func:`node.learner.off_policy.unlikely`.
+        useful: :func:`node.learner.off_policy.usefulness` of each peer's group, in order.
+        entropies: by local group and completion: entropy before the first step per token read,
+            nats.
+        skipped: whether no optimizer step was made.
         refused: steps refused because loss or gradient was not finite.
-        halved: how often micro-batches were made smaller because memory ran out.
+        halved: how often micro-batches became smaller because memory ran out.
     """
 
     loss: float | None = None
@@ -94,7 +87,7 @@ class Tally:
         self._entropies: list[Tensor] = []
 
     def add(self, other: Tally) -> None:
-        """Take what another has summed."""
+        """Add another tally's sums."""
         self._sums += other._sums
         self._bounded += other._bounded
         self._ratios += other._ratios
@@ -104,15 +97,15 @@ class Tally:
         self._entropies += other._entropies
 
     def on(self, device: str) -> Tally:
-        """The same sums on another device."""
+        """Return the same sums on another device."""
         moved = Tally()
         for name, tensors in vars(self).items():
             setattr(moved, name, [tensor.to(device) for tensor in tensors])
         return moved
 
     def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch, version: int) -> None:
-        """Take a micro-batch's log-probs ``[C, T]`` and the policy's version before a step."""
-        # What strangers claim would otherwise be the largest figure of all.
+        """Add a micro-batch's log-probs and entropies ``[C, T]`` before a step."""
+        # Local tokens only: claims of unknown peers would dominate the figures.
         known = own = batch.mask & batch.known & batch.own
         age = torch.where(own & (batch.versions >= 0), version - batch.versions, UNKNOWN)
         own = own & ((age == 0) | (batch.versions < 0))
@@ -134,7 +127,7 @@ class Tally:
         )
 
     def add_bounded(self, loss: Loss, terms: Terms) -> None:
-        """Take what a micro-batch's loss was made of, in any epoch."""
+        """Add the clipped and masked terms of a micro-batch's loss, in any epoch."""
         log_ratio, trained = loss.per_term(terms.cur.detach() - terms.prox, terms.mask)
         weights, _ = loss.per_term(terms.weights, terms.mask)
         left = loss.leaves(log_ratio.exp())
@@ -142,34 +135,30 @@ class Tally:
         self._bounded.append(seen.flatten(1).sum(1))
 
     def add_unlikely(self, unlikely: Tensor) -> None:
-        """Take which of a micro-batch's completions were not imitated, bool ``[C]``."""
+        """Count completions that were not imitated, bool ``[C]``."""
         self._unlikely.append(unlikely.sum())
 
     def add_plausible(self, plausibility: Tensor, batch: MicroBatch) -> None:
-        """Take the plausibility ``[C, T]`` of what a micro-batch would have this node imitate."""
+        """Add the plausibility ``[C, T]`` of a micro-batch's tokens to be imitated."""
         imitated = batch.mask & ~batch.own & (batch.advantages > 0)[:, None]
         numbers = plausibility.new_tensor(batch.numbers)
         totals = torch.where(imitated, plausibility, 0.0).sum(-1)
         self._plausible.append(torch.stack([numbers, totals, imitated.sum(-1)], -1))
 
     def plausible(self) -> dict[int, tuple[float, float]]:
-        """By completion, over tokens to be imitated: sum of plausibilities, and number."""
+        """Return by completion, over tokens to be imitated: sum of plausibilities, count."""
         rows = torch.cat(self._plausible).tolist() if self._plausible else []
         return {int(number): (total, count) for number, total, count in rows}
 
     def entropies(self) -> dict[int, tuple[float, ...]]:
-        """By own completion, of every trained token in order, nats."""
+        """Return by local completion the entropy of every trained token in order, nats."""
         found: dict[int, list[float]] = {}
         for number, entropy in torch.cat(self._entropies).tolist() if self._entropies else []:
             found.setdefault(int(number), []).append(entropy)
         return {number: tuple(values) for number, values in found.items()}
 
     def stats(self, gap_beside: float | None = None) -> UpdateStats:
-        """Read the sums; the other figures are the learner's.
-
-        Args:
-            gap_beside: the engine's gap on other text, told where no token here tells one.
-        """
+        """Compute the figures; ``gap_beside`` is the mismatch if no token here shows it."""
         tokens, entropy, own, gap = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
         unlikely = torch.stack(self._unlikely).sum().item()
@@ -191,7 +180,6 @@ class Tally:
 
 
 def _spread(ratios: NDArray[Any]) -> Sequence[float | None]:
-    """Mean, largest and the quantiles of some ratios; five times None of none."""
     if not len(ratios):
         return (None,) * 5
     quantiles = np.quantile(ratios, QUANTILES)
@@ -199,7 +187,6 @@ def _spread(ratios: NDArray[Any]) -> Sequence[float | None]:
 
 
 def _known(values: Sequence[Tensor]) -> NDArray[Any]:
-    """All of the values that are known."""
     together: NDArray[Any] = torch.cat(list(values)).cpu().numpy()
     known: NDArray[Any] = together[together != UNKNOWN]
     return known

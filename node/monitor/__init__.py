@@ -1,1 +1,1 @@
-"""What a node shows of itself: a terminal view, JSON lines, Prometheus and TensorBoard."""
+"""Metrics, logs and terminal views of a node, and the files that hold them."""

@@ -1,4 +1,4 @@
-"""A group as people look at it: the question, the answers, and what came of them."""
+"""Groups in the form that people read, and their file ``groups.jsonl``."""
 
 from __future__ import annotations
 
@@ -25,49 +25,33 @@ from swarm.common.util import make_private
 Origin = Literal["own", "external", "refused"]
 ORIGINS: tuple[Origin, ...] = ("own", "external", "refused")
 MOST_ANSWERS = 16
-MOST_TOKENS = 512
-"""Of one answer; of a longer one there are none."""
+MOST_TOKENS = 512  # per answer; a longer answer is shown without tokens
 MAX_GROUP_BYTES = 64 << 10
-SHORT = 400
-"""Characters of a text where all of them together would be too long."""
+SHORT = 400  # characters per text, if the line is too long otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class ShownTokens:
-    """An answer token by token; what is told of them has one length.
-
-    Attributes:
-        text: what each spells.
-        logprob: natural log of its probability when it was sampled, as its author tells it.
-        version: its author's policy step then.
-        entropy: of this policy where the token stands, before the update, nats; empty where that
-            was not read.
-    """
+    """An answer token by token; all non-empty fields have one length."""
 
     text: Sequence[str] = ()
-    logprob: Sequence[float] = ()
-    version: Sequence[int] = ()
-    entropy: Sequence[float] = ()
+    logprob: Sequence[float] = ()  # natural log of the sampling probability, as its author claims
+    version: Sequence[int] = ()  # the author's policy step when sampling
+    entropy: Sequence[float] = ()  # this policy's, before the update, nats; empty if not measured
 
 
 @dataclass(frozen=True, slots=True)
 class ShownCompletion:
-    """One answer.
-
-    Attributes:
-        reward: this node's own verdict; None where there is none.
-        advantage: against the others of its group; None where nothing was learned of it.
-        cut: whether the length cap ended it.
-    """
+    """One answer."""
 
     text: str
-    reward: float | None
-    advantage: float | None
-    cut: bool
+    reward: float | None  # this node's own verification result; None if there is none
+    advantage: float | None  # relative to its group; None if not trained on
+    cut: bool  # whether the length cap truncated it
     tokens: ShownTokens = ShownTokens()
 
     def to_dict(self, longest: int, *, tokens: bool) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Convert to plain values for JSON; texts have at most ``longest`` characters."""
         shown = tokens and len(self.tokens.text) <= MOST_TOKENS
         return {
             "text": shortened(self.text, longest),
@@ -85,31 +69,24 @@ class ShownCompletion:
 
 @dataclass(frozen=True, slots=True)
 class ShownGroup:
-    """One group.
+    """One group with its answers."""
 
-    Attributes:
-        round: after which it was shown.
-        time: unix time, seconds.
-        author: public key in hex; None for this node.
-        prompt: the question, before any chat template; empty where it is not known.
-        in_update: whether an update was made with it.
-        reason: why it taught nothing, or was refused, in a sentence; None where it taught.
-    """
-
-    round: int
-    time: float
+    round: int  # after which it was shown
+    time: float  # unix time, seconds
     origin: Origin
     env: str
     level: int
-    author: str | None
-    prompt: str
-    in_update: bool
-    reason: str | None
+    author: str | None  # public key in hex; None for this node
+    prompt: str  # before any chat template; empty if unknown
+    in_update: bool  # whether an update used it
+    reason: str | None  # sentence: why refused or not informative; None if informative
     completions: Sequence[ShownCompletion]
 
     def line(self, number: int) -> bytes:
-        """As a line of the file, under a number of its own; of what is too long the tokens, and
-        then the middle of the texts, are left out."""
+        """Encode the group as one line of the file, with its number.
+
+        A line above ``MAX_GROUP_BYTES`` loses the tokens first, then the middle of its texts.
+        """
         for longest, tokens in ((LONGEST, True), (LONGEST, False)):
             line = self._line(number, longest, tokens=tokens)
             if len(line) <= MAX_GROUP_BYTES:
@@ -136,26 +113,22 @@ class ShownGroup:
 
 
 def _figure(value: float | None) -> float | None:
-    """With four places; None for what JSON has no number for."""
+    """Round to four decimals; None for NaN and infinity, which JSON lacks."""
     return round(value, 4) if value is not None and math.isfinite(value) else None
 
 
 MAX_FILE_BYTES = 4 << 20
+# Groups of each origin that stay when the file is full. All origins together keep at most half of
+# the file's bytes.
 KEPT = 70
-"""Groups of each origin that stay when the file is full, of half of its bytes at most together."""
-SECONDS = 2.0
-"""Between two writes: some rounds take a hundredth of that."""
+SECONDS = 2.0  # minimum time between writes; some rounds take a hundredth of it
 
 
 class GroupsFile:
-    """A sink that appends what there is to be shown, on a thread of its own.
+    """A sink that appends the latest groups to a file, on its own thread.
 
-    When the file is full, the newest groups of each origin stay: who sends much that is refused
-    takes no place from the others.
-
-    Args:
-        latest: the groups to be written.
-        now: seconds of a clock that only goes forward.
+    A full file keeps the newest groups of each origin, so many refused groups do not displace
+    others.
     """
 
     def __init__(
@@ -175,10 +148,10 @@ class GroupsFile:
         self._work: Future[None] | None = None
 
     def write(self, record: RoundRecord) -> None:
-        """Have the latest groups written, unless that was done a moment ago.
+        """Write the latest groups in the background, at most every ``SECONDS``.
 
         Raises:
-            NodeError: those before could not be written.
+            NodeError: an earlier write failed.
         """
         if self._now() - self._written < SECONDS or (self._work and not self._work.done()):
             return
@@ -189,7 +162,7 @@ class GroupsFile:
             done.result()
 
     def close(self) -> None:
-        """Wait until everything is written; harmless when called twice."""
+        """Wait until all groups are written; may be called twice."""
         done, self._work = self._work, None
         self._thread.close()
         if done:
@@ -229,7 +202,7 @@ class GroupsFile:
 
 
 def _end_line(file: FileIO) -> None:
-    """Close the line of which a process that was killed, or a full disk, has left half."""
+    """End a partial line that a killed process or a full disk has left."""
     if file.seek(0, os.SEEK_END):
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
@@ -237,7 +210,7 @@ def _end_line(file: FileIO) -> None:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Those that are groups: a process that was killed may have left half of one."""
+    """Yield the whole groups; a killed process may have left a partial line."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -247,7 +220,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _number(line: bytes) -> int:
-    """A group's number; 0 where the line is none."""
+    """Return the group's number; 0 if the line is not a group."""
     try:
         values = json.loads(line)
         whole = line.endswith(b"\n") and values["origin"] in ORIGINS
@@ -257,6 +230,7 @@ def _number(line: bytes) -> int:
 
 
 _BROKEN = "It is not what the protocol allows"
+# Keys are the names of :mod:`swarm.verification`.
 WORDS: Mapping[str, str] = {
     "bad_signature": "It is not signed by the author whose name it bears.",
     "bad_key": "Its author's key is no usable one.",
@@ -301,20 +275,18 @@ WORDS: Mapping[str, str] = {
     "bad_verdict": "This node's verifier found no sound rewards.",
     "judge_failed": "This node's verifier failed.",
 }
-"""By the names of :mod:`swarm.verification`."""
 
 
 def in_words(reason: str) -> str:
-    """A sentence for a reason; of one that is not known here, its name."""
+    """Return a sentence for a refusal reason; an unknown reason is named."""
     return WORDS.get(reason, f"Refused: {reason}.")
 
 
-ANSWERED = "» "
-"""Before what an environment said."""
+ANSWERED = "» "  # marks text of the environment
 
 
 def transcript(segments: Iterable[Segment]) -> str:
-    """The policy's words; between its turns, marked, what it was answered."""
+    """Join the policy's texts and, marked, the environment's texts between them."""
     return "\n".join(
         segment.text if segment.writer is Writer.POLICY else f"{ANSWERED}{segment.text}"
         for segment in segments

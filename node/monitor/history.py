@@ -1,4 +1,4 @@
-"""What a run folder tells of its rounds, from the first to the last."""
+"""The rounds of a run: reading, thinning, tables and charts of their records."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
 
 
 class GrowingLines:
-    """Hands out each whole line once, and all of them again where the last file is another one."""
+    """A reader of each whole line once, or all again if the file was replaced."""
 
     def __init__(self) -> None:
         self._read: tuple[int, int] | None = None
         self._offset = 0
 
     def new(self, paths: Sequence[Path]) -> tuple[Iterator[bytes], bool]:
-        """The lines that came since, to be gone through at once, and whether all come anew.
+        """Return the lines added since the last call, and whether all come again.
 
         Args:
-            paths: the files, the one that grows last; none: nothing is there yet.
+            paths: the files, the growing one last; empty if there is none yet. Consume the lines
+                before the next call.
 
         Raises:
-            NodeError: one may not be read.
+            NodeError: a file cannot be read.
         """
         try:
             file = paths[-1].open("rb") if paths else None
@@ -66,7 +67,7 @@ class GrowingLines:
                     with path.open("rb") as file:
                         yield from (line for line in file if line.endswith(b"\n"))
                 except FileNotFoundError:
-                    continue  # its lines stand in the next file by now
+                    continue  # its lines are in the next file now
                 except OSError as error:
                     raise _unreadable(path, error) from error
             last.seek(self._offset)
@@ -83,16 +84,13 @@ def _unreadable(path: Path, error: OSError) -> NodeError:
 
 
 def read_history(folder: Path) -> list[RoundRecord]:
-    """The records of a run, one a round, in the order of rounds; empty where there are none.
+    """Read one record per round of a run, in order; empty if there are none.
 
-    Older rounds are thinned (:mod:`node.monitor.history`). Of rounds that were lost in a crash
-    and done again the later record counts. The node may be running.
-
-    Args:
-        folder: the run folder.
+    Older rounds are thinned (:func:`thinned`). If a crash made the node repeat a round, the later
+    record counts. The node may be running.
 
     Raises:
-        NodeError: a line is no record, or the file may not be read.
+        NodeError: a line is not a record, or the file cannot be read.
     """
     history: list[RoundRecord] = []
     for record in read_records(folder):
@@ -103,25 +101,17 @@ def read_history(folder: Path) -> list[RoundRecord]:
 
 
 def read_records(folder: Path) -> list[RoundRecord]:
-    """Every record of a run folder as it was written, lost rounds with those done in their place.
-
-    Raises:
-        NodeError: a line is no record, or the file may not be read.
-    """
+    """Read all records, also of repeated rounds; raise as :func:`read_history`."""
     return [record for path in files(RunFolder(folder).metrics) for record in _records(path)]
 
 
 def files(metrics: Path) -> list[Path]:
-    """Where records stand, the earlier ones first: releases before this one left a second file."""
+    """List the metrics files, oldest first; earlier releases left a second one."""
     return [path for path in (metrics.with_name(f"{metrics.name}.1"), metrics) if path.exists()]
 
 
 def parsed(line: bytes) -> RoundRecord:
-    """The record of one line.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Parse the record of one line; raise ValueError if it is not a record."""
     try:
         return RoundRecord.from_dict(json.loads(line))
     except (TypeError, AttributeError, RecursionError) as error:
@@ -141,23 +131,16 @@ def _records(path: Path) -> Iterator[RoundRecord]:
             ) from error
 
 
-SMOOTHED_OVER = 20
-"""Of all rounds, the part that a curve's window is long when nobody chose one."""
+SMOOTHED_OVER = 20  # the default smoothing window is all rounds divided by this
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure of a round.
+    """One figure of a round."""
 
-    Attributes:
-        title: what people call it, with its unit.
-        of: its value in a round; ``None`` in a round that did not measure it.
-        style: how a value is written, as in :func:`format`.
-    """
-
-    title: str
-    of: Callable[[RoundRecord], float | None]
-    style: str = ".3f"
+    title: str  # name and unit, for people
+    of: Callable[[RoundRecord], float | None]  # None if the round did not measure it
+    style: str = ".3f"  # as for ``format``
 
 
 def _external_share(record: RoundRecord) -> float | None:
@@ -176,30 +159,29 @@ MEASURES = (
     Measure("seconds a round", lambda r: r.seconds.get("total"), ",.2f"),
     Measure("tokens a completion", lambda r: r.mean_length, ",.1f"),
 )
-"""What is drawn, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measure by round: ``values[i]`` is of round ``rounds[i]``, which rise."""
+    """A measure by round: ``values[i]`` belongs to ``rounds[i]``; rounds ascend."""
 
     rounds: NDArray[np.float64]
     values: NDArray[np.float64]
 
     @classmethod
     def of(cls, points: Sequence[tuple[int, float]]) -> Curve:
-        """The curve through points of round and value."""
+        """Make a curve from (round, value) points."""
         pairs = np.array(points, np.float64).reshape(-1, 2)
         return cls(pairs[:, 0], pairs[:, 1])
 
     @classmethod
     def measured(cls, measure: Measure, history: Sequence[RoundRecord]) -> Curve:
-        """The curve of a measure; rounds that did not measure it are left out."""
+        """Make the curve of a measure from the rounds that measured it."""
         found = ((record.round, measure.of(record)) for record in history)
         return cls.of([(number, value) for number, value in found if value is not None])
 
     def smoothed(self, window: float) -> Curve:
-        """Each value as the mean of those measured in the ``window`` rounds around it."""
+        """Average each value over those within the ``window`` rounds around it."""
         if not len(self.rounds):
             return self
         first = np.searchsorted(self.rounds, self.rounds - window / 2, "right")
@@ -208,8 +190,7 @@ class Curve:
         return Curve(self.rounds, (sums[behind] - sums[first]) / (behind - first))
 
     def at(self, rounds: NDArray[np.float64]) -> list[float | None]:
-        """The value at each of these rounds, straight between two that were measured; ``None``
-        before the first and behind the last."""
+        """Interpolate linearly at these rounds; ``None`` outside the measured range."""
         if not len(self.rounds):
             return [None] * len(rounds)
         inside = (self.rounds[0] <= rounds) & (rounds <= self.rounds[-1])
@@ -218,34 +199,28 @@ class Curve:
 
 
 def window_for(histories: Sequence[Sequence[RoundRecord]]) -> int:
-    """Rounds that curves of these histories are smoothed over when nobody chose a number."""
+    """Return the default smoothing window for these histories, in rounds."""
     return max(1, max(history[-1].round for history in histories) // SMOOTHED_OVER)
 
 
 class Line(NamedTuple):
-    """What is looked at of a record.
-
-    Attributes:
-        round: its number.
-        evaluated: whether it has a reward on held-out tasks, which few rounds have.
-        size: bytes.
-    """
+    """The facts about a record that thinning uses."""
 
     round: int
-    evaluated: bool
-    size: int
+    evaluated: bool  # whether it has a held-out reward, which few rounds have
+    size: int  # bytes
 
 
 def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
-    """The places of the lines that stay, so that together they take ``most`` bytes.
+    """Return the indices of lines to keep, which take at most ``most`` bytes.
 
-    The newest rounds stay all of them. Of those up to twice as old every 2nd stays, of those up to
-    four times as old every 4th, and so on, those preferred that were evaluated; how many are the
-    newest is what ``most`` has room for. Thinning again what was thinned takes nothing out that
-    thinning once would have kept for longer, and the first round of a run stays for good.
+    All of the newest rounds stay. Of rounds up to twice as old every 2nd stays, up to four times as
+    old every 4th, and so on; evaluated rounds are preferred. ``most`` determines how many rounds
+    count as newest. Repeated thinning removes nothing that thinning once would keep for longer. The
+    first round of a run always stays.
 
-    Lines of rounds that were done again later are left out, and those that are no record (None).
-    Some dozen lines are kept in any case, two for each doubling of the run's length.
+    Lines of repeated rounds and lines that are not records (None) are dropped. A few dozen lines
+    always stay, two for each doubling of the run's length.
     """
     kept = standing = _standing(lines)
     if not standing:
@@ -263,7 +238,7 @@ class _Placed(NamedTuple):
 
 
 def _standing(lines: Sequence[Line | None]) -> list[_Placed]:
-    """The lines that no later one takes the place of, in the order of rounds."""
+    """Keep the lines that no later line replaces, in the order of rounds."""
     standing: list[_Placed] = []
     for place, line in enumerate(lines):
         if line is None:
@@ -275,7 +250,7 @@ def _standing(lines: Sequence[Line | None]) -> list[_Placed]:
 
 
 def _sample(standing: Sequence[_Placed], recent: int) -> list[_Placed]:
-    """One line of each stretch of rounds, whose length doubles whenever their age does."""
+    """Choose one line per stretch of rounds; the length doubles when the age doubles."""
     newest = standing[-1].line.round
     stretches: dict[tuple[int, int], _Placed] = {}
     for each in standing:
@@ -288,20 +263,16 @@ def _sample(standing: Sequence[_Placed], recent: int) -> list[_Placed]:
 
 
 COLOURS = ("blue", "dark_orange", "green", "red", "magenta", "yellow", "cyan", "white")
-WIDEST = 64
-"""Bars of a line, where the terminal has room for them."""
+WIDEST = 64  # maximum bars in a line
 NARROWEST = 12
-FIGURES = 48
-"""Columns that names of measures and figures take beside the bars."""
+FIGURES = 48  # columns for names of measures and figures, beside the bars
 LONGEST_NAME = 24
 
 
 def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: Console) -> Table:
-    """Runs by name, a line for each measure and run; lines of one measure have one scale.
+    """Make a table of runs: one line per measure and run, one scale per measure.
 
-    Args:
-        window: rounds that curves are smoothed over.
-        console: decides how many bars there are, and which; it has to print the table as well.
+    ``window`` is in rounds. ``console`` determines the bars; print the table on it.
     """
     names = max(min(cell_len(name), LONGEST_NAME) for name in runs) + 2 if len(runs) > 1 else 0
     rounds = _rounds(runs, console.width - FIGURES - names)
@@ -319,7 +290,6 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
 
 
 def _rounds(runs: Mapping[str, Sequence[RoundRecord]], room: int) -> NDArray[np.float64]:
-    """The rounds at which bars stand, from the first to the last of all runs."""
     first = min(history[0].round for history in runs.values())
     last = max(history[-1].round for history in runs.values())
     return np.linspace(first, last, min(max(room, NARROWEST), WIDEST, last - first + 1))
@@ -351,7 +321,7 @@ def _add(
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty picture of so many inches, that no window and no global state knows of."""
+    """Create an empty figure, in inches, outside matplotlib's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -360,23 +330,16 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-ENDINGS = (".png", ".svg", ".pdf")
-"""Of the files that a chart can be written to."""
+ENDINGS = (".png", ".svg", ".pdf")  # file formats of a chart
 COLUMNS = 3
-CYCLE = 10
-"""Colours that are easily told apart."""
-FEW = 24
-"""Points that are marked each, since so few make a thin line, and one makes none."""
+CYCLE = 10  # colors that are easy to distinguish
+FEW = 24  # up to this many points are marked, because few points make a faint line
 
 
 def draw_runs(runs: Mapping[str, Sequence[RoundRecord]], window: int, path: Path) -> None:
-    """Write a chart of runs, by name, to ``path``, whose ending is one of :data:`ENDINGS`.
+    """Write a chart of runs to ``path``, which ends in one of :data:`ENDINGS`.
 
-    Args:
-        window: rounds that curves are smoothed over.
-
-    Raises:
-        OSError: it cannot be written.
+    ``window`` is in rounds. Raises OSError if the file cannot be written.
     """
     curves = {
         measure: {name: Curve.measured(measure, history) for name, history in runs.items()}
@@ -401,7 +364,7 @@ def draw_runs(runs: Mapping[str, Sequence[RoundRecord]], window: int, path: Path
 
 
 def _panel(axes: Any, curves: Mapping[str, Curve], window: int) -> list[Any]:
-    """Draw one measure; a line for each run, that of a run without values being empty."""
+    """Draw one measure, with one line per run; a run without values has an empty line."""
     lines = []
     for number, curve in enumerate(curves.values()):
         colour, smooth = _colour(number, len(curves)), curve.smoothed(window)
@@ -421,7 +384,6 @@ def _colour(number: int, count: int) -> Any:
 
 
 def _plain(name: str) -> str:
-    """A name as it is: matplotlib reads formulas between dollars, and hides what begins with
-    an underscore."""
+    """Escape ``$`` (a formula in matplotlib) and a leading underscore (hidden)."""
     shown = printable(name).replace("$", r"\$")
     return f"./{shown}" if shown.startswith("_") else shown

@@ -1,4 +1,4 @@
-"""A node in one terminal: a panel that redraws itself, or a line a round where it cannot."""
+"""Terminal views of a running node: a live panel, plain lines, and startup stages."""
 
 from __future__ import annotations
 
@@ -41,28 +41,24 @@ from node.monitor.terminal import Terminal
 from swarm.common.counters import UNREPEATED
 from swarm.common.util import counted, duration
 
-LOOK_SECONDS = 0.25
-"""Between two looks at whether the terminal is ours, and whether this is closed."""
-LEAVING = ("SIGTSTP", "SIGQUIT")
-"""Ctrl-Z and Ctrl-\\, after which a shell wants its terminal back."""
+LOOK_SECONDS = 0.25  # interval of checks for the foreground and for closing
+LEAVING = ("SIGTSTP", "SIGQUIT")  # Ctrl-Z and Ctrl-\: the shell takes its terminal back
+# Indices in the result of ``termios.tcgetattr``: the flags for line editing and echo, and the
+# conditions that end a read.
 LOCAL_MODES, CHARACTERS = 3, 6
-"""Of what ``termios.tcgetattr`` returns, the places of the flags for line editing and echo, and of
-what ends a read."""
 ESCAPE = b"\x1b"
 
 
 class Keys:
-    """Tells of each key as it is pressed, without Enter, where standard input is a terminal.
+    """A reader of single key presses from a terminal on standard input.
 
-    Of no key on a system that has no ``termios``, which is Windows.
-
-    The terminal is changed only while this process is in the foreground, and is as it was once
-    this is closed and while the process is stopped (Ctrl-Z). In the background nothing is read, so
-    that nothing stops the process; when it comes back it goes on.
+    Without ``termios`` (Windows) it reads nothing. The terminal is changed only while this process
+    is in the foreground. It is restored on close and while the process is stopped (Ctrl-Z). In the
+    background nothing is read, so no signal stops the process; reading resumes in the foreground.
 
     Args:
-        pressed: called with one character, on a thread of its own.
-        cursor: shows or hides the cursor, for as long as the process is stopped.
+        pressed: called with one character, on another thread.
+        cursor: shows (True) or hides the cursor, around a stop of the process.
     """
 
     def __init__(self, pressed: Callable[[str], None], cursor: Callable[[bool], object]) -> None:
@@ -78,21 +74,21 @@ class Keys:
 
     @property
     def reads(self) -> bool:
-        """Whether there is a terminal to read from."""
+        """Whether standard input is a terminal."""
         return self._terminal is not None
 
     def start(self) -> None:
-        """Begin, where there is a terminal. Only from the main thread, as signals are handled."""
+        """Start reading if there is a terminal; main thread only (signal handlers)."""
         if self._terminal is None:
             return
         for each in (getattr(signal, name) for name in LEAVING):
-            # what is ignored stays so
+            # An ignored signal stays ignored.
             if signal.getsignal(each) is signal.SIG_DFL:
                 self._handlers[each] = signal.signal(each, self._leave)
         self._thread.start()
 
     def close(self) -> None:
-        """Give the terminal back; harmless when called twice, or before the start."""
+        """Restore the terminal; may be called twice, or before the start."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -101,18 +97,18 @@ class Keys:
             signal.signal(*self._handlers.popitem())
 
     def _watch(self) -> None:
-        # Blocked, these two stop nobody: what they are for fails with an error instead.
+        # If these are blocked, terminal access fails with an error instead of stopping the process.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN, signal.SIGTTOU})
         while not self._closed.is_set():
             for key in self._read():
                 self._pressed(key)
 
     def _read(self) -> str:
-        """What was pressed, after a short wait; nothing of a key that sends several characters."""
+        """Wait briefly for key presses; keys that send several characters are dropped."""
         assert self._terminal is not None
         import termios
 
-        # An error: it was closed, or somebody else's before it could be read.
+        # An error means that the terminal was closed or lost before the read.
         with suppress(OSError, termios.error):
             if self._take():
                 select.select([self._terminal], [], [], LOOK_SECONDS)
@@ -123,9 +119,9 @@ class Keys:
         return ""
 
     def _take(self) -> bool:
-        """Have the terminal tell of single keys; whether it is this process's to read.
+        """Switch the terminal to single keys; return whether this process may read it.
 
-        A shell may have changed it in between, so what it is like is looked at each time.
+        The modes are checked each time because a shell may have changed them in between.
         """
         import termios
 
@@ -150,28 +146,27 @@ class Keys:
                 termios.tcsetattr(self._terminal, termios.TCSANOW, before)
 
     def _in_front(self) -> bool:
-        """Whether the shell has put this process in the foreground of its terminal."""
         assert self._terminal is not None
         try:
             return os.tcgetpgrp(self._terminal) == os.getpgrp()
         except OSError:
-            return False  # it is closed, or no terminal of this process's session
+            return False  # closed, or not the terminal of this process's session
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        """Do what the signal asks for, with the terminal as it was."""
+        """Restore the terminal, then let the signal act as usual."""
         self._away = True
         self._give_back()
         self._cursor(True)
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
-        # continued
+        # The process was continued.
         signal.signal(number, self._leave)
         self._cursor(False)
         self._away = False
 
 
 def _by_key(modes: list[Any]) -> list[Any]:
-    """The modes of a terminal that echoes nothing, and of which a read returns at once."""
+    """Terminal modes without echo, in which a read returns immediately."""
     import termios
 
     local = modes[LOCAL_MODES] & ~(termios.ICANON | termios.ECHO)
@@ -181,34 +176,27 @@ def _by_key(modes: list[Any]) -> list[Any]:
 
 
 def _terminal() -> int | None:
-    """The descriptor of standard input, if it is a terminal."""
     if find_spec("termios") is None:
         return None
     try:
         number = sys.stdin.fileno()
     except (AttributeError, OSError, ValueError):
-        return None  # there is none, or what stands in its place has no descriptor
+        return None  # no standard input, or a replacement without a descriptor
     return number if os.isatty(number) else None
 
 
-ROUNDS = 32
-"""Latest rounds whose mean time counts: an evaluation in ten is in it, and what was long ago is
-not."""
+ROUNDS = 32  # averaged for the estimate: includes an evaluation in ten, excludes old rounds
 
 
 class Remaining:
-    """Estimates the time to the last round from the rounds so far.
-
-    Args:
-        rounds: rounds to be done; 0 when there is no end.
-    """
+    """An estimate of the time to the last round; ``rounds`` is 0 for no limit."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
         self._seconds: deque[float] = deque(maxlen=ROUNDS)
 
     def after(self, record: RoundRecord) -> str:
-        """Such as "about 12 min left"; empty without an end, and at it."""
+        """Return a text such as "about 12 min left"; empty without a limit and at its end."""
         if "total" in record.seconds:
             self._seconds.append(record.seconds["total"])
         left = self._rounds - record.round
@@ -222,19 +210,14 @@ log = logging.getLogger(__name__)
 HISTORY = 4096
 SPARK_WIDTH = 48
 PANEL_WIDTH = 88
-AROUND = 4
-"""Columns that a panel takes for its border; lines are fewer."""
+AROUND = 4  # columns of the panel's border; its lines are fewer
 
 
 class LivePanel:
-    """Shows the newest record, and the rewards since the process started as a row of bars.
+    """A panel with the newest record and the rewards since the process started.
 
-    Where standard input is a terminal, the key r turns to the last rollouts and back.
-
-    Args:
-        title: of the panel, such as the node's name.
-        rounds: rounds to be done; 0 when there is no end.
-        rollouts: the last ones.
+    If standard input is a terminal, the key r switches between figures and the last rollouts.
+    ``rounds`` is 0 for no limit.
     """
 
     def __init__(self, title: str, rounds: int, rollouts: LastRollouts, console: Terminal) -> None:
@@ -255,7 +238,7 @@ class LivePanel:
         self._keys.start()
 
     def write(self, record: RoundRecord) -> None:
-        """Redraw."""
+        """Redraw with this record."""
         if record.reward_own is not None:
             self._rewards.append(record.reward_own)
         if record.reward_eval is not None:
@@ -263,7 +246,7 @@ class LivePanel:
         self._figures = self._table(record)
 
     def close(self) -> None:
-        """Leave the last state on the screen, and the terminal as it was."""
+        """Leave the last state on the screen and restore the terminal."""
         try:
             self._keys.close()
         finally:
@@ -323,22 +306,18 @@ class LivePanel:
 
 
 class LoggedLines:
-    """Logs one line a round, where standard output is the log."""
+    """A sink that logs one line per round, for when standard output is the log."""
 
     def write(self, record: RoundRecord) -> None:
         """Log one line."""
         log.info("%s", one_line(record), extra=UNREPEATED)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class PlainLines:
-    """Prints one line a round, for logs and pipes.
-
-    Args:
-        rounds: rounds to be done; 0 when there is no end.
-    """
+    """A sink that prints one line per round; ``rounds`` is 0 for no limit."""
 
     def __init__(self, rounds: int, console: Terminal) -> None:
         self._console = console
@@ -351,15 +330,11 @@ class PlainLines:
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class Stages:
-    """Shows one stage after the other until :meth:`close`.
-
-    Args:
-        quiet: standard output is not to be drawn on, whatever it is.
-    """
+    """A display of the startup stage until :meth:`close`; ``quiet`` only logs it."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         console = Terminal()
@@ -370,13 +345,13 @@ class Stages:
             self._live.start()
 
     def begin(self, stage: str) -> None:
-        """Say what is done from now on."""
+        """Show and log the stage that starts now."""
         log.info("start: %s", stage)
         if self._live:
             self._spinner.update(text=f"starting: {stage}")
             self._live.refresh()
 
     def close(self) -> None:
-        """Give the terminal back; harmless when called twice."""
+        """Release the terminal; may be called twice."""
         if self._live:
             self._live.stop()

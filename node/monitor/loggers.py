@@ -1,4 +1,4 @@
-"""Where else the records of a node may go."""
+"""Loggers: plugins that send each round's record to another tool."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from node.storage.run_folder import RunFolder
 
 
 class Logger(ABC):
-    """Takes one record a round, from one thread; each has a file in ``loggers/``.
+    """A sink for one record per round, called from one thread.
 
     Args:
-        folder: of the run, for what it keeps there.
-        options: an instance of ``Options``, where it has settings of its own.
+        folder: the run folder, for files of the logger.
+        options: an instance of ``Options``, if the logger has settings.
 
     Attributes:
-        Options: those settings, a table of ``monitor.loggers_options`` under its name; None: none.
-        package: what it needs beside the project's own requirements; empty: nothing.
+        Options: the settings, a table of ``monitor.loggers_options`` under its name; None if none.
+        package: the package that it requires beyond the project's own; empty if none.
 
     Raises:
-        NodeError: what it needs is not here.
+        NodeError: a requirement is missing.
     """
 
     Options: ClassVar[type[Section] | None] = None
@@ -39,22 +39,21 @@ class Logger(ABC):
 
     @abstractmethod
     def write(self, record: RoundRecord) -> None:
-        """Take one record."""
+        """Log one record."""
 
     @abstractmethod
     def close(self) -> None:
-        """Flush and release; harmless when called twice."""
+        """Flush and release; may be called twice."""
 
 
 def figures(record: RoundRecord) -> dict[str, float]:
-    """Every figure of a record by the name that all loggers give it; refusals as
-    ``refused/<reason>``."""
+    """Return every figure of a record by name; refusals as ``refused/<reason>``."""
     refused = {f"refused/{reason}": float(count) for reason, count in record.refused.items()}
     return record.scalars() | refused
 
 
 def run_name(folder: RunFolder) -> str:
-    """What a run is called among others: its folder's name, and a mark of the whole path."""
+    """Return a run's name: its folder's name and a hash of the whole path."""
     whole = folder.root.resolve()
     return f"{whole.name}-{sha256(str(whole).encode()).hexdigest()[:8]}"
 
@@ -63,10 +62,10 @@ log = logging.getLogger(__name__)
 
 
 class Trackio(Logger):
-    """Writes every figure of the record to Trackio's data base, by round.
+    """A logger that writes every figure to Trackio's database, by round.
 
     ``trackio show --project swarm-node`` opens its dashboard. Nothing leaves the machine unless
-    Trackio's own variables (``TRACKIO_SPACE_ID``, ``TRACKIO_SERVER_URL``) say so.
+    Trackio's own variables (``TRACKIO_SPACE_ID``, ``TRACKIO_SERVER_URL``) are set.
 
     Raises:
         NodeError: the package is not installed.
@@ -75,7 +74,7 @@ class Trackio(Logger):
     package = "trackio"
 
     class Options(Section):
-        """Where the run goes."""
+        """Settings of the Trackio run."""
 
         project: str = key("swarm-node", "The project.", min_length=1)
         run: str = key("", "Name of the run. None: the run folder's, and a mark of its path.")
@@ -102,19 +101,17 @@ class Trackio(Logger):
         )
 
     def write(self, record: RoundRecord) -> None:
-        """Add the record's figures at its round; Trackio has a time of its own."""
         told = {name: value for name, value in figures(record).items() if name != "time"}
         self._run.log(told, step=record.round)
 
     def close(self) -> None:
-        """Hand on what is still under way."""
         if self._run is not None:
             _quietly(self._finish)
             self._run = None
 
 
 def _quietly(call: Any, **arguments: Any) -> Any:
-    """What Trackio prints goes to the log, for the terminal is the node's."""
+    """Call Trackio and log its output, because the terminal belongs to the node."""
     with redirect_stdout(io.StringIO()) as said:
         result = call(**arguments)
     log.info("trackio: %s", said.getvalue().strip())
@@ -122,19 +119,19 @@ def _quietly(call: Any, **arguments: Any) -> Any:
 
 
 class Wandb(Logger):
-    """Sends every figure of the record to a W&B run, by round, or keeps it to be sent later.
+    """A logger that sends every figure to a W&B run, by round, or stores it for later.
 
-    No other file or output of the node is sent, nor what the machine is. A run that resumes goes on
-    in the same W&B run.
+    It sends no other file or output of the node and no machine information. A run that resumes
+    continues the same W&B run.
 
     Raises:
-        NodeError: the package is not installed, or nobody is logged in.
+        NodeError: the package is not installed, or no user is logged in.
     """
 
     package = "wandb"
 
     class Options(Section):
-        """Where the run goes."""
+        """Settings of the W&B run."""
 
         project: str = key("swarm-node", "The project.", min_length=1)
         run: str = key("", "Name of the run. None: the run folder's, and a mark of its path.")
@@ -170,24 +167,22 @@ class Wandb(Logger):
                 console="off", silent=True, x_disable_stats=True, x_disable_meta=True
             ),
         )
-        # By round and not by W&B's own step, which never goes back as rounds done again do.
+        # W&B's own step cannot decrease; rounds that are repeated do.
         self._run.define_metric("*", step_metric="round")
 
     def write(self, record: RoundRecord) -> None:
-        """Add the record's figures at its round."""
         self._run.log(figures(record))
 
     def close(self) -> None:
-        """Hand on what is still under way."""
         if self._run is not None:
             self._run.finish()
             self._run = None
 
 
 class TensorBoard(Logger):
-    """Writes every figure of the record to event files, by round.
+    """A logger that writes every figure to event files, by round.
 
-    A run that resumes hides what an earlier process wrote of rounds that are done again.
+    A run that resumes hides an earlier process's figures for rounds that are repeated.
 
     Raises:
         NodeError: the package is not installed.
@@ -209,13 +204,11 @@ class TensorBoard(Logger):
         self._writer: Any = None
 
     def write(self, record: RoundRecord) -> None:
-        """Add the record's figures at its round."""
         if self._writer is None:
             self._writer = self._open(str(self.folder.tensorboard), purge_step=record.round)
         for name, value in figures(record).items():
             self._writer.add_scalar(name, value, record.round, walltime=record.time)
 
     def close(self) -> None:
-        """Flush to disk."""
         if self._writer is not None:
             self._writer.close()

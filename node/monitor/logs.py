@@ -1,4 +1,7 @@
-"""Where messages go: all of them to node.log, our own warnings to the terminal as well."""
+"""Logging: all messages to node.log, the project's warnings also to the terminal.
+
+Also reads log files as they grow.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +33,21 @@ STDOUT, STDERR = 1, 2
 OURS = ("node", "swarm", "protocol")
 FILE_BYTES = 10_000_000
 FILES = 3
-ERROR = "error: "
-"""What the last line of a command that fails begins with."""
+ERROR = "error: "  # prefix of the last line of a command that fails
 _LOGGED = f" ERROR {__name__}: "
 _SAID = "said"
-SAID = {_SAID: True, **UNREPEATED}
-"""What a message has as ``extra`` that is on the terminal already."""
+SAID = {_SAID: True, **UNREPEATED}  # ``extra`` of a message that the terminal already shows
 
 
 def start_logging(
     path: Path, level: str, *, debug: bool = False, clock: Clock | None = None
 ) -> None:
-    """Send messages of this program at ``level`` and warnings of its libraries to ``path``.
+    """Log the project's messages at ``level`` and its libraries' warnings to ``path``.
 
-    The file is bounded: three of 10 MB at most. What repeats is told once in ten minutes
-    (:mod:`swarm.common.counters`), and an error that names its remedy without a stack trace. With
-    ``debug`` the terminal shows everything that goes to the file, with all stack traces. Where
-    standard error is that very file, each message stands in it once.
-
-    Args:
-        clock: the system's when None.
+    The log takes at most three files of 10 MB. Repeated messages appear once in ten minutes
+    (:mod:`swarm.common.counters`). An error that names its remedy has no stack trace. With
+    ``debug`` the terminal shows everything that the file gets, with all stack traces. If standard
+    error is that file, each message appears in it once.
     """
     file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
     line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -66,19 +64,15 @@ def start_logging(
 
 
 def goes_to(descriptor: int, path: Path) -> bool:
-    """Whether what is written to a descriptor ends up in a file."""
+    """Whether output to a descriptor ends up in a file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
-        return False  # closed, or there is no such file
+        return False  # the descriptor is closed, or the file is missing
 
 
 def log_error(text: str) -> bool:
-    """Put the error that ends this command into the log, where one is open.
-
-    Returns:
-        Whether standard error is that very file, so that it stands there now.
-    """
+    """Log the error that ends this command; return whether stderr is the log."""
     files = [each for each in logging.getLogger().handlers if isinstance(each, _LogFile)]
     if files:
         log.error("%s", text, extra=SAID)
@@ -86,19 +80,18 @@ def log_error(text: str) -> bool:
 
 
 def error_in(line: str) -> str | None:
-    """The error that ended a command, of a line of what it printed and logged; None if none."""
+    """Extract the error that ended a command from a printed or logged line, if any."""
     if line.startswith(ERROR):
         return line
     return f"{ERROR}{line.partition(_LOGGED)[2]}" if _LOGGED in line else None
 
 
 def earlier_logs(path: Path) -> list[Path]:
-    """What a full log file was kept as, the newest first; not all of them need to exist."""
+    """List the paths of rotated log files, newest first; some may not exist."""
     return [path.with_name(f"{path.name}.{number}") for number in range(1, FILES)]
 
 
 def _terminal(debug: bool) -> logging.Handler:
-    """Rich where there is a terminal, else plain lines that nothing wraps."""
     console = Terminal(stderr=True)
     handler: logging.Handler = logging.StreamHandler()
     if console.is_terminal:
@@ -112,9 +105,9 @@ def _terminal(debug: bool) -> logging.Handler:
 
 
 class _LogFile(RotatingFileHandler):
-    """Says once on the terminal that it cannot write, in place of a trace a message.
+    """A rotating log that reports once on the terminal that it cannot write.
 
-    Standard output and error that go to the file go to the new one once it is full.
+    Standard output and error that go to the file follow it to the new file on rotation.
     """
 
     _failed = False
@@ -124,7 +117,6 @@ class _LogFile(RotatingFileHandler):
         return super()._open()
 
     def doRollover(self) -> None:  # noqa: N802 - logging's name
-        """Called while nobody else writes a message."""
         path = Path(self.baseFilename)
         outputs = [each for each in (STDOUT, STDERR) if goes_to(each, path)]
         super().doRollover()
@@ -133,7 +125,6 @@ class _LogFile(RotatingFileHandler):
             os.dup2(self.stream.fileno(), descriptor)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Called within the handling of the error."""
         if not self._failed:
             self._failed = True
             error = sys.exc_info()[1]
@@ -145,14 +136,14 @@ class _LogFile(RotatingFileHandler):
 
 
 class _MessageOnly(logging.Formatter):
-    """One line; stack traces are left to the file."""
+    """One line per record; only the file has stack traces."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(" ".join(record.getMessage().split()))
 
 
 class _RemediesFormatter(PrintableFormatter):
-    """Puts an error that says what to do about it into the line, in place of a stack trace."""
+    """A formatter that replaces the stack trace of an error with a remedy by its text."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
@@ -173,14 +164,10 @@ def _is_new(record: logging.LogRecord) -> bool:
 
 
 class LogTail:
-    """Reads a log as lines, from its beginning or from its end on.
-
-    Args:
-        path: of the file that is written to; earlier ones lie beside it.
-        skip: begin behind what is there.
+    """A reader of a log's lines, including rotated files; ``skip`` starts at the end.
 
     Raises:
-        NodeError: there is no such file, or it may not be read.
+        NodeError: the file is missing or cannot be read.
     """
 
     def __init__(self, path: Path, *, skip: bool = False) -> None:
@@ -191,11 +178,11 @@ class LogTail:
             self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def last(self, count: int) -> list[str]:
-        """The last whole lines that there are, of earlier files too; :meth:`new` goes on there."""
+        """Return the last lines, including earlier files; :meth:`new` continues."""
         lines = deque(self.new(), maxlen=count)
         for path in earlier_logs(self._path):
             room = count - len(lines)
@@ -206,8 +193,8 @@ class LogTail:
         return list(lines)
 
     def new(self) -> list[str]:
-        """Whole lines that were added since."""
-        unread = self._unread()  # first: nothing is added to a file that another one follows
+        """Return the whole lines added since the last call."""
+        unread = self._unread()  # before reading: a file with a successor does not grow
         lines = self._lines()
         for path in unread:
             self._file.close()
@@ -216,7 +203,7 @@ class LogTail:
         return lines
 
     def rest(self) -> list[str]:
-        """What stands behind the last line's end, as of a writer that was killed."""
+        """Return the partial last line, such as that of a killed writer, if there is one."""
         return [_text(self._begun)] if self._begun else []
 
     def _lines(self) -> list[str]:
@@ -224,7 +211,7 @@ class LogTail:
         return [_text(line) for line in whole]
 
     def _unread(self) -> list[Path]:
-        """Files that were begun after the one being read, the oldest first."""
+        """List the files started after the current one, oldest first."""
         ours = os.fstat(self._file.fileno())
         there = [p for p in (self._path, *earlier_logs(self._path)) if p.exists()]
         newer = takewhile(lambda path: not os.path.samestat(path.stat(), ours), there)
@@ -247,12 +234,7 @@ def _text(line: bytes) -> str:
 
 
 def teller(path: Path, *, err: bool = False) -> Callable[[str], None]:
-    """What prints a line and logs it with its time.
-
-    Args:
-        path: the log; where the output is that very file the line is logged alone.
-        err: print on standard error.
-    """
+    """Return a function that logs a line and prints it unless the output is the log."""
 
     def tell(line: str) -> None:
         log.info("%s", line, extra=SAID)

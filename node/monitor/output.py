@@ -1,4 +1,4 @@
-"""Text that a terminal or log shows as it is, and commands as the user types them."""
+"""Safe output: printable text, runnable commands, streams that may fail."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ import typer
 from node.errors import DiskFullError, NodeError
 from node.storage.atomic_files import FULL
 
-MOST = 4000
-"""Characters of one text that are shown."""
+MOST = 4000  # default maximum characters of one text
 
 
 def printable(text: str, most: int = MOST) -> str:
-    """The text in one line, of at most ``most`` characters and a mark that it was cut.
+    """Return the text as one line of up to ``most`` characters, then a cut mark.
 
-    Whatever Unicode does not call printable (controls, escapes, newlines, formats such as
-    bidirectional and zero-width ones, lone surrogates, blanks other than the space) is replaced by
-    its Python escape. Printable text comes back as it is.
+    Characters that Unicode calls unprintable are replaced by their Python escapes: controls,
+    newlines, bidirectional and zero-width formats, lone surrogates, blanks other than the space.
     """
     if len(text) > most:
         text = f"{text[:most]}… ({len(text) - most} characters more)"
@@ -40,7 +38,7 @@ def printable(text: str, most: int = MOST) -> str:
 
 
 def printable_lines(text: str, most: int = 16 * MOST) -> str:
-    """:func:`printable` of a text whose lines and tabs are its own, such as a stack trace."""
+    """Apply :func:`printable` but keep line breaks and tabs (stack traces)."""
     if len(text) > most:
         text = f"{text[:most]}… ({len(text) - most} characters more)"
     return "".join(c if c in "\n\t" or c.isprintable() else _escaped(c) for c in text)
@@ -56,29 +54,25 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def say_on(text: str) -> None:
-    """Print a piece of a text on standard output, its lines its own, with no end of line behind."""
+    """Print a text with its line breaks on standard output, without a final newline."""
     typer.echo(printable_lines(text), nl=False)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Puts a record into one line; only the lines of a stack trace follow it, set in by two."""
+    """A formatter of one line per record, followed only by an indented stack trace."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The record's line."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: object) -> str:  # noqa: N802
-        """The lines of a stack trace."""
         return indent(printable_lines(super().formatException(ei)), "  ")  # type: ignore[arg-type]
 
     def formatStack(self, stack_info: str) -> str:  # noqa: N802
-        """The lines of a stack."""
         return indent(printable_lines(super().formatStack(stack_info)), "  ")
 
 
 def guard_terminal() -> None:
-    """Make printable what Python shows where nobody else does: messages logged without a log,
-    and errors that end a thread."""
+    """Make Python's messages without a log and its thread errors printable."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(PrintableFormatter("%(message)s"))
@@ -95,12 +89,12 @@ def _log_thread_error(error: threading.ExceptHookArgs) -> None:
 NAME = "swarm-node"
 
 
+# Words that may follow the name in a command. Before any other word the name is plain text.
 COMMANDS = (
     *("demo", "plan", "init", "join", "seed", "watch", "found", "status", "runs", "logs", "stop"),
     *("peers", "plot", "dashboard", "rollouts", "doctor", "conformance", "eval", "play", "ask"),
     *("compare", "checkpoints", "rollback", "export", "identity"),
 )
-"""What may follow the name: after any other word, a text speaks of the program."""
 
 
 _COMMAND = re.compile(rf"(?<![\w./-]){NAME}(?= (?:--|(?:{'|'.join(COMMANDS)})\b))")
@@ -109,9 +103,8 @@ _COMMAND = re.compile(rf"(?<![\w./-]){NAME}(?= (?:--|(?:{'|'.join(COMMANDS)})\b)
 def as_typed(text: str) -> str:
     """Return a text whose commands work as they are printed.
 
-    ``swarm-node COMMAND`` stays if the shell finds this very program by its name. Otherwise the
-    program's path takes the place of the name, as after an installation into an environment that
-    is not activated.
+    ``swarm-node COMMAND`` stays if the shell finds this program by its name. Otherwise the
+    program's path replaces the name, for example in an environment that is not activated.
     """
     return _COMMAND.sub(lambda _: program(), text)
 
@@ -119,7 +112,7 @@ def as_typed(text: str) -> str:
 @cache
 def program() -> str:
     """Return the program's name, or its absolute path, quoted for a shell."""
-    # Not resolved: the Python of an environment is a link out of it.
+    # Not resolved: an environment's Python is a link to a file outside it.
     installed = Path(sys.executable).absolute().parent / NAME
     found = shutil.which(NAME)
     if not installed.exists() or (found and installed.samefile(found)):
@@ -129,34 +122,33 @@ def program() -> str:
 
 log = logging.getLogger(__name__)
 
-GONE = (errno.EPIPE, errno.EIO)
-"""Of a pipe that nobody reads any more, and of a terminal that was closed."""
+GONE = (errno.EPIPE, errno.EIO)  # a pipe without a reader, a closed terminal
 
 
 _STDERR = 2
 
 
 class LastingOutput(io.FileIO):
-    """A descriptor that fails once at most: what is written afterwards is lost.
+    """A descriptor that fails at most once; later output is lost.
 
-    Where its reader is gone nothing is raised, and the log says so.
+    If the reader is gone, nothing is raised and the log reports it.
 
     Attributes:
-        drops: whether that holds for whatever else keeps it from being written.
+        drops: whether to treat every other write error the same way.
     """
 
     drops = False
 
     def write(self, data: Any) -> int:
-        """Write, or drop what nobody can read.
+        """Write, or drop output that has no reader.
 
         Raises:
-            NodeError: it cannot be written, as on a full disk.
+            NodeError: the write failed, for example because the disk is full.
         """
         try:
             return super().write(data)
         except OSError as error:
-            # Python writes what is left once more when it exits, and a second failure is a trace
+            # Python flushes again at exit; a second failure would print a stack trace.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
@@ -170,7 +162,7 @@ class LastingOutput(io.FileIO):
         if self.fileno() == _STDERR:
             from node.monitor.logs import SAID
 
-            extra = SAID  # to the log alone: standard error is in the middle of a write
+            extra = SAID  # only to the log: a write to standard error is in progress
         if error.errno in GONE:
             text = "nobody reads descriptor %d any more: what is shown is lost"
             log.info(text, self.fileno(), extra=extra)
@@ -187,9 +179,9 @@ def _write_error(error: OSError) -> NodeError:
 
 
 def last() -> None:
-    """Let nothing that this process prints end it.
+    """Keep output errors from ending this process.
 
-    A reader that is gone is no error, and a character that the encoding lacks is shown by its
+    A reader that is gone is not an error. A character that the encoding lacks is shown as its
     Python escape. Standard output that cannot be written raises a :class:`NodeError`, once.
     """
     for name in ("stdout", "stderr"):
@@ -197,8 +189,8 @@ def last() -> None:
         try:
             raw = LastingOutput(stream.fileno(), "w", closefd=False)
         except (AttributeError, OSError):
-            continue  # closed from the start, or put in place by whoever called this process
-        raw.drops = name == "stderr"  # there is no other place to say it
+            continue  # closed from the start, or replaced by the caller
+        raw.drops = name == "stderr"  # there is no other place to report it
         stream.flush()
         setattr(
             sys,
@@ -214,6 +206,6 @@ def last() -> None:
 
 
 def drop_what_fails() -> None:
-    """Lose what cannot be written from here on, for a node that has more to do than to show it."""
+    """Drop output that cannot be written from now on; the node keeps running."""
     if isinstance(raw := getattr(getattr(sys.stdout, "buffer", None), "raw", None), LastingOutput):
         raw.drops = True

@@ -1,4 +1,4 @@
-"""What a node's status file says about it now."""
+"""The present status of a node, from its status file and the lock of its folder."""
 
 from __future__ import annotations
 
@@ -12,26 +12,23 @@ from node.storage.run_folder import RunFolder
 STARTING, RUNNING, STOPPING, STOPPED = "starting", "running", "stopping", "stopped"
 
 
-CRASHED = "crashed"
-"""What a process that said nothing at its end has done."""
+CRASHED = "crashed"  # the process ended without reporting it
 
 
-TOLD = ("name", "line", "model", "version")
-"""What a peer may say of itself, signed and checked by nobody; null where it does not."""
+TOLD = ("name", "line", "model", "version")  # signed but unchecked claims of a peer; null if absent
 
 
-OF_A_CONNECTION = ("link", "round_trip_s", "clock_ahead_s")
-"""What is told of a peer as long as it is connected; null where it is not."""
+OF_A_CONNECTION = ("link", "round_trip_s", "clock_ahead_s")  # null for a peer that is not connected
 
 
 def present_status(folder: RunFolder) -> dict[str, Any]:
-    """What is true of a node now, by its status file and by who holds its folder.
+    """Return a node's status: the status file, corrected by who holds the folder.
 
-    Besides what the file says: ``running``, ``state`` and ``age_s``, seconds since it was written.
-    A node that does not run is connected to nobody.
+    Adds ``running``, ``state`` and ``age_s`` (seconds since the file was written). A node that does
+    not run has no connections.
 
     Raises:
-        NodeError: it never ran, or its folder may not be read.
+        NodeError: the node never ran, or its folder cannot be read.
     """
     holder = folder.holder()
     try:
@@ -59,14 +56,13 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
 
 
 def _now(peer: Mapping[str, Any], works: bool) -> dict[str, Any]:
-    """What was told of a peer, as far as it holds for a node that works or does not."""
     present = {**peer, "connected": works and peer.get("connected", False)}
     gone = () if works else (key for key in OF_A_CONNECTION if key in peer)
     return {**present, **dict.fromkeys(gone)}
 
 
 def _state(told: Mapping[str, Any], holder: int | None) -> str:
-    said = told.get("state", RUNNING if holder else STOPPED)  # not said by an earlier release
+    said = told.get("state", RUNNING if holder else STOPPED)  # earlier releases lack it
     if holder is None:
         return STOPPED if said == STOPPED else CRASHED
     return str(said) if told.get("pid") == holder else STARTING

@@ -1,4 +1,4 @@
-"""The one record that a round leaves behind; every view of a node is made from it."""
+"""The record of one round, the source of all views, and its formatting."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
+# Keys of :attr:`RoundRecord.seconds` in the order of a round; ``total`` is there too. If generation
+# never stops, ``wait`` replaces ``generate``: the time until the local groups are complete.
 PHASES = (
     "generate",
     "wait",
@@ -23,53 +25,48 @@ PHASES = (
     "checkpoint",
     "idle",
 )
-"""Keys of :attr:`RoundRecord.seconds` in the order of a round, and ``total`` beside them.
-
-Where generation never stops there is no ``generate`` but ``wait``: for own groups to be complete.
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round in figures; None stands for what there was nothing to measure of.
+    """The figures of one round; None if there was nothing to measure.
 
     Attributes:
-        round: number of the round in this run folder's life, from 1.
-        policy_step: optimizer steps taken so far.
+        round: number of the round in this run folder, from 1.
+        policy_step: optimizer steps so far.
         time: unix time at the end of the round, seconds.
-        reward_own: mean reward of the node's own completions, 0 to 1.
-        reward_external: mean reward (our verdict) of the external groups trained on.
+        reward_own: mean reward of local completions, 0 to 1.
+        reward_external: mean reward, verified here, of the peer groups in the update.
         reward_eval: mean reward on held-out tasks, in rounds that evaluate.
-        informative_own: share of own groups whose rewards differ, 0 to 1.
-        groups_own: own groups in the update.
-        groups_external: external groups in the update.
-        external_wanted: external groups that the update had room for.
-        authors: external groups in the update by author, the public key in hex.
-        useful: by author, how useful these were together, as in
+        informative_own: fraction of local groups whose rewards differ, 0 to 1.
+        groups_own: local groups in the update.
+        groups_external: peer groups in the update.
+        external_wanted: peer groups that the update had room for.
+        authors: peer groups in the update by author (public key in hex).
+        useful: by author, the usefulness of these groups together, as in
             :attr:`node.learner.update_stats.UpdateStats.useful`.
-        levels: mean reward of own completions by ``family/level``.
-        author_share: share of the update's groups that are of the author with most of them, 0 to 1;
-            own groups are nobody's.
-        newcomer_share: share that is of authors who had not proved useful before.
-        pool_groups: groups in the pool after the round.
+        levels: mean reward of local completions by ``family/level``.
+        author_share: fraction of the update's groups from the peer with most of them, 0 to 1.
+        newcomer_share: fraction of the update's groups from unproven authors.
+        pool_groups: groups in the replay buffer after the round.
         tokens_generated: completion tokens sampled.
         tokens_trained: completion tokens in the update.
-        tokens_per_s: sampling speed, tokens a second of the generate phase, or of the whole round
-            where generation never stops.
-        mean_length: tokens a completion.
-        truncated: share of completions cut by the length cap, 0 to 1.
-        seconds: time by phase, see :data:`PHASES`, and ``total``.
-        lead: how far peers are ahead, as in :class:`swarm.mixture.peer_advantage.PeersLead`.
+        tokens_per_s: sampling speed, tokens per second of the generate phase, or of the whole round
+            if generation never stops.
+        mean_length: tokens per completion.
+        truncated: fraction of completions truncated by the length cap, 0 to 1.
+        seconds: time by phase (:data:`PHASES`), and ``total``.
+        lead: peer reward advantage, as in :class:`swarm.mixture.peer_advantage.PeersLead`.
         loss, entropy, grad_norm, largest_share, groups_bounded, clip_fraction, masked_fraction,
             ratio_low, ratio_median, ratio_high, ratio_max, engine_gap, learning_rate: of the
-            update, as in :class:`node.learner.update_stats.UpdateStats`; all ``None`` when no
-            optimizer step was taken.
-        staleness: own tokens of the update by the policy steps since they were sampled.
-        peers: others known to be in this swarm.
+            update, as in :class:`node.learner.update_stats.UpdateStats`; all ``None`` without an
+            optimizer step.
+        staleness: local tokens in the update by policy steps since they were sampled.
+        peers: other known nodes of this swarm.
         strangers: connected nodes of other swarms.
         bytes_in, bytes_out: payload bytes since the process started.
         refused: refused groups by reason since the process started.
-        counters: every other counter since the process started.
+        counters: all other counters since the process started.
         rss_mb: resident memory of this process and its children, MB of 10**6 bytes.
     """
 
@@ -119,18 +116,20 @@ class RoundRecord:
     rss_mb: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Convert to plain values for JSON."""
         values = ((name, getattr(self, name)) for name in _names())
         return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
-        """The inverse of :meth:`to_dict`; keys of other versions are left out."""
+        """Invert :meth:`to_dict`, ignoring unknown keys of other versions."""
         return cls(**{name: values[name] for name in _names() if name in values})
 
     def scalars(self) -> dict[str, float]:
-        """Every single figure by name, absent ones left out; phases as ``seconds_<phase>``
-        and ages as ``staleness_<steps>``."""
+        """Return every measured figure by name.
+
+        Phases are ``seconds_<phase>``, ages are ``staleness_<steps>``.
+        """
         flat = {
             name: float(value)
             for name, value in self.to_dict().items()
@@ -147,7 +146,7 @@ def _names() -> tuple[str, ...]:
 
 
 class Stopwatch:
-    """Adds up wall-clock seconds by part; parts must not nest."""
+    """A sum of wall-clock seconds by part; parts must not nest."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -155,7 +154,7 @@ class Stopwatch:
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Count the time spent inside the block for ``part``."""
+        """Add the time spent inside the block to ``part``."""
         begin = time.perf_counter()
         try:
             yield
@@ -163,7 +162,7 @@ class Stopwatch:
             self._seconds[part] += time.perf_counter() - begin
 
     def split(self) -> dict[str, float]:
-        """Seconds by part since the last split, with ``idle`` (unaccounted) and ``total``."""
+        """Return seconds by part since the last split, with ``idle`` (unaccounted), ``total``."""
         now = time.perf_counter()
         total, self._started = now - self._started, now
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
@@ -174,22 +173,22 @@ NONE = "–"
 
 
 def share(value: float | None) -> str:
-    """A reward or share from 0 to 1, with three places."""
+    """Format a reward or fraction from 0 to 1 with three decimals."""
     return NONE if value is None else f"{value:.3f}"
 
 
 def percent(value: float | None) -> str:
-    """A share from 0 to 1, in whole percent."""
+    """Format a fraction from 0 to 1 as whole percent."""
     return NONE if value is None else f"{value:.0%}"
 
 
 def number(value: float | None, form: str = ".0f") -> str:
-    """A figure, formatted so."""
+    """Format a figure that may be missing."""
     return NONE if value is None else format(value, form)
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that fits."""
+    """Format bytes in a suitable unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -198,7 +197,7 @@ def size(count: float) -> str:
 
 
 def lapse(seconds: float) -> str:
-    """A span of time in the unit that fits."""
+    """Format a time span in a suitable unit."""
     for unit, length in (("s", 60), ("min", 60), ("h", 48)):
         if seconds < length:
             return f"{seconds:.0f} {unit}"
@@ -207,12 +206,12 @@ def lapse(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago, in the unit that fits."""
+    """Format the time since an event in a suitable unit."""
     return f"{lapse(seconds)} ago"
 
 
 def short_ids(ids: Collection[str], least: int = 14) -> list[str]:
-    """Each id as a prefix of one length, at least ``least``, that tells it from the others."""
+    """Shorten ids to distinct prefixes of one length, at least ``least``."""
     longest = max(map(len, ids), default=0)
     tells = (n for n in range(least, longest) if len({i[:n] for i in ids}) == len(set(ids)))
     most = next(tells, longest)
@@ -220,7 +219,7 @@ def short_ids(ids: Collection[str], least: int = 14) -> list[str]:
 
 
 def split(seconds: Mapping[str, float]) -> str:
-    """How a round's time divides, largest part first, parts below one percent left out."""
+    """Format the fractions of a round's time, largest first, omitting those below 1 %."""
     total = seconds.get("total") or sum(seconds.values()) or 1.0
     parts = sorted(((seconds.get(phase, 0.0), phase) for phase in PHASES), reverse=True)
     shown = [f"{phase} {spent / total:.0%}" for spent, phase in parts if spent / total >= 0.01]
@@ -228,28 +227,28 @@ def split(seconds: Mapping[str, float]) -> str:
 
 
 def externals(record: RoundRecord) -> str:
-    """External groups trained on, of those wanted."""
+    """Format the peer groups in the update, of those wanted."""
     return f"{record.groups_external} of {record.external_wanted}"
 
 
 def peers(record: RoundRecord) -> str:
-    """How many there are, and how many of those connected are none."""
+    """Format the number of peers, and of connected nodes in other swarms."""
     return f"{record.peers}{strangers(record)}"
 
 
 def strangers(record: RoundRecord) -> str:
-    """In brackets, how many of those connected are no peers; nothing where all are."""
+    """Format the connected nodes of other swarms in brackets; empty if none."""
     return f" ({record.strangers} in another swarm)" if record.strangers else ""
 
 
 def refusals(refused: Mapping[str, int]) -> str:
-    """Refused groups by reason, most frequent first."""
+    """Format refused groups by reason, most frequent first."""
     ordered = sorted(refused.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{reason} {count}" for reason, count in ordered) or "none"
 
 
 def one_line(record: RoundRecord) -> str:
-    """A round in one line."""
+    """Format a round as one line."""
     parts = [
         f"round {record.round}",
         f"reward {share(record.reward_own)}",
@@ -266,12 +265,11 @@ def one_line(record: RoundRecord) -> str:
 
 
 BARS = "▁▂▃▄▅▆▇█"
-PLAIN_BARS = "_.:-=+*#"
-"""For encodings that lack the others."""
+PLAIN_BARS = "_.:-=+*#"  # for encodings without the others
 
 
 def bars_for(console: Console) -> str:
-    """The bars that ``console`` can show."""
+    """Return the bar characters that ``console`` can show."""
     try:
         BARS.encode(console.encoding)
     except UnicodeEncodeError:
@@ -280,7 +278,7 @@ def bars_for(console: Console) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
-    """``values`` averaged into at most ``width`` bars, from zero to their maximum."""
+    """Average ``values`` into at most ``width`` bars, from zero to their maximum."""
     if not values:
         return ""
     size = -(-len(values) // width)
@@ -290,7 +288,7 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
 
 
 def bar_row(values: Sequence[float | None], top: float, bars: str = BARS) -> str:
-    """A bar a value, from zero to ``top``; a blank where there is none."""
+    """Draw one bar per value, from zero to ``top``; a blank for None."""
     highest = len(bars) - 1
     return "".join(
         " " if value is None else bars[round(max(0.0, value) / (top or 1.0) * highest)]

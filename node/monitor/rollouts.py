@@ -1,4 +1,4 @@
-"""The last rollouts of a node, for people to read."""
+"""The last rollouts of a node, for people to read: buffer, file and display."""
 
 from __future__ import annotations
 
@@ -19,57 +19,44 @@ from node.monitor.output import printable, printable_lines
 from node.monitor.record import RoundRecord, share
 from node.storage.atomic_files import write_atomic
 
-KEPT = 24
-"""Rollouts that a node keeps to be shown."""
-LONGEST = 4000
-"""Characters of a prompt or a completion that are kept."""
+KEPT = 24  # rollouts that a node keeps
+LONGEST = 4000  # maximum characters of a stored prompt or completion
 
 
 @dataclass(frozen=True, slots=True)
 class ShownRollout:
-    """One completion of the policy's or of a peer's, as the node judged it.
+    """One completion of the policy or a peer, with its verification result."""
 
-    Attributes:
-        round: in whose update it was.
-        env: task family.
-        level: index into its levels.
-        prompt: the question, before any chat template.
-        completion: what was answered; of long texts the middle is left out.
-        reward: this node's own verdict, 0 to 1.
-        cut: whether the length cap ended it.
-        author: peer id of who wrote it; ``None`` for this node.
-    """
-
-    round: int
-    env: str
-    level: int
-    prompt: str
-    completion: str
-    reward: float
-    cut: bool
-    author: str | None = None
+    round: int  # the round whose update used it
+    env: str  # task family
+    level: int  # index into the family's levels
+    prompt: str  # before any chat template
+    completion: str  # long texts lack the middle
+    reward: float  # this node's own verification result, 0 to 1
+    cut: bool  # whether the length cap truncated it
+    author: str | None = None  # peer id; None for this node
 
 
 class LastRollouts:
-    """Keeps the newest rollouts; written and read by several threads."""
+    """A thread-safe buffer of the newest rollouts."""
 
     def __init__(self) -> None:
         self._kept: deque[ShownRollout] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
 
     def add(self, rollouts: Sequence[ShownRollout]) -> None:
-        """Keep these, the newest last, and let go of as many old ones."""
+        """Add rollouts, the newest last, and drop the oldest."""
         with self._lock:
             self._kept.extend(rollouts)
 
     def all(self) -> list[ShownRollout]:
-        """What is kept, the newest last."""
+        """Return the kept rollouts, the newest last."""
         with self._lock:
             return list(self._kept)
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its two ends in ``most`` characters with a mark of what is missing between."""
+    """Return the text, or its two ends with a mark between, in ``most`` characters."""
     if len(text) <= most:
         return text
     left_out = f" … ({len(text)} characters) … "
@@ -78,17 +65,11 @@ def shortened(text: str, most: int) -> str:
     return f"{text[: room - end]}{left_out}{text[-end:]}"
 
 
-SECONDS = 1.0
-"""Between two writes: some rounds take a hundredth of that."""
+SECONDS = 1.0  # minimum time between writes; some rounds take a hundredth of it
 
 
 class RolloutsFile:
-    """A sink that replaces the file after a round, and at the end.
-
-    Args:
-        rollouts: what is written.
-        now: seconds of a clock that only goes forward.
-    """
+    """A sink that replaces the file of rollouts after a round and at the end."""
 
     def __init__(
         self, path: Path, rollouts: LastRollouts, now: Callable[[], float] = time.monotonic
@@ -100,17 +81,17 @@ class RolloutsFile:
         self._behind = False
 
     def write(self, record: RoundRecord) -> None:
-        """Write what is kept, unless that was done a moment ago.
+        """Write the kept rollouts, at most every ``SECONDS``.
 
         Raises:
-            NodeError: it cannot be written.
+            NodeError: the file cannot be written.
         """
         self._behind = True
         if self._now() - self._written >= SECONDS:
             self._replace()
 
     def close(self) -> None:
-        """Write what the last rounds brought."""
+        """Write the rollouts that are still unwritten."""
         if self._behind:
             self._replace()
 
@@ -122,10 +103,10 @@ class RolloutsFile:
 
 
 def read_rollouts(path: Path) -> list[ShownRollout]:
-    """The rollouts of a node that runs or has run, the newest last.
+    """Read a node's rollouts, the newest last; the node may be running.
 
     Raises:
-        NodeError: there is no such file, or it is not one of ours.
+        NodeError: the file is missing or is not a file of rollouts.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -139,14 +120,12 @@ def read_rollouts(path: Path) -> list[ShownRollout]:
         raise NodeError("not a file of rollouts", path, remedy) from error
 
 
-AUTHOR_CHARACTERS = 16
-"""Of a peer id, whose first eight are the same in all."""
-LINES = 4
-"""That one rollout takes in a panel."""
+AUTHOR_CHARACTERS = 16  # of a peer id; the first eight are the same in all
+LINES = 4  # that one rollout takes in a panel
 
 
 def heading(rollout: ShownRollout) -> str:
-    """What is known of a rollout beside its texts, in one line."""
+    """Describe a rollout's origin, task and reward in one line."""
     author = f"external by {rollout.author[:AUTHOR_CHARACTERS]}…" if rollout.author else "own"
     cut = ", cut" if rollout.cut else ""
     task = f"{rollout.env} level {rollout.level}"
@@ -156,7 +135,7 @@ def heading(rollout: ShownRollout) -> str:
 
 
 def in_full(rollouts: Sequence[ShownRollout]) -> RenderableType:
-    """All of their texts. Every line of them is set in, so that none passes for a heading."""
+    """Render all texts of the rollouts, indented so that no line looks like a heading."""
     parts: list[RenderableType] = []
     for rollout in rollouts:
         texts = Table.grid(padding=(0, 2))
@@ -169,7 +148,7 @@ def in_full(rollouts: Sequence[ShownRollout]) -> RenderableType:
 
 
 def in_lines(rollouts: Sequence[ShownRollout], width: int, height: int) -> RenderableType:
-    """As many as fit into so many columns and lines, the newest first, each text in one line."""
+    """Render the newest rollouts that fit ``width`` and ``height``, one line per text."""
     if not rollouts:
         return Text("no round is done yet")
     room = width - len("completion") - 2

@@ -1,4 +1,4 @@
-"""Which sinks a node writes to, by its config."""
+"""Sinks for one record per round: JSON lines, Prometheus, choice by config."""
 
 from __future__ import annotations
 
@@ -38,20 +38,18 @@ from swarm.common.util import make_private
 
 log = logging.getLogger(__name__)
 
-MOST_UNWRITTEN = 4096
-"""Lines that wait for room on the disk."""
+MOST_UNWRITTEN = 4096  # lines that wait for disk space
 
 
 class JsonLinesFile:
-    """Appends records to a file of bounded size that goes on spanning the whole run.
+    """A sink that appends records to a bounded file, which spans the whole run.
 
-    When it is full, older rounds are thinned until half of it is free (:mod:`.thinning`); the
-    thinned file takes the place of the full one in one step, so that a crash finds either.
-
-    Rounds that were lost in a crash and done again stand in it twice; the later line counts.
+    A full file is thinned until half of it is free (:func:`node.monitor.history.thinned`). The
+    thinned file replaces the full one in one step, so a crash leaves either. A round that a crash
+    made the node repeat appears twice; the later line counts.
 
     Args:
-        most_bytes: it never has more, but for a moment as much as half of that lies beside it.
+        most_bytes: maximum size; while thinning, a second file takes up to half as much.
     """
 
     def __init__(self, path: Path, most_bytes: int) -> None:
@@ -59,15 +57,14 @@ class JsonLinesFile:
         self._most = most_bytes
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
         _drop_half_line(path)
-        # unbuffered: what failed to be written must not be tried again by close()
+        # Unbuffered, so that close() does not retry a failed write.
         self.file = make_private(path).open("ab", buffering=0)
 
     def write(self, record: RoundRecord) -> None:
-        """Append one line and hand it to the system.
+        """Append one line, without buffering.
 
         Raises:
-            NodeError: it cannot be written, as when there is no space for it; the next call tries
-                again.
+            NodeError: the write failed, for example without disk space; the next call tries again.
         """
         self._unwritten.append(_line(record))
         try:
@@ -101,7 +98,7 @@ class JsonLinesFile:
 
 
 class JsonLinesOutput:
-    """Prints records to standard output, for other programs to read."""
+    """A sink that prints records as JSON lines, for other programs to read."""
 
     def write(self, record: RoundRecord) -> None:
         """Print one line."""
@@ -109,7 +106,7 @@ class JsonLinesOutput:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Standard output stays open."""
+        """Leave standard output open."""
 
 
 def _line(record: RoundRecord) -> bytes:
@@ -117,7 +114,6 @@ def _line(record: RoundRecord) -> bytes:
 
 
 def _thinned(full: Sequence[Path], most: int) -> Iterator[bytes]:
-    """The lines of these files that stay; what no reader could read does not."""
     kept = set(thinned([_look(line) for line in _lines(full)], most))
     return (line for place, line in enumerate(_lines(full)) if place in kept)
 
@@ -138,7 +134,7 @@ def _look(line: bytes) -> Line | None:
 
 
 def _drop_half_line(path: Path) -> None:
-    """Cut what a killed process left behind the last line's end."""
+    """Remove the partial last line that a killed process left."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -151,10 +147,10 @@ ADDRESS = "127.0.0.1"
 
 
 class Prometheus(Collector):
-    """Serves ``/metrics`` until closed.
+    """A sink that serves the newest record at ``/metrics`` until closed.
 
-    Every figure of the record is a gauge ``swarm_node_<name>``; refusals and other totals are the
-    counters ``swarm_node_refused_total{reason}`` and ``swarm_node_events_total{event}``.
+    Every figure is a gauge ``swarm_node_<name>``. Refusals and other totals are the counters
+    ``swarm_node_refused_total{reason}`` and ``swarm_node_events_total{event}``.
 
     Raises:
         NodeError: the port cannot be bound.
@@ -189,19 +185,18 @@ class Prometheus(Collector):
         self._thread.join()
 
     def collect(self) -> Iterator[Metric]:
-        """The newest record's metrics; none before the first round."""
         return metrics(self._record)
 
 
 def exposition(record: RoundRecord | None) -> tuple[bytes, str]:
-    """A record's metrics as Prometheus reads them, and the type of that text."""
+    """Return a record's metrics in the Prometheus text format, and its content type."""
     registry = CollectorRegistry()
     registry.register(_Fixed(record))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 def metrics(record: RoundRecord | None) -> Iterator[Metric]:
-    """Every figure of a record; none where there is no record."""
+    """Yield every figure of a record; nothing for None."""
     if record is None:
         return
     for name, value in record.scalars().items():
@@ -225,26 +220,25 @@ class _Fixed(Collector):
 
 
 class Sink(Protocol):
-    """Takes one record a round, from one thread."""
+    """A consumer of one record per round, called from one thread."""
 
     def write(self, record: RoundRecord) -> None:
-        """Take one record."""
+        """Process one record."""
 
     def close(self) -> None:
-        """Flush and release; harmless when called twice."""
+        """Flush and release; may be called twice."""
 
 
 def open_sinks(
     config: Config, folder: RunFolder, rollouts: LastRollouts, *, json: bool = False
 ) -> tuple[Sink, ...]:
-    """Open the files of metrics and of rollouts, what the config asks for, and a view on standard
-    output.
+    """Open the files of metrics and rollouts, configured sinks and a stdout view.
 
-    The view is a live panel on a terminal, else a line a round, which is logged where standard
-    output is the node's log; JSON lines with ``json``.
+    The view is JSON lines with ``json``, log lines if stdout is the node's log, a live panel on a
+    terminal, else one line per round.
 
     Raises:
-        NodeError: a port is taken or a package missing; what was opened is closed again.
+        NodeError: a port is taken or a package is missing; sinks already open are closed.
     """
     monitor = config.monitor
     with ExitStack() as stack:
@@ -277,9 +271,9 @@ def _view(config: Config, folder: RunFolder, rollouts: LastRollouts, json: bool)
 
 
 class Fenced:
-    """A sink of which nothing is raised: a closed terminal or a full disk ends no training.
+    """A wrapper that catches a sink's errors, so that they do not end training.
 
-    Its failures are counted (``sink_failures{sink}``), and the first is told in the log.
+    It counts failures (``sink_failures{sink}``) and logs the first.
     """
 
     def __init__(self, sink: Sink, counters: Counters) -> None:
@@ -289,7 +283,7 @@ class Fenced:
         self._told = False
 
     def write(self, record: RoundRecord) -> None:
-        """Hand on one record."""
+        """Pass on one record."""
         self._fence(lambda: self._sink.write(record))
 
     def close(self) -> None:
@@ -302,7 +296,7 @@ class Fenced:
         except Exception as error:
             self._counters.add("sink_failures", sink=self._name)
             if not self._told:
-                # What names its remedy needs no trace.
+                # An error that names its remedy needs no stack trace.
                 trace = None if isinstance(error, NodeError) else error
                 text = "%s failed: %s; what else it cannot take is counted, and told no more"
                 log.error(text, self._name, error, exc_info=trace)

@@ -1,4 +1,4 @@
-"""The console that tables and live views are drawn on."""
+"""The console for tables and live views."""
 
 from __future__ import annotations
 
@@ -13,38 +13,35 @@ from rich.text import Text
 from node.monitor.output import printable_lines
 
 LARGEST_WIDTH = 10_000
-LEAST_WIDTH = 12
-"""Of a column that folds, where what stands in it is as long."""
+LEAST_WIDTH = 12  # minimum columns of a folded column with longer content
 
 
 class Terminal(Console):
-    """A rich console on which a text is only ever text.
+    """A rich console that shows strings literally.
 
-    Markup in strings is not read: a name such as ``[/]`` would raise, and ``[link=…]`` be a link.
-    What is set out by style is a :class:`rich.text.Text`.
+    Markup in strings is ignored: a name such as ``[/]`` would raise, and ``[link=…]`` would be a
+    link. Use :class:`rich.text.Text` for styled text.
     """
 
     def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: object) -> Text:
-        """A string as it is drawn, so that columns are as wide as what is in them."""
         return super().render_str(printable_lines(text), **options)  # type: ignore[arg-type]
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The pieces of anything drawn; rich's own controls are no text."""
         for segment in super().render(renderable, options):
             yield (
                 segment if segment.control else segment._replace(text=printable_lines(segment.text))
             )
 
     def print_table(self, table: Table) -> None:
-        """Print a table of which every column that does not wrap is whole.
+        """Print a table without truncating any column that does not wrap.
 
-        The others are as narrow as that takes, but no narrower than can be read. A terminal that
-        is narrower still breaks lines itself: rich would cut figures short, and leave out columns.
+        Other columns shrink as needed, but stay wide enough to read. On a narrower terminal the
+        terminal breaks the lines; rich would truncate figures and omit columns.
         """
         wide = self.options.update(width=LARGEST_WIDTH)
         least = self.measure(table, options=wide).maximum
@@ -61,7 +58,6 @@ class Terminal(Console):
             self.width = before
 
     def _whole(self, column: Column, options: ConsoleOptions) -> int:
-        """How wide a column is where nothing in it has to fold."""
         cells = (column.header, *column.cells)
         widest = max(Measurement.get(self, options, cell).maximum for cell in cells)
         return widest if column.max_width is None else min(widest, column.max_width)

@@ -1,1 +1,1 @@
-"""A node's place in a swarm: its identity, the manifest it pinned, and the member at work."""
+"""Membership in a swarm: creation, pinned manifest, transports, running member."""

@@ -1,4 +1,4 @@
-"""Founding a swarm: putting a manifest together and signing it."""
+"""Creation of a swarm: size limits for its groups, and a signed manifest."""
 
 from __future__ import annotations
 
@@ -15,29 +15,20 @@ from protocol.manifest import AdmissionRule, Manifest, Open, sign_manifest
 from swarm.common.util import counted
 
 TOKEN_BYTES = 8
-"""Of a frame, for each token: id, log-prob and text. Compressed groups of 8 answers of 512 tokens
-took 5.7 of prose and 4.7 of code, and 9.5 of letters drawn at random, which nothing compresses."""
+"""Frame bytes per token (id, log-prob, text). Measured on compressed groups of 8 x 512 tokens: 5.7
+for prose, 4.7 for code, 9.5 for random letters, which do not compress."""
 TEXT_BYTES = 16
-"""Of text for each token; words take 4, and a token that is a long run of blanks more."""
+"""Text bytes per token. Words take 4; a token that is a long run of blanks takes more."""
 ANSWER_BYTES, FRAME_BYTES = 256, 1 << 12
-"""What an answer and a frame weigh beside their tokens."""
-STEP = 1 << 16
-"""Bounds are multiples of this, in bytes."""
-MOST_TEXT_BYTES = 1 << 20
-"""The manifest's own bound of ``max_text_bytes``."""
-FEWEST = 2
-"""Answers in a group."""
+"""Bytes of a completion and of a frame in addition to the tokens."""
+STEP = 1 << 16  # bytes; bounds are multiples of it
+MOST_TEXT_BYTES = 1 << 20  # the manifest's own limit of ``max_text_bytes``
+FEWEST = 2  # completions in a group
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerBounds:
-    """What a manifest allows so that groups of answers fit; never less than what is usual.
-
-    Attributes:
-        weight: bytes that a frame with one such group takes, about at the most.
-        max_frame_bytes, max_text_bytes, max_completions: as in
-            :class:`protocol.manifest.Manifest`.
-    """
+    """Limits of a manifest; ``weight`` is the bytes of a frame with one such group."""
 
     weight: int
     max_frame_bytes: int
@@ -46,16 +37,12 @@ class AnswerBounds:
 
 
 def frame_weight(tokens: int, group_size: int) -> int:
-    """Bytes of a frame that holds one group of answers of so many tokens, about at the most."""
+    """Estimate the maximum bytes of a frame with one group; ``tokens`` per completion."""
     return FRAME_BYTES + group_size * (ANSWER_BYTES + TOKEN_BYTES * tokens)
 
 
 def bounds_for(tokens: int, group_size: int) -> AnswerBounds:
-    """The bounds of a swarm whose groups are ``group_size`` answers of up to ``tokens`` tokens.
-
-    Raises:
-        BadSchema: the protocol allows no such frames or texts; the message names what it does.
-    """
+    """Compute the limits for groups of completions; raise BadSchema if not allowed."""
     if not FEWEST <= group_size <= MAX_COMPLETIONS:
         raise BadSchema(
             f"group_size: {group_size}, and a group has {FEWEST} to {MAX_COMPLETIONS} answers"
@@ -79,11 +66,9 @@ def bounds_for(tokens: int, group_size: int) -> AnswerBounds:
 
 
 def caution(manifest: Manifest, tokens: int, group_size: int) -> str:
-    """What is told where own groups may not fit into this swarm's frames; empty where they do.
+    """Return a warning if local groups may not fit this swarm's frames, else empty.
 
-    Args:
-        tokens: ``engine.max_new_tokens``, or what the policy's context leaves of it.
-        group_size: ``engine.group_size``.
+    ``tokens`` is ``engine.max_new_tokens``, or less if the policy's context is smaller.
     """
     weight = frame_weight(tokens, group_size)
     asked = f"engine.max_new_tokens = {tokens} and engine.group_size = {group_size}"
@@ -119,7 +104,6 @@ def _most_tokens(group_size: int) -> int:
 
 
 def _fewer(tokens: int) -> str:
-    """How many answers of so many tokens would fit, where two do."""
     most = (MAX_FRAME_BYTES - FRAME_BYTES) // (ANSWER_BYTES + TOKEN_BYTES * tokens)
     return f", or groups of {most}" if most >= FEWEST else ""
 
@@ -127,7 +111,7 @@ def _fewer(tokens: int) -> str:
 LEAST_EPOCHS = 10
 MOST_EPOCHS = 1 << 20
 LEAST_SECONDS = 300.0
-"""How long a group can be admitted: in a swarm of short epochs these would pass in no time."""
+"""Minimum time to admit a group; with short time slots ``LEAST_EPOCHS`` would pass too soon."""
 
 
 def found_swarm(
@@ -139,19 +123,16 @@ def found_swarm(
     admission: AdmissionRule | None = None,
     answers: AnswerBounds | None = None,
 ) -> bytes:
-    """A signed manifest, ready to be pinned and handed to joiners.
+    """Return a signed manifest, ready to be pinned and handed to joiners.
 
     Args:
-        identity: the founder's.
-        name: for people.
-        catalogue: a shipped one's name, or a path ending in ``.toml``.
-        epoch_seconds: length of an epoch: about one round of a slow node.
-        admission: who may take part; everybody when None.
-        answers: what groups of long answers take; the usual bounds when None.
+        catalogue: name of a shipped task set, or a path ending in ``.toml``.
+        epoch_seconds: length of a time slot: about one round of a slow node.
+        admission: which peers may take part; all when None.
+        answers: limits for groups of long completions; the defaults when None.
 
-    Raises:
-        CatalogueError: the catalogue cannot be read.
-        BadSchema: a value is out of its range; the message names it.
+    Raises CatalogueError if the task set cannot be read, and BadSchema, which names the value, if
+    one is out of its range.
     """
     bounds = {} if answers is None else _of_manifest(answers)
     manifest = Manifest(
@@ -168,15 +149,11 @@ def found_swarm(
 
 
 def try_catalogue(catalogue: str, tasks: TasksSection) -> Trial:
-    """Whether a catalogue opens, and its environments come out alike wherever they are replayed.
+    """Check that a task set opens and its environments replay identically.
 
-    Args:
-        catalogue: a shipped one's name, or a path ending in ``.toml``, with its files beside it.
-        tasks: what the founder's node may open besides.
-
-    Raises:
-        CatalogueError: the catalogue cannot be read or opened, or one does not come out alike.
-        JudgeRefused: no process can be had to open it in.
+    Args as in :func:`found_swarm`; the creator's node may also open what ``tasks`` names. Raises
+    CatalogueError if the task set cannot be opened or a replay differs, and JudgeRefused if no
+    process is available.
     """
     allowed = allowed_by(tasks)
     files = {**allowed.files, **own_files(catalogue)}
@@ -192,7 +169,6 @@ def _of_manifest(answers: AnswerBounds) -> dict[str, int]:
 
 
 def _oldest(epoch_seconds: float) -> int:
-    """Epochs that a group can be admitted for; the manifest refuses impossible lengths itself."""
     if not epoch_seconds > 0:
         return LEAST_EPOCHS
     return max(LEAST_EPOCHS, round(min(LEAST_SECONDS / epoch_seconds, MOST_EPOCHS)))

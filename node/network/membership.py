@@ -1,8 +1,4 @@
-"""This node's place in a swarm: its identity, the pinned manifest, and the member at work.
-
-The network lives on a thread of its own. The learner's thread hands groups over and reads
-figures; it never waits for a peer.
-"""
+"""A node's membership in a swarm. Its network thread never makes the learner wait."""
 
 from __future__ import annotations
 
@@ -41,12 +37,7 @@ from swarm.transport.transport import Transport
 
 
 def own_profile(told: ProfileSection, model: str, now: float) -> Profile | None:
-    """The profile that a configuration asks for; None where it has neither name nor line.
-
-    Args:
-        model: as peers see it, printable ASCII; empty for a node that trains none.
-        now: unix time, seconds.
-    """
+    """Return the profile that a config asks for, or None; ``now`` is unix seconds."""
     if not (told.name or told.line):
         return None
     return Profile(told.name, told.line, model, version()[:MAX_VERSION], now)
@@ -59,21 +50,17 @@ MIB = 1 << 20
 
 
 class Membership(Opened):
-    """Joins the swarm of a run folder's manifest, and leaves it again.
+    """Membership in the swarm of a run folder's manifest, from joining to leaving.
 
     Args:
-        takes: whether external groups are pulled and admitted; a seed takes none.
-        model: what is trained, as peers may see it; empty for nothing.
-        samples: whether they are pulled whatever they claim, to be counted and not learned from.
-        quiet: whether this node announces and serves nothing, and so is no member in others' eyes.
+        takes: whether peer groups are pulled and admitted; a bootstrap node takes none.
+        model: the trained model's name as peers see it; empty for none.
+        samples: pull groups whatever they claim, to count them and not to learn from them.
+        quiet: announce and serve nothing, so that peers do not see this node as a member.
 
     Attributes:
-        identity: this node's key.
-        manifest: what the swarm agrees on.
-        swarm_id: its hash, 32 bytes.
-        accounts: what is remembered of each peer.
-        notes: what happened on joining, one sentence each.
-        failure: what keeps failing inside the network side, or ended it; None while it works.
+        notes: what happened while joining, one sentence each.
+        failure: error that recurs in the network side or ended it; None while it works.
     """
 
     identity: Identity
@@ -107,12 +94,12 @@ class Membership(Opened):
         self.notes: tuple[str, ...] = ()
 
     def publish(self, groups: Sequence[Group], origin: Origin) -> None:
-        """Hand own groups over; the network's thread seals and announces them."""
+        """Hand over local groups; the network thread seals and announces them."""
         if groups:
             self._experience.outbox.put(groups, origin)
 
     def status(self) -> MemberStatus:
-        """The member as it was at most a second ago."""
+        """Return the member's status, which is refreshed every second."""
         assert self._status is not None, "status is known once the membership is entered"
         return self._status
 
@@ -123,7 +110,7 @@ class Membership(Opened):
         loop = LoopThread("network")
         stack.callback(loop.close)
         kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
-        # Who does not learn has no learner that strangers could get in the way of.
+        # Without a learner there is nothing that unknown peers could slow down.
         beside = self._takes and not self._samples
         transport = kind.open(network, self._folder, self._counters, beside=beside)
         stack.callback(lambda: loop.call(transport.close()))
@@ -165,7 +152,6 @@ class Membership(Opened):
         )
 
     async def _member(self, transport: Transport, verifier: Verifier, signed: bytes) -> Member:
-        """Put the member together, on the loop that its parts belong to."""
         network, clock, counters = self._config.network, SystemClock(), self._counters
         experience, accounts = self._experience, self.accounts
         return assemble(
@@ -197,7 +183,7 @@ class Membership(Opened):
         )
 
     async def follow(self, member: Member) -> None:
-        """Run the member and look at it once a second, on the network's thread."""
+        """Run the member on the network thread and read its status every second."""
         work = asyncio.ensure_future(member.run())
         try:
             while not work.done():

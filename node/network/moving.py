@@ -1,4 +1,4 @@
-"""A node that leaves its swarm for another and takes along what it has learned."""
+"""Moving a node to another swarm together with what it has learned."""
 
 from __future__ import annotations
 
@@ -20,18 +20,13 @@ OPTION = "--swarm"
 
 
 def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
-    """Take a run folder to the swarm ``wanted``; what was done, in sentences.
+    """Move a run folder to the swarm ``wanted``, an id in hex or its beginning.
 
-    Nothing happens in a folder that is in it, or in none yet, nor where none is wanted. Otherwise
-    the policy and its optimizer stay, and the pool, draws and standings of the swarm left are set
-    aside, to be found again by whoever goes back.
-
-    Args:
-        wanted: id in hex, or how it begins.
-
-    Raises:
-        UsageError: no swarm left before and none of the peers named goes by that id.
-        NodeError: no peer answers, or the folder cannot be written to.
+    Nothing happens if the folder is in that swarm or in none, or if ``wanted`` is empty. Otherwise
+    the policy and its optimizer stay. The old swarm's replay buffer, task samples and reputations
+    are set aside; a move back restores them. Returns sentences on what was done. Raises UsageError
+    if the id fits no known swarm or several, and NodeError if no peer answers or the folder cannot
+    be written to.
     """
     files = SwarmFiles(folder)
     files.settle()

@@ -1,4 +1,4 @@
-"""Which swarm a node belongs to: the manifest it pinned, is handed by a peer, or founds itself."""
+"""The manifest of a node's swarm: pinned, handed over, found nearby or created."""
 
 from __future__ import annotations
 
@@ -24,30 +24,22 @@ from swarm.transport.transport import Transport, TransportError
 log = logging.getLogger(__name__)
 
 LOCAL_LOOK_SECONDS = 0.5
-SETTLE_SECONDS = 3.0
-"""From the first swarm found, for others to be heard of."""
+SETTLE_SECONDS = 3.0  # wait for further swarms after the first one
 
 NAMED = 8
-WHOLE_ID = 64
-"""Hex digits."""
+WHOLE_ID = 64  # hex digits
 
-Found = dict[str, tuple[bytes, str]]
-"""By swarm id, the signed manifest of somebody who answers, and the address."""
+Found = dict[str, tuple[bytes, str]]  # signed manifest and address of a peer, by swarm id
 
 
 async def found_nearby(
     lan: Discovery, transport: Transport, wanted: str, patience: float
 ) -> tuple[bytes, str]:
-    """The signed manifest of the one swarm found whose id begins as ``wanted``, and from where.
+    """Find the one swarm on the local network whose id starts with ``wanted``.
 
-    Only swarms count of which somebody answers who hands out a valid manifest of that id.
-
-    Args:
-        patience: seconds to look.
-
-    Raises:
-        NodeError: there is none, or this machine cannot look.
-        ConfigError: there are several.
+    A swarm counts only if a peer answers with a valid manifest of that id. Returns the signed
+    manifest and its source. Raises NodeError if there is none within ``patience`` seconds or this
+    machine cannot look, and ConfigError if there are several.
     """
     found: Found = {}
     try:
@@ -85,7 +77,6 @@ def _several(found: Found, wanted: str) -> ConfigError:
 
 
 async def _look(lan: Discovery, transport: Transport, wanted: str, found: Found) -> None:
-    """Fill ``found`` until it is likely to hold all there are, or the one that is wanted."""
     loop = asyncio.get_running_loop()
     settled = float("inf")
     while loop.time() < settled:
@@ -100,7 +91,6 @@ async def _look(lan: Discovery, transport: Transport, wanted: str, found: Found)
 
 
 async def _ask(lan: Discovery, transport: Transport, sighting: Sighting) -> Found:
-    """The swarm of whoever answers there, if it is the one announced; else nothing."""
     try:
         signed = await fetch_manifest(transport, await lan.dial(sighting))
         open_manifest(signed)
@@ -121,8 +111,7 @@ OLDER = (
 )
 NEWER = "Update swarm-node on this machine."
 
-LOOK_SECONDS = 5.0
-"""In which a named peer has to say its swarm; one that takes longer is dialled like any other."""
+LOOK_SECONDS = 5.0  # for a named peer to send its swarm; a slower one is dialed like any other
 
 
 async def pinned_manifest(
@@ -132,17 +121,13 @@ async def pinned_manifest(
     transport: Transport,
     lan: Discovery | None = None,
 ) -> tuple[bytes, tuple[str, ...]]:
-    """The signed manifest of this node's swarm, and what was done to get it.
+    """Return the signed manifest of this node's swarm, and notes on how it came.
 
-    A manifest in the run folder stays for good, whatever peers hand out; those that are in another
-    swarm are named. Without one the first peer that answers hands over its own, or, where ``lan``
-    looks around and none is named, a member nearby; without either the node founds a swarm of the
-    tiny catalogue.
-
-    Raises:
-        NodeError: no peer answered, or the folder's manifest is damaged.
-        ConfigError: the manifest at hand is not the one of ``network.swarm``, or those of several
-            swarms are.
+    A manifest in the run folder is permanent, whatever peers serve. Notes name the peers that are
+    in another swarm. Without a manifest, the first named peer that answers hands over its own. If
+    no peer is named, ``lan`` finds a member nearby. Without either, the node creates a swarm of the
+    tiny task set. Raises NodeError if no peer answers or the manifest is damaged, and ConfigError
+    if it is not the one of ``network.swarm`` or several swarms match.
     """
     notes: tuple[str, ...] = ()
     pinned = folder.manifest.exists()
@@ -165,7 +150,6 @@ async def pinned_manifest(
 async def _first_manifest(
     config: Config, identity: Identity, transport: Transport, lan: Discovery | None
 ) -> tuple[bytes, str, tuple[str, ...]]:
-    """What a node without a manifest gets, from where, and what is to be said of it."""
     if not config.network.peers and lan is None:
         signed = found_swarm(identity, name=config.node.name)
         note = "there are no peers and no manifest: founded a swarm of the tiny catalogue"
@@ -176,11 +160,7 @@ async def _first_manifest(
 
 
 def checked_manifest(signed: bytes, source: str) -> Manifest:
-    """The manifest in ``signed``, which came from ``source``.
-
-    Raises:
-        NodeError: it is none.
-    """
+    """Open the manifest that came from ``source``; raise NodeError if it is not valid."""
     try:
         return open_manifest(signed)
     except OtherVersion as error:
@@ -209,7 +189,6 @@ def _check_wanted(found: str, wanted: str, source: str) -> None:
 async def _check_unique(
     config: Config, transport: Transport, wanted: str, found: str, source: str
 ) -> None:
-    """Refuse the beginning of an id that peers of several swarms answer to."""
     if not wanted or wanted == found or not found.startswith(wanted):
         return
     fitting = {found: source}
@@ -227,9 +206,10 @@ async def _check_unique(
 async def _strangers(
     addresses: Sequence[str], transport: Transport, ours: str, source: str
 ) -> tuple[str, ...]:
-    """What is to be said of named peers that are in another swarm than this folder.
+    """Return notes on named peers in another swarm.
 
-    No error, even where all of them are: whoever holds one address could keep a node from starting.
+    It is not an error even if all are: else the holder of one address could keep a node from
+    starting.
     """
     elsewhere: list[tuple[str, str]] = []
     met = False
@@ -255,7 +235,6 @@ async def _strangers(
 async def _swarms_at(
     addresses: Sequence[str], transport: Transport
 ) -> AsyncGenerator[tuple[str, str], None]:
-    """Addresses with the swarms of whoever tells one there in time, in the order of answers."""
     asked = [asyncio.create_task(_swarm_at(address, transport)) for address in addresses]
     try:
         with suppress(TimeoutError):
@@ -273,11 +252,10 @@ def _id(signed: bytes) -> str:
     try:
         return swarm_id(signed).hex()
     except ProtocolError:
-        return ""  # what is no manifest is refused by whoever opens it
+        return ""  # opening it later reports the damage
 
 
 async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
-    """An address and the swarm of whoever answers there; none where nobody does, or tells one."""
     try:
         signed = await fetch_manifest(transport, await transport.connect(address))
         return address, swarm_id(signed).hex()
@@ -289,15 +267,12 @@ async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
 async def handed_over(
     config: Config, transport: Transport, wanted: str, lan: Discovery | None = None
 ) -> tuple[bytes, str]:
-    """The signed manifest of a peer named, unchecked, and that peer's address.
+    """Fetch the signed manifest of a named peer, unchecked, and the peer's address.
 
-    They are asked in turn until one is in the swarm ``wanted``, an id in hex or how it begins.
-    Where every one answers and none is, the manifest is of the first. Where none is named, it is
-    that of a member on the local network.
-
-    Raises:
-        NodeError: no such answer came within the time to start.
-        ConfigError: peers of several swarms are in one whose id begins so.
+    Peers are asked in turn until one is in the swarm ``wanted``, an id or its beginning. If all
+    answer and none is, the manifest is the first peer's. Without a named peer, a member on the
+    local network is asked. Raises NodeError after ``network.start_timeout`` without an answer, and
+    ConfigError if ``wanted`` fits the swarms of several peers.
     """
     if lan and not config.network.peers:
         return await found_nearby(lan, transport, wanted, config.network.start_timeout)

@@ -1,4 +1,4 @@
-"""How a node reaches its peers."""
+"""Transports by which a node reaches its peers, and a check of listen addresses."""
 
 from __future__ import annotations
 
@@ -21,50 +21,31 @@ if TYPE_CHECKING:
 
 
 class TransportKind(Kind, ABC):
-    """One peer-to-peer stack; each has a file in ``transports/``.
-
-    Attributes:
-        Options: keys of ``network.transport_options``.
-        daemon: whether hivemind's p2p daemon works for it.
-    """
+    """A peer-to-peer stack; ``daemon`` says if it uses hivemind's p2p daemon."""
 
     daemon: ClassVar[bool] = False
 
     def check(self, network: NetworkSection) -> None:
-        """Look for what it needs of this machine; nothing heavy is loaded.
-
-        Raises:
-            ConfigError: a package is missing, or a key asks for what it cannot do.
-        """
+        """Check for missing packages and unsupported keys, or raise ConfigError."""
 
     @abstractmethod
     def open(
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
     ) -> Transport:
-        """A transport that is not started yet.
-
-        Args:
-            folder: holds the identity, and the addresses of peers met before.
-            beside: whether a learner runs in this process, which strangers must not slow down.
-        """
+        """Create an unstarted transport; ``beside`` protects a learner here from peers."""
 
 
 def check_transport(network: NetworkSection) -> None:
-    """Look for what the transport works with.
-
-    Raises:
-        ConfigError: there is no such transport, or this machine has not what it needs.
-    """
+    """Raise ConfigError if the configured transport is unknown or cannot work here."""
     TRANSPORTS.load(network.transport)().check(network)
 
 
 class Hivemind(TransportKind):
-    """Real p2p daemons; beside a learner in a process of their own."""
+    """Real p2p daemons; beside a learner in a separate process."""
 
     daemon = True
 
     def check(self, network: NetworkSection) -> None:
-        """Look for the package."""
         if find_spec("hivemind") is None:
             remedy = (
                 "hivemind is not installed: run pip install hivemind==1.1.12 on Linux or macOS, or "
@@ -75,7 +56,6 @@ class Hivemind(TransportKind):
     def open(
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
     ) -> Transport:
-        """One that listens and announces as the configuration says."""
         from swarm.transport.hivemind.transport import HivemindTransport
         from swarm.transport.subprocess.transport import ApartTransport
 
@@ -93,10 +73,9 @@ class Hivemind(TransportKind):
 
 
 class Libp2p(TransportKind):
-    """The same network on every system; beside a learner in a process of its own."""
+    """The same network on every system; beside a learner in a separate process."""
 
     def check(self, network: NetworkSection) -> None:
-        """Look for the package."""
         if find_spec("libp2p") is None:
             remedy = "libp2p is not installed: run pip install 'swarm-node[libp2p]', or change it."
             raise ConfigError("network.transport", "libp2p", remedy)
@@ -104,7 +83,6 @@ class Libp2p(TransportKind):
     def open(
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
     ) -> Transport:
-        """One that listens and announces as the configuration says."""
         from swarm.transport.libp2p.node import Libp2pTransport
         from swarm.transport.subprocess.transport import ApartTransport
 
@@ -118,7 +96,7 @@ class Libp2p(TransportKind):
             "peer_cache": folder.peer_cache,
             "counters": counters,
         }
-        # A process is handed one end of a socket pair, which Windows does not do.
+        # A separate process receives one end of a socket pair; Windows does not support that.
         if beside and sys.platform != "win32":
             return ApartTransport(folder.identity, over=Libp2pTransport, **settings)
         return Libp2pTransport(folder.identity, **settings)
@@ -131,7 +109,7 @@ KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 
 
 def listened_on(address: str) -> tuple[int, int, str, int] | None:
-    """Family, kind, host and port of a multiaddress; None where that cannot be tried."""
+    """Parse a multiaddress into socket family, type, host and port; None if it cannot."""
     _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
     if family not in FAMILIES or kind not in KINDS or not port.isdecimal():
         return None
@@ -139,19 +117,16 @@ def listened_on(address: str) -> tuple[int, int, str, int] | None:
 
 
 def why_not_free(address: str) -> str:
-    """What keeps this machine from listening there; empty where nothing does, or it is not known.
-
-    Port 0 is any free one.
-    """
+    """Return why this machine cannot listen there, else empty; port 0 is any free one."""
     place = listened_on(address)
     if place is None or place[3] == 0:
         return ""
     family, kind, host, port = place
-    with closing(socket.socket(family, kind)) as probe:
-        if os.name == "posix":  # Windows would let it take a port from its holder
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with closing(socket.socket(family, kind)) as probe:
+            if os.name == "posix":  # on Windows it would take a port from its holder
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            return error.strerror or str(error)
+    except OSError as error:  # without IPv6 there is not even a socket
+        return error.strerror or str(error)
     return ""

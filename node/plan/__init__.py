@@ -1,1 +1,1 @@
-"""What a model takes on this machine, and the configuration that fits both."""
+"""Memory and speed of a model on this machine, and a configuration that fits."""

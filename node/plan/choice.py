@@ -1,4 +1,4 @@
-"""Which configuration suits a model on a machine: the first of a ladder that fits."""
+"""Choose a model's configuration on a machine: the first of a ladder that fits."""
 
 from __future__ import annotations
 
@@ -17,25 +17,18 @@ from node.plan.memory import Estimate, Place, estimate
 from node.plan.model_shape import ModelShape, gigabytes
 from node.policy.model_source import SHIPPED
 
-FREE_SHARE = 0.9
-"""Of what is free, that a plan may take."""
+FREE_SHARE = 0.9  # fraction of free memory or disk that a plan may use
 SMALL, LARGE = 50_000_000, 400_000_000
-"""Parameters below which a model trains as the shipped ones do, and from which as large ones do."""
+"""Parameter counts: below, train as the shipped models; from there on, as large ones."""
 RANK = 16
-ROW = 1024
-"""Least tokens of a micro-batch that the ladder goes down to."""
+ROW = 1024  # minimum tokens of a micro-batch in the ladder
 
 Overrides = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One way to train, dearer in time than the one above it.
-
-    Attributes:
-        words: what it is called.
-        keys: configuration keys that make it.
-    """
+    """One way to train (``words``), slower than the previous one, and its config keys."""
 
     words: str
     keys: Overrides
@@ -43,12 +36,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A configuration that fits.
-
-    Attributes:
-        rung: how it trains.
-        keys: all keys that differ from the defaults.
-    """
+    """A configuration that fits; ``keys`` are all that differ from the defaults."""
 
     rung: Rung
     keys: Overrides
@@ -57,7 +45,7 @@ class Choice:
 
 
 def rungs(machine: Machine) -> Iterator[Rung]:
-    """Ways to train, the quickest first; what is not installed is left out."""
+    """Yield the ways to train that are installed, fastest first."""
     full: dict[str, Any] = {}
     yield Rung("all weights", dict(full))
     full |= {"learner.gradient_checkpointing": True}
@@ -80,8 +68,7 @@ def rungs(machine: Machine) -> Iterator[Rung]:
 
 
 def dtypes(machine: Machine, shape: ModelShape) -> tuple[str, ...]:
-    """Number formats in the order in which they are tried; half precision first where this machine
-    multiplies no slower in it and the model is large."""
+    """Return dtypes to try; bfloat16 first for a large model if no slower here."""
     flops = machine.device.flops
     if shape.parameters < SMALL:
         return ("float32",)
@@ -90,7 +77,7 @@ def dtypes(machine: Machine, shape: ModelShape) -> tuple[str, ...]:
 
 
 def learning_rate(shape: ModelShape, *, adapters: bool) -> float:
-    """As is usual for models of this size; adapters want ten times as much."""
+    """Return the usual learning rate for this size; LoRA uses ten times as much."""
     if shape.parameters < SMALL // 5:
         full = 3e-4
     elif shape.parameters < SMALL * 2:
@@ -101,16 +88,13 @@ def learning_rate(shape: ModelShape, *, adapters: bool) -> float:
 
 
 def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choice:
-    """The first way to train that fits into what is free.
-
-    Args:
-        tokens: of a task, its prompt and its answer together.
+    """Return the first way to train that fits; ``tokens``: prompt plus completion.
 
     Raises:
-        ConfigError: nothing fits, or the disk takes no checkpoint.
+        ConfigError: nothing fits, or the disk is too small for a checkpoint.
     """
     least: Choice | None = None
-    # Where half precision is slow, every way to train in float32 is quicker than any in it.
+    # If half precision is slow, every way to train in float32 is faster than any in it.
     for dtype, rung in product(dtypes(machine, shape), rungs(machine)):
         choice = _choice(shape, machine, model, tokens, rung, dtype)
         if fits(choice.estimate, machine):
@@ -121,7 +105,7 @@ def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choi
 
 
 def missing(told: Estimate, machine: Machine) -> str:
-    """What an estimate is short of, and what helps."""
+    """Describe what an estimate lacks, and the remedy."""
     place: Place = "device" if machine.apart and _short(told, machine, "device") else "memory"
     there = machine.device.free if place == "device" else machine.free
     where = machine.device.name if place == "device" else "main memory"
@@ -133,12 +117,12 @@ def missing(told: Estimate, machine: Machine) -> str:
 
 
 def prompt_tokens(tokens: int) -> int:
-    """Of a task's tokens those of its prompt."""
+    """Return the prompt's part of a task's tokens."""
     return max(1, tokens // 4)
 
 
 def fits(told: Estimate, machine: Machine) -> bool:
-    """Whether it leaves a tenth of what is free."""
+    """Return whether a tenth of the free memory remains."""
     return _excess(told, machine) <= 0
 
 
@@ -148,7 +132,6 @@ def _excess(told: Estimate, machine: Machine) -> float:
 
 
 def _short(told: Estimate, machine: Machine, place: Place) -> float:
-    """Bytes above what may be taken; below 0 where it fits."""
     free = machine.device.free if place == "device" else machine.free
     return told.peak(place) - FREE_SHARE * free
 
@@ -179,7 +162,6 @@ def _told(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> E
 def _keys(
     shape: ModelShape, machine: Machine, model: str, tokens: int, rung: Rung, dtype: str
 ) -> dict[str, Any]:
-    """Every key that the model, the machine and the tasks decide."""
     tokens = min(tokens, shape.context)
     keys: dict[str, Any] = {
         "policy.model": _beside(model),
@@ -195,21 +177,21 @@ def _keys(
         **rung.keys,
     }
     if shape.parameters >= SMALL and not machine.apart:
-        keys["node.threads"] = machine.cores  # no need to try: products of this size use them all
+        keys["node.threads"] = machine.cores  # large products use all cores
     written = keys["mixture.local"] * keys["engine.group_size"]
-    # An evaluation every tenth round writes no more than a quarter of what those ten rounds do.
+    # An evaluation every tenth round samples at most a quarter of what ten rounds sample.
     keys["schedule.eval_tasks"] = max(16, min(64, 10 * written // 4))
     return keys
 
 
 def _beside(model: str) -> str:
-    """A model's name as it is found from any folder that a node.toml may be in."""
+    """Return a local model's absolute path, valid from any folder of a node.toml."""
     folder = Path(model).expanduser()
     return str(folder.resolve()) if model not in SHIPPED and folder.is_dir() else model
 
 
 def vllm_here(machine: Machine, shape: ModelShape) -> bool:
-    """Whether vLLM is installed, and worth its start for a model of this size on a GPU."""
+    """Return whether vLLM is installed and worth its start time on this GPU."""
     if machine.device.kind != "cuda" or shape.parameters < SMALL:
         return False
     try:
@@ -220,7 +202,7 @@ def vllm_here(machine: Machine, shape: ModelShape) -> bool:
 
 
 def _with_disk(choice: Choice, shape: ModelShape, machine: Machine, tokens: int) -> Choice:
-    """The same with fewer checkpoints where the disk takes no more."""
+    """Keep fewer checkpoints if the disk is too small."""
     few = {"schedule.keep_checkpoints": 1, "schedule.keep_best": 0}
     for keys in (choice.keys, {**choice.keys, **few}):
         config = Config.with_overrides(keys)

@@ -1,4 +1,4 @@
-"""What a machine has: cores, main memory, disk, a GPU, and how fast it moves and multiplies."""
+"""This machine's cores, memory, disk and GPU, with measured bandwidth and FLOPS."""
 
 from __future__ import annotations
 
@@ -14,30 +14,26 @@ import psutil
 from node.concurrency.threads import cores
 
 GIB = 1 << 30
-COPIED = 64 << 20
-"""Bytes of each copy by which a bandwidth is measured: more than any cache of its own."""
+COPIED = 64 << 20  # bytes per copy in a measurement: more than any cache
 MATRIX, ON_CPU = 1024, 512
-SECONDS = 0.1
-"""For which each measurement goes on."""
+SECONDS = 0.1  # per measurement
 LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""Where a container's limit stands, of either version of control groups."""
+"""Files with a container's memory limit, of either version of control groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What the policy's numbers are on.
+    """The policy's device.
 
     Attributes:
         kind: ``cpu``, ``cuda`` or ``mps``.
-        name: for people.
-        memory, free: bytes; those of main memory where it has none of its own.
-        bandwidth: bytes that are read a second.
-        flops: multiplications and additions a second, in float32 and in bfloat16, of a layer's
-            product and both that an update makes on the way back.
-        told: whether speed was measured, or stands in a data sheet.
+        memory, free: bytes; those of main memory if the device has none of its own.
+        bandwidth: bytes read per second.
+        flops: per second by dtype, over a layer's product and both backward products.
+        told: whether the speed was measured or comes from a data sheet.
     """
 
     kind: str
@@ -51,12 +47,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a node may use.
+    """Resources of a node: available physical cores; memory, free and disk in bytes.
 
-    Attributes:
-        cores: physical ones that this process may run on.
-        memory, free: bytes of main memory, with a container's limit taken off.
-        disk: free bytes where the node's folder is to be.
+    A container's limit is already deducted; ``disk`` is the free space at the node's folder.
     """
 
     cores: int
@@ -67,12 +60,12 @@ class Machine:
 
     @property
     def apart(self) -> bool:
-        """Whether the device has memory of its own."""
+        """Whether the device has its own memory."""
         return self.device.kind == "cuda"
 
 
 def main_memory() -> tuple[int, int]:
-    """Bytes of main memory, and of these the ones that are free, within a container's limit."""
+    """Return total and free bytes of main memory, within a container's limit."""
     seen = psutil.virtual_memory()
     limit = min([seen.total, *filter(None, map(_limit, LIMITS))])
     used = seen.total - seen.available
@@ -83,19 +76,15 @@ def _limit(path: Path) -> int:
     try:
         text = path.read_text().strip()
     except OSError:
-        return 0  # no control group of this version
+        return 0  # this version of control groups is not in use
     return int(text) if text.isdecimal() else 0
 
 
 def this_machine(device: str, folder: Path) -> Machine:
-    """Measure what is here, in half a second.
+    """Measure this machine in half a second; ``device`` is as ``policy.device``.
 
-    Args:
-        device: as ``policy.device``.
-        folder: where the node is to be; what exists of it is asked for its disk.
-
-    Raises:
-        PolicyError: there is no such device.
+    ``folder``, which need not exist, determines the disk. Raises ``PolicyError`` without the
+    device.
     """
     memory, free = main_memory()
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
@@ -103,7 +92,7 @@ def this_machine(device: str, folder: Path) -> Machine:
 
 
 def asked_for(machine: Machine, memory: float | None, gpu: Device | None) -> Machine:
-    """The machine with other amounts: GiB of main memory all of which is free, another GPU."""
+    """Return the machine with other main memory (GiB, all free) or another GPU."""
     if memory is not None:
         whole = round(memory * GIB)
         machine = replace(machine, memory=whole, free=whole)
@@ -137,7 +126,7 @@ def _device(name: str) -> Device:
     for kind in ("float32", "bfloat16"):
         matrix = torch.ones(size, size, dtype=getattr(torch, kind), device=device)
         forward = partial(product_of(matrix), matrix, matrix, None)
-        # Without instructions for it, bfloat16 is ten times slower still on the way back.
+        # Without CPU instructions for bfloat16, its backward products are another ten times slower.
         products = (
             forward,
             partial(torch.mm, matrix, matrix),
@@ -148,7 +137,7 @@ def _device(name: str) -> Device:
 
 
 def _seconds(work: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Of one time, the quickest of those that fit into a moment after a first."""
+    """Return the fastest time of one call within a moment, after a warm-up."""
     work()
     wait()
     best, end = float("inf"), time.perf_counter() + SECONDS
@@ -167,13 +156,12 @@ CARDS: tuple[tuple[str, int, float, float], ...] = (
     ("RTX A6000", 48, 768e9, 155e12),
     ("A100", 80, 2039e9, 312e12),
 )
-"""Name, GiB, bytes a second, and dense products of 16 bits a second that are added in float32."""
-FLOAT32_SHARE = 0.25
-"""Of these products, those in float32, about."""
+"""Name, GiB, bytes per second, dense 16-bit FLOPS with float32 accumulation."""
+FLOAT32_SHARE = 0.25  # approximate float32 fraction of these FLOPS
 
 
 def card(memory: float) -> Device:
-    """A GPU with so many GiB, as fast as the largest known one that has no more."""
+    """Return a GPU of ``memory`` GiB, as fast as the largest known one up to it."""
     known = [each for each in CARDS if each[1] <= memory] or [CARDS[0]]
     name, _, bandwidth, products = known[-1]
     size = round(memory * GIB)

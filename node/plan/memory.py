@@ -1,4 +1,4 @@
-"""The memory of a whole node, part by part and place by place, and its largest sum."""
+"""The memory of a node by part and place (main memory, GPU), and its peak."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from node.learner.group_gradients import MOST_BYTES as GROUPS_TOGETHER
 from node.learner.logprobs import CHUNK_BYTES, LEAST_POSITIONS, WHOLE_BYTES
 from node.plan.model_shape import FLOAT, MOMENTS, WIDTHS, ModelShape
 
-ENGINE_ROWS = 256
-"""Completions that the embedded engine decodes side by side."""
-PROCESS_ROWS = 64
-"""The same of an engine in a process of its own."""
+ENGINE_ROWS = 256  # completions that the embedded engine decodes concurrently
+PROCESS_ROWS = 64  # the same of an engine in its own process
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +20,11 @@ class Workload:
     """Tokens and rows of a round.
 
     Attributes:
-        prompt: tokens of a task's prompt.
-        answer: most tokens of a completion.
-        rows: completions that the engine decodes side by side.
-        written: completions that a round writes.
-        read: tokens that an update reads.
-        steps: of the optimizer in an update.
-        batch: tokens of its largest forward pass.
-        scored: of these the ones whose log-probs are asked for.
+        answer: maximum tokens per completion.
+        rows: completions decoded concurrently.
+        written: completions per round.
+        read: tokens per update.
+        batch: tokens of the largest forward pass, of which ``scored`` have log-probs.
     """
 
     prompt: int
@@ -43,19 +38,19 @@ class Workload:
 
     @classmethod
     def of(cls, config: Config, shape: ModelShape, prompt: int) -> Workload:
-        """What ``config`` asks for, with prompts of so many tokens and answers of full length."""
+        """Return the workload of ``config`` with prompts of this length, full completions."""
         size = config.engine.group_size
         answer = max(1, min(config.engine.max_new_tokens, shape.context - prompt))
         own = max(1, config.mixture.local)
         groups = max(own + config.mixture.external, config.mixture.informative)
         most = PROCESS_ROWS if config.overlaps else ENGINE_ROWS
-        # What peers do not spare is generated, and an evaluation writes an answer to each task.
+        # Without peers' groups all are local, and an evaluation samples one completion per task.
         rows = max(
             size, min(most, max((own + config.mixture.external) * size, config.schedule.eval_tasks))
         )
         row = prompt + answer
         group = _read_together(shape, size, prompt, answer)
-        # Groups of others are measured, and so read, one by one.
+        # Peers' groups are measured, and thus read, one by one.
         step = group if config.mixture.external else groups * group
         batch = max(row, min(config.learner.micro_batch_tokens, step))
         return cls(
@@ -72,8 +67,10 @@ class Workload:
 
 
 def _read_together(shape: ModelShape, size: int, prompt: int, answer: int) -> int:
-    """Tokens that are read of a group, of whose completions so many share a row and its prompt as
-    cost least together (:class:`node.learner.micro_batching.RowCost`)."""
+    """Return tokens read per group, with prompts shared as cheaply as possible.
+
+    See :class:`node.learner.micro_batching.RowCost`.
+    """
     if not shape.shares:
         return size * (prompt + answer)
     pair = 2 * shape.layers * shape.heads * shape.head_size
@@ -91,26 +88,17 @@ Place = Literal["memory", "device"]
 Phase = Literal["load", "generate", "update", "step", "save"]
 PHASES: tuple[Phase, ...] = ("load", "generate", "update", "step", "save")
 AFTER_LOADING: tuple[Phase, ...] = PHASES[1:]
-PROGRAM = 450 << 20
-"""Libraries of a process that has loaded torch and transformers."""
+PROGRAM = 450 << 20  # libraries of a process with torch and transformers
 PEFT = 50 << 20
-OTHERS = 400 << 20
-"""The network's process with its daemon, and the verifier's."""
+OTHERS = 400 << 20  # the network process with its daemon, and the verifier
 VLLM = 2 << 30
-"""Libraries of vLLM's process, and on a CPU its cache, which takes a GiB there."""
-GPU_PROGRAM = 500 << 20
-"""What CUDA and its libraries hold of a GPU for a process."""
+"""Libraries of vLLM's process; on a CPU also its KV cache of one GiB."""
+GPU_PROGRAM = 500 << 20  # GPU memory of CUDA and its libraries per process
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one part of a node holds at the most.
-
-    Attributes:
-        name: as the table has it.
-        memory, device: bytes of main memory, and of a GPU's.
-        phases: in which it is there.
-    """
+    """The peak bytes of one part, in main and GPU memory, during its phases."""
 
     name: str
     memory: float = 0.0
@@ -118,32 +106,27 @@ class Part:
     phases: tuple[Phase, ...] = PHASES
 
     def at(self, place: Place) -> float:
-        """Bytes there."""
+        """Return its bytes in a place."""
         return self.memory if place == "memory" else self.device
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """All parts of a node.
-
-    Attributes:
-        parts: in the table's order; a name may stand there more than once.
-        disk: bytes that all checkpoints take which are kept, and the one being written.
-    """
+    """All parts, in table order with repeated names; ``disk`` holds all checkpoints."""
 
     parts: tuple[Part, ...]
     disk: int
 
     def peak(self, place: Place) -> int:
-        """Most bytes at any time."""
+        """Return the peak bytes over all phases."""
         return max(self.during(phase, place) for phase in PHASES)
 
     def during(self, phase: Phase, place: Place) -> int:
-        """Bytes while a node does one thing."""
+        """Return the bytes in one phase."""
         return round(sum(p.at(place) for p in self.parts if phase in p.phases))
 
     def table(self) -> dict[str, tuple[int, int]]:
-        """By the names of parts: bytes of the device and of main memory at the most."""
+        """Return the maximum bytes of GPU and main memory by part name."""
         names = dict.fromkeys(part.name for part in self.parts)
         return {name: (self._most(name, "device"), self._most(name, "memory")) for name in names}
 
@@ -158,11 +141,10 @@ class Estimate:
 def estimate(
     shape: ModelShape, config: Config, *, device: str, prompt: int, device_memory: int = 0
 ) -> Estimate:
-    """What a node with this model and configuration takes.
+    """Estimate the memory of a node with this model and configuration.
 
     Args:
-        device: kind of the device that ``policy.device`` comes to: ``cpu``, ``cuda`` or ``mps``.
-        prompt: tokens of a task's prompt.
+        device: ``cpu``, ``cuda`` or ``mps``, as ``policy.device`` resolves.
         device_memory: bytes of the whole GPU, of which vLLM takes a share.
     """
     work = Workload.of(config, shape, prompt)
@@ -176,7 +158,6 @@ def estimate(
 
 
 def _at(name: str, value: float, device: str, *phases: Phase) -> Part:
-    """A part that is on the device, or in main memory where that is the device."""
     chosen = phases or PHASES
     if device == "cuda":
         return Part(name, device=value, phases=chosen)
@@ -194,7 +175,7 @@ def _model(shape: ModelShape, config: Config, device: str) -> Iterator[Part]:
     if config.policy.lora_rank:
         yield Part("program", memory=PEFT)
     else:
-        # A file of weights is put together in main memory before it is written.
+        # A weight file is assembled in main memory before it is written.
         yield Part("files", memory=whole, phases=("save",))
 
 
@@ -203,7 +184,7 @@ def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> I
     if place == "cuda":
         yield _at("gradients", gradients(shape, config), place, "update")
     else:
-        # What the way back frees of activations stays with the process while gradients grow.
+        # The process keeps activations freed in the backward pass while gradients grow.
         yield _at("gradients", stepping(shape, config), place, "update")
     yield _at("gradients", stepping(shape, config), place, "step")
     yield _at("optimizer", optimizer(shape, config), place, *AFTER_LOADING)
@@ -215,8 +196,8 @@ def _engine(
     shape: ModelShape, config: Config, work: Workload, device: str, device_memory: int
 ) -> Iterator[Part]:
     shared = not config.overlaps and config.engine.kind == "transformers"
-    # What the embedded engine frees of main memory stays with the process: the allocator returns
-    # no block below 32 MiB (mallopt(3), M_MMAP_THRESHOLD). A GPU's is there for the update.
+    # The process keeps main memory that the embedded engine frees: the allocator returns no
+    # block below 32 MiB (mallopt(3), M_MMAP_THRESHOLD). Freed GPU memory serves the update.
     gone = shared and device == "cuda"
     writing: tuple[Phase, ...] = ("generate",) if gone else AFTER_LOADING
     model = width(config) * shape.parameters
@@ -231,7 +212,7 @@ def _engine(
     yield _at("cache", cache(shape, config, work), device, *writing)
     yield _at("engine", decoder(shape, config), device, *writing)
     if device == "cpu":
-        # In this process gradients of the same sizes take its place.
+        # In the same process, gradients of equal size take its place.
         phases: tuple[Phase, ...] = ("generate",) if shared else writing
         yield Part("engine", memory=laid_out(shape, config), phases=phases)
     if not shared:
@@ -240,41 +221,37 @@ def _engine(
 
 
 def _disk(shape: ModelShape, config: Config) -> int:
-    """Of all checkpoints that are kept, and of the next one before an old one goes."""
     kept = config.schedule.keep_checkpoints + config.schedule.keep_best + 1
     adapters = FLOAT * trained(shape, config)
     saved = adapters if config.policy.lora_rank else weights(shape, config)
     return round(kept * (saved + optimizer(shape, config)))
 
 
-SPARE = 1.5
-"""Room of the embedded engine's cache, in tokens that it holds."""
+SPARE = 1.5  # capacity factor of the embedded engine's KV cache
 WHOLE_LOGITS = 4.5
-"""Float32 numbers for each scored token and word that an update holds at once: their log-probs, the
-gradients of these and of the logits on the way back, and what is copied in between."""
-SAMPLED_LOGITS = 4
-"""The same of a decoding step, which has no way back."""
+"""Float32 numbers per scored token and vocabulary entry at an update's peak, with gradients."""
+SAMPLED_LOGITS = 4  # the same of a decoding step, without backward pass
 
 
 def trained(shape: ModelShape, config: Config) -> int:
-    """Weights that an update changes."""
+    """Return the number of trained weights."""
     rank = config.policy.lora_rank
     return rank * shape.adapter_width if rank else shape.parameters
 
 
 def width(config: Config) -> int:
-    """Of one number of the weights."""
+    """Return bytes per weight."""
     return WIDTHS[config.policy.dtype]
 
 
 def weights(shape: ModelShape, config: Config) -> float:
-    """The model, and adapters in float32 beside it."""
+    """Return bytes of the model, plus float32 LoRA adapters."""
     adapters = FLOAT * trained(shape, config) if config.policy.lora_rank else 0
     return width(config) * shape.parameters + adapters
 
 
 def copies(shape: ModelShape, config: Config) -> int:
-    """Float32 weights that are stepped in the place of the model's, in numbers."""
+    """Return the number of float32 master weights beside the model's."""
     if config.policy.lora_rank:
         return trained(shape, config) if config.learner.offload else 0
     half = width(config) < FLOAT
@@ -282,20 +259,20 @@ def copies(shape: ModelShape, config: Config) -> int:
 
 
 def optimizer(shape: ModelShape, config: Config) -> float:
-    """Both moments, and the float32 weights that are stepped."""
+    """Return bytes of both moments and of the float32 master weights."""
     moments = MOMENTS[config.learner.optimizer] * trained(shape, config)
     return moments + FLOAT * copies(shape, config)
 
 
 def gradients(shape: ModelShape, config: Config) -> float:
-    """Sums of gradients that are there while the next group is read.
+    """Return bytes of gradient sums held while the next group is read.
 
-    A pass that holds the most has only begun its way back: its own gradient takes the place of the
-    activations that it lets go of, and counts where it is the larger (:func:`stepping`).
+    A pass has then just begun its backward pass: its gradient replaces freed activations.
+    :func:`stepping` counts it if larger.
     """
     one = FLOAT * trained(shape, config)
     if not config.mixture.external:
-        return one  # of earlier micro-batches
+        return one  # sum over earlier micro-batches
     groups = max(1, config.learner.groups_per_step)
     plain = width(config) == FLOAT and not config.learner.offload
     together = plain and not config.learner.gradient_checkpointing
@@ -305,7 +282,7 @@ def gradients(shape: ModelShape, config: Config) -> float:
 
 
 def stepping(shape: ModelShape, config: Config) -> float:
-    """Gradients at the end of a pass: its own, in the weights' format first, and the kept sum."""
+    """Return gradient bytes at the end of a pass: its own in weight dtype, and a sum."""
     one = FLOAT * trained(shape, config)
     kept = one if config.mixture.external else 0
     half = not config.policy.lora_rank and width(config) < FLOAT
@@ -314,11 +291,11 @@ def stepping(shape: ModelShape, config: Config) -> float:
 
 
 def activations(shape: ModelShape, config: Config, work: Workload) -> float:
-    """What a forward pass keeps of each token for the way back.
+    """Return bytes that a forward pass keeps per batch for the backward pass.
 
-    A layer keeps what its products and norms read: two norms' inputs, in float32 too where the
-    weights are in half precision, and outputs, the heads' queries, keys, values and answers, and
-    the MLP's four. With an adapter a layer's linear parts read as many numbers in float32 again.
+    A layer keeps the inputs of its products and norms: inputs (in float32, too, with half-precision
+    weights) and outputs of two norms, the heads' queries, keys, values and outputs, and four MLP
+    tensors. With LoRA, half-precision linear layers also keep float32 inputs.
     """
     one = width(config)
     heads = (shape.heads + shape.kv_heads) * shape.head_size
@@ -333,8 +310,7 @@ def activations(shape: ModelShape, config: Config, work: Workload) -> float:
 
 
 def logits(shape: ModelShape, work: Workload) -> float:
-    """Scores of the vocabulary for tokens whose log-prob is asked for: of all of them, or, where
-    that were much, of a part of them at a time, beside a part's gradient of the output matrix."""
+    """Return bytes of logits, or of a part plus its output-matrix gradient if large."""
     row = FLOAT * shape.vocabulary
     if row * work.scored <= WHOLE_BYTES:
         return WHOLE_LOGITS * row * work.scored
@@ -343,20 +319,20 @@ def logits(shape: ModelShape, work: Workload) -> float:
 
 
 def cache(shape: ModelShape, config: Config, work: Workload) -> float:
-    """Keys and values of all rows that are decoded side by side, and their words' scores."""
+    """Return bytes of the KV cache of all concurrent rows, and of their logits."""
     token = 2 * shape.layers * shape.kv_heads * shape.head_size * width(config)
     held = work.rows * (work.prompt + work.answer) * token * SPARE
     return held + FLOAT * SAMPLED_LOGITS * shape.vocabulary * work.rows
 
 
 def decoder(shape: ModelShape, config: Config) -> float:
-    """Weights that the embedded engine holds a second time while it writes."""
+    """Return bytes of weights that the embedded engine duplicates while it samples."""
     merged = shape.adapted if config.policy.lora_rank else 0
     return width(config) * (merged + shape.fused)
 
 
 def laid_out(shape: ModelShape, config: Config) -> float:
-    """Weights in the layout in which a CPU multiplies few rows with them, while it writes."""
+    """Return bytes of weights in the CPU's few-row layout while it samples."""
     if config.engine.kind_options.get("int8") and shape.fused:
         return shape.parameters
     trains_all = shape.fused and not config.policy.lora_rank

@@ -1,4 +1,4 @@
-"""What a model's configuration alone tells: parameters, and the sizes that memory follows from."""
+"""A model's sizes from its configuration; whether it can train on this machine."""
 
 from __future__ import annotations
 
@@ -22,24 +22,21 @@ from node.policy.model_source import config_folder, no_model
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk")
 FUSED = ("llama", "qwen2", "qwen3")
-"""Families whose decoding step keeps query, key and value as one matrix of its own
-(:mod:`node.engines.transformers.fused_decoder`)."""
+"""Families with a fused QKV matrix in :mod:`node.engines.transformers.fused_decoder`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A causal language model in numbers.
+    """The sizes of a causal language model.
 
     Attributes:
-        family: ``model_type`` of its configuration.
-        parameters: all of them; a head that is tied to the embeddings counts once.
-        active: those that one token meets; of experts only the chosen ones.
-        adapted: weights of the linear layers that get an adapter, which is all but the head.
-        adapter_width: inputs and outputs of these layers, added up: one rank's weights.
-        shares: completions of a group may read their prompt together.
-        fused: weights that the engine's decoding step holds a second time.
-        layers, hidden, intermediate, heads, kv_heads, head_size, vocabulary: of the decoder.
-        context: most tokens of prompt and completion together.
+        parameters: all of them; a head tied to the embeddings counts once.
+        active: used per token; of experts only the chosen ones.
+        adapted: weights of the linear layers with an adapter, all but the head.
+        adapter_width: inputs plus outputs of these layers: the weights per rank.
+        shares: whether a group's completions may share their prompt's forward pass.
+        fused: weights that the engine's decoding step duplicates.
+        context: maximum prompt plus completion tokens.
     """
 
     family: str
@@ -59,7 +56,7 @@ class ModelShape:
     context: int
 
     def scaled(self, factor: float) -> ModelShape:
-        """A model of ``factor`` times the parameters, of the same depth, heads and vocabulary."""
+        """Return ``factor`` times the parameters at equal depth, heads and vocabulary."""
         width = factor**0.5
         return replace(
             self,
@@ -75,14 +72,10 @@ class ModelShape:
 
 
 def shape_of(folder: Path, model: str) -> ModelShape:
-    """Count a model's parameters by building it without memory, on torch's ``meta`` device.
+    """Count a model's parameters on torch's ``meta`` device, without memory.
 
-    Args:
-        folder: with the model's ``config.json``; nothing else of it is read.
-        model: what it is called in errors.
-
-    Raises:
-        PolicyError: the configuration is of no causal language model that can be built.
+    It reads only ``config.json``; ``model`` is the name in errors. Raises ``PolicyError`` if that
+    is not the configuration of a causal language model.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -92,7 +85,7 @@ def shape_of(folder: Path, model: str) -> ModelShape:
         config = AutoConfig.from_pretrained(folder)
         with torch.device("meta"):
             built = loader.from_config(config)
-    except Exception as error:  # whatever the library makes of a wrong number in that file
+    except Exception as error:  # the library raises anything on a wrong number in that file
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise no_model(model, f"config.json: {lines[0].rstrip('.')}") from error
     return _counted(built, model)
@@ -134,7 +127,7 @@ def _counted(built: Any, model: str) -> ModelShape:
 
 
 def _intermediate(text: Any, hidden: int) -> int:
-    """Width between the matrices of a layer's MLP, of all experts that a token meets."""
+    """Return the width of a layer's MLP, over all experts used per token."""
     experts, chosen = _first(text, EXPERTS), _first(text, CHOSEN)
     if experts and chosen:
         width = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
@@ -143,7 +136,7 @@ def _intermediate(text: Any, hidden: int) -> int:
 
 
 def _idle(built: Any, text: Any) -> int:
-    """Weights of the experts that a token does not meet."""
+    """Return the expert weights that a token does not use."""
     experts, chosen = _first(text, EXPERTS), _first(text, CHOSEN)
     if not (experts and chosen):
         return 0
@@ -157,12 +150,11 @@ def _first(text: Any, names: tuple[str, ...]) -> int:
 
 log = logging.getLogger(__name__)
 
-MOST_HEADER = 100_000_000
-"""Bytes of a safetensors file's header, as the format allows."""
+MOST_HEADER = 100_000_000  # bytes of a safetensors header, limit of the format
 ASIDE = ("vision", "visual", "audio", "mtp", "rotary_emb")
-"""In names of tensors that a causal language model may leave in their file."""
+"""Parts of names of tensors that a causal language model may not load."""
 GATED = ("llama", "mistral", "qwen2", "qwen3")
-"""Families whose layers are four matrices of attention and three of an MLP, and norms beside."""
+"""Families with four attention and three MLP matrices per layer, besides norms."""
 SIZES = (
     "hidden_size",
     "intermediate_size",
@@ -173,21 +165,17 @@ SIZES = (
 
 
 def least_weights(folder: Path) -> int:
-    """Weights of the model in a folder, or fewer; 0 where nothing there tells.
-
-    Shards that are missing, and a configuration of an unknown family, count as nothing.
-    """
+    """Return a lower bound of a folder's weights; unknown or missing parts count 0."""
     return max(in_files(folder), by_sizes(_config(folder)))
 
 
 def in_files(folder: Path) -> int:
-    """Weights in the folder's safetensors files, by their headers
-    (https://huggingface.co/docs/safetensors)."""
+    """Return the weights in a folder's safetensors files, by their headers."""
     return sum(_in_file(path) for path in folder.glob("model*.safetensors"))
 
 
 def by_sizes(config: Mapping[str, Any]) -> int:
-    """Weights of the matrices of a model of a known family; its norms and biases are left out."""
+    """Return the matrix weights of a known family, without norms and biases."""
     known = all(isinstance(config.get(name), int) for name in SIZES)
     if config.get("model_type") not in GATED or not known:
         return 0
@@ -226,11 +214,11 @@ def _config(folder: Path) -> Mapping[str, Any]:
 FLOAT = 4
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 MOMENTS = {"adamw": 8.0, "adamw8bit": 2.0 + 2 * FLOAT / 256}
-"""Of both moments of a weight; in eight bits with a scale for each block of 256."""
+"""Bytes of both moments per weight; in 8 bits with a scale per block of 256."""
 
 
 def gigabytes(size: float) -> str:
-    """Bytes for people."""
+    """Format bytes."""
     return f"{size / 1e9:.1f} GB"
 
 
@@ -244,20 +232,19 @@ HELP: tuple[Mapping[str, Any], ...] = (
     {"policy.dtype": "bfloat16", "policy.lora_rank": 16},
     {"policy.dtype": "bfloat16", "policy.lora_rank": 16, "schedule.mode": "alternate"},
 )
-"""Keys that a plan changes too, the least drastic first."""
+"""Config keys that a plan changes, too, the least drastic first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """Bytes without which no update can be made, and those that there are.
+    """Minimum bytes of an update, and the available ones.
 
-    Only weights, one gradient and the optimizer's numbers count: no activations, no cache, no
+    Only weights, one gradient and the optimizer's state count: no activations, KV cache or
     libraries.
 
     Attributes:
-        weights: of the model, in numbers; 0 where they could not be counted.
-        memory, device: bytes of main memory and of the GPU.
-        there: of main memory with swap, and of the GPU, 0 where there is none.
+        weights: number of the model's; 0 if unknown.
+        there: available: main memory with swap, and the GPU's, 0 without one.
         free: of main memory, without swap.
     """
 
@@ -269,16 +256,16 @@ class Least:
 
     @property
     def fits(self) -> bool:
-        """Whether all that there is would do."""
+        """Whether all existing memory suffices."""
         return self.memory <= self.there[0] and self.device <= self.there[1]
 
     @property
     def tight(self) -> bool:
-        """Whether it would do only if other programs gave memory back."""
+        """Whether it fits only if other programs free memory."""
         return self.memory > self.free
 
     def words(self) -> str:
-        """What is needed of what there is, of the place that is short."""
+        """Describe the needed and existing memory of the place that is short."""
         if self.device > self.there[1]:
             needed, there, place = self.device, self.there[1], "GPU memory"
         else:
@@ -290,7 +277,7 @@ class Least:
 
 
 def least(config: Config, weights: int) -> Least:
-    """What a model with so many weights takes here."""
+    """Return the minimum memory of a model with so many weights here."""
     gpu = gpu_memory(config.policy.device)
     place = WIDTHS[config.policy.dtype] * weights
     copies = 2 if config.overlaps else 1
@@ -307,13 +294,9 @@ def least(config: Config, weights: int) -> Least:
 
 
 def check_memory(config: Config) -> Least:
-    """Look whether a model can be trained with a configuration on this machine at all.
+    """Check that this machine can train the model at all; weights 0 if unknown.
 
-    Returns:
-        What it takes at the least; all 0 where its weights cannot be counted beforehand.
-
-    Raises:
-        ConfigError: all that there is would not do. It names keys with which it would.
+    Raises ``ConfigError`` if the memory does not suffice, with keys that would help.
     """
     model = config.policy.model
     try:
@@ -328,7 +311,7 @@ def check_memory(config: Config) -> Least:
 
 
 def help_for(config: Config) -> str:
-    """The first keys of :data:`HELP` with which the same model fits, as a sentence."""
+    """Return the first keys of :data:`HELP` with which the model fits, as a sentence."""
     weights = least_weights(config_folder(config.policy.model))
     present = config.model_dump()
     for keys in HELP:

@@ -1,4 +1,4 @@
-"""A plan: a model, a machine, the configuration that fits both, and what it takes and yields."""
+"""A plan: model, machine, fitting configuration, memory and speed, and its text."""
 
 from __future__ import annotations
 
@@ -15,20 +15,13 @@ from node.plan.model_shape import ModelShape, gigabytes, shape_of
 from node.plan.speed import Speed, estimated
 from node.policy.model_source import config_folder
 
-STEPS = 60
-"""Halvings by which the largest model that fits is found."""
-MOST = 1e6
-"""Times the model, above which nothing larger is looked for."""
+STEPS = 60  # of bisection, to find the largest model that fits
+MOST = 1e6  # largest multiple of the model's size in that search
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a node with a model on a machine is to be.
-
-    Attributes:
-        folder: with the model's ``config.json``.
-        tokens: of a task, its prompt and its answer together.
-    """
+    """A model's plan on a machine; ``tokens`` counts a task's prompt and completion."""
 
     model: str
     folder: Path
@@ -40,18 +33,17 @@ class Plan:
 
     @property
     def work(self) -> Workload:
-        """Of a round."""
+        """The workload of a round."""
         return Workload.of(self.choice.config, self.shape, prompt_tokens(self.tokens))
 
     def larger(self) -> dict[str, int]:
-        """For each way to train, the parameters of the largest model of this kind that fits."""
+        """Return, for each way to train, the parameters of the largest model that fits."""
         return {
             rung.words: round(self.shape.parameters * self._factor(rung.keys))
             for rung in rungs(self.machine)
         }
 
     def _factor(self, keys: Any) -> float:
-        """Of the parameters, up to which the chosen configuration fits with these keys changed."""
         named = {k: v for k, v in self.choice.keys.items() if k not in RUNG_KEYS}
         config = type(self.choice.config).with_overrides({**named, **keys})
 
@@ -68,7 +60,7 @@ class Plan:
         return _largest(fitting)
 
     def as_json(self) -> dict[str, Any]:
-        """For other programs; sizes are bytes, times seconds."""
+        """Return the plan as JSON values; sizes in bytes, times in seconds."""
         told = self.choice.estimate
         parts = told.table()
         machine = asdict(self.machine)
@@ -93,15 +85,13 @@ RUNG_KEYS = (
     "learner.offload",
     "policy.lora_rank",
 )
-"""Of a configuration, what tells one way to train from another."""
+"""Config keys that distinguish the ways to train."""
 
 
 def plan(model: str, machine: Machine, tokens: int) -> Plan:
-    """Look at a model's configuration and choose.
+    """Read a model's configuration and choose.
 
-    Raises:
-        PolicyError: there is no such model, or its configuration is of none that can be trained.
-        ConfigError: nothing fits.
+    Raises ``PolicyError`` if it cannot be loaded or trained, ``ConfigError`` if nothing fits.
     """
     folder = config_folder(model)
     shape = shape_of(folder, model)
@@ -113,14 +103,13 @@ def plan(model: str, machine: Machine, tokens: int) -> Plan:
 
 
 def probed(found: Plan, tell: Callable[[str], None]) -> Plan:
-    """The plan with speeds measured here: see :func:`node.plan.speed.probe`."""
+    """Return the plan with measured speeds (:func:`node.plan.speed.probe`)."""
     from node.plan.speed import probe
 
     return replace(found, speed=probe(found, tell))
 
 
 def _largest(fitting: Callable[[float], bool]) -> float:
-    """The largest factor that fits, up to :data:`MOST`; 0 where none does."""
     low, high = 0.0, MOST
     if fitting(high):
         return high
@@ -136,7 +125,7 @@ BILLION = 1e9
 
 
 def lines(plan: Plan) -> Iterator[str]:
-    """The model, the machine, the table of bytes, the speed, and the keys that differ."""
+    """Yield the model, machine, memory table, speed and changed config keys as text."""
     yield from _beginning(plan)
     yield ""
     yield from _table(plan)
@@ -151,7 +140,7 @@ def lines(plan: Plan) -> Iterator[str]:
 
 
 def count(parameters: int) -> str:
-    """Parameters for people."""
+    """Format a parameter count."""
     if parameters < BILLION:
         return f"{parameters / MILLION:.1f} million"
     return f"{parameters / BILLION:.1f} billion"

@@ -1,4 +1,4 @@
-"""How fast a node writes and learns, from what its device moves and multiplies a second."""
+"""Sampling and training speed of a node: estimated (roofline model) or measured."""
 
 from __future__ import annotations
 
@@ -22,30 +22,26 @@ if TYPE_CHECKING:
     from node.policy.policy import Policy
 
 
-READ_SHARE = 0.6
-"""Of the copy bandwidth, at which decoding reads weights and cache."""
-MULTIPLY_SHARE = 0.4
-"""Of the products of large matrices, that a pass over a micro-batch reaches."""
+READ_SHARE = 0.6  # of the copy bandwidth, when decoding reads weights and KV cache
+MULTIPLY_SHARE = 0.4  # of large-matrix FLOPS, in a pass over a micro-batch
 FEW_ROWS_SHARE, LAID_OUT_SHARE, INT8_SHARE = 0.15, 0.25, 0.5
-"""The same of a decoding step on a CPU, whose products have a row for each completion: with weights
-as they are, as they are laid out for it, and in 8 bits."""
+"""The same of a CPU decoding step (a row per completion): plain, laid out, and int8 weights."""
 LAUNCH_SECONDS = 6e-6
-LAUNCHES = 14
-"""Of kernels, in a layer of a decoding step, where a GPU is not told of many at once."""
+LAUNCHES = 14  # of kernels per layer and decoding step, without CUDA graphs
 
 HOST_BANDWIDTH = 2e10
-"""Bytes a second of main memory, and of the way to it, beside a GPU; about."""
+"""Approximate bytes per second of main memory, and of its link to a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Of a node on a device.
+    """Speed of a node on a device.
 
     Attributes:
-        write: tokens a second, of all rows together.
-        read: tokens a second in an update, forward and back.
-        generate, update: seconds of a round.
-        told: where it is from: "estimated", or "measured".
+        write: sampled tokens per second, all rows together.
+        read: tokens per second in an update, forward and backward.
+        generate, update: seconds per round.
+        told: "estimated" or "measured".
     """
 
     write: float
@@ -56,23 +52,18 @@ class Speed:
 
     @property
     def round(self) -> float:
-        """Seconds of a round in which one waits for the other."""
+        """Seconds of a round whose phases run one after the other."""
         return self.generate + self.update
 
     @classmethod
     def of(cls, write: float, read: float, work: Workload, told: str, step: float = 0.0) -> Speed:
-        """Of a round of full-length answers, for which the swarm spares nothing.
-
-        Args:
-            step: seconds of the optimizer's, where ``read`` leaves it out.
-        """
+        """Return a full-length round's speed; ``step`` is optimizer time not in ``read``."""
         update = work.read / read + work.steps * step
         return cls(write, read, work.written * work.answer / write, update, told)
 
 
 def estimated(shape: ModelShape, config: Config, work: Workload, device: Device) -> Speed:
-    """By the roofline of Williams et al. (doi 10.1145/1498765.1498785): whichever of reading and
-    multiplying takes longer."""
+    """Estimate by the roofline model (Williams et al., doi 10.1145/1498765.1498785)."""
     flops = device.flops.get(config.policy.dtype, device.flops["float32"])
     return Speed.of(
         _write(shape, config, work, device, flops),
@@ -106,7 +97,7 @@ def _write(
 
 
 def _step_seconds(shape: ModelShape, config: Config, device: Device) -> float:
-    """Of the optimizer, which reads and writes its numbers and the gradient once."""
+    """Return optimizer seconds: its state and the gradient, read and written once."""
     held = memory.optimizer(shape, config) + FLOAT * memory.trained(shape, config)
     moved = 2 * (held + memory.width(config) * memory.trained(shape, config))
     away = config.learner.offload and device.kind == "cuda"
@@ -114,39 +105,33 @@ def _step_seconds(shape: ModelShape, config: Config, device: Device) -> float:
 
 
 def _met(shape: ModelShape, rows: int) -> float:
-    """Weights that so many rows read in a step: of experts all that any of them meets."""
+    """Return the weights that so many rows read in a step, with all experts in use."""
     return min(shape.parameters, shape.active + (rows - 1) * (shape.parameters - shape.active) / 8)
 
 
 def _operations(shape: ModelShape, config: Config) -> float:
-    """Of one token in an update: two a weight forward, and four on the way back, of which adapters
-    leave out the gradients of the weights; once more forward where activations are dropped."""
+    """Return an update's FLOPs per token: 2 per weight forward, 4 backward.
+
+    LoRA skips the weights' gradients (2); gradient checkpointing adds a forward pass (2).
+    """
     passes = 4 if config.policy.lora_rank else 6
     again = 2 if config.learner.gradient_checkpointing else 0
     return (passes + again) * shape.active
 
 
 FIRST_TOKENS, MOST_TOKENS = 4, 128
-"""Of each answer in a first, short try, and in the one that is measured."""
-SECONDS = 15.0
-"""That the answers of the second take, about, if they take as long a token as the first."""
-SHORT, LONG = 8, 64
-"""Tokens of the answers that are learned from."""
+"""Tokens per completion in a short first run, and the maximum in the measured one."""
+SECONDS = 15.0  # approximate duration of the measured run
+SHORT, LONG = 8, 64  # tokens of the completions that are trained on
 PROMPT = 16
 SEED = 0
 
 
 def probe(found: Plan, tell: Callable[[str], None]) -> Speed:
-    """Let a group be written and learned from, in short answers, and scale the times up.
+    """Measure sampling and training on short completions; ``tell`` gets each step.
 
-    The embedded engine writes, whichever the plan is for; vLLM is faster. Weights are drawn by
-    chance, as speed does not depend on them.
-
-    Args:
-        tell: told what is measured now.
-
-    Raises:
-        NodeError: memory runs out.
+    It uses random weights, which do not affect speed, and the embedded engine; vLLM is faster.
+    Raises ``NodeError`` if memory runs out.
     """
     from node.learner.learner import Learner
 
@@ -168,7 +153,7 @@ def probe(found: Plan, tell: Callable[[str], None]) -> Speed:
 
 
 def _writing(found: Plan, policy: Policy, prompt: list[int], room: int) -> float:
-    """Tokens a second of all rows that a round decodes side by side."""
+    """Return tokens per second of all rows that a round decodes concurrently."""
     from node.engines.engine import Sampling
     from node.engines.transformers.engine import TransformersEngine
 
@@ -187,10 +172,7 @@ def _writing(found: Plan, policy: Policy, prompt: list[int], room: int) -> float
 
 
 def random_policy(found: Plan) -> Policy:
-    """The planned model with weights drawn by chance, behind the shipped tokenizer.
-
-    It ends no answer, so that all are as long as was asked for.
-    """
+    """Return the planned model with random weights, the shipped tokenizer and no EOS."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -210,10 +192,10 @@ def random_policy(found: Plan) -> Policy:
 
 
 def _learning(learner: Learner, prompt: list[int], size: int, room: int) -> tuple[float, float]:
-    """Tokens a second, and the seconds of a step beside: from updates on short and long answers."""
+    """Return training tokens per second and optimizer seconds, from two lengths."""
     lengths = min(SHORT, room), min(LONG, room)
     seconds = []
-    for length in (lengths[0], *lengths):  # the first one warms up, and makes the optimizer's state
+    for length in (lengths[0], *lengths):  # warm-up, and creates optimizer state
         group = _training_group(prompt, size, length)
         begin = time.perf_counter()
         learner.update([group])
@@ -227,7 +209,7 @@ def _learning(learner: Learner, prompt: list[int], size: int, room: int) -> tupl
 
 
 def _training_group(prompt: list[int], size: int, length: int) -> TrainingGroup:
-    """Answers of the same token over and over, every second one right."""
+    """Return completions of one repeated token, every second one right."""
     from node.learner.batches import TrainingCompletion, TrainingGroup
     from protocol.rollout import Tokens
 

@@ -1,1 +1,1 @@
-"""The policy: a causal language model with its tokenizer, adapters and saved forms."""
+"""The policy: a causal language model, its tokenizer, adapters and saved forms."""

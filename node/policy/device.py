@@ -1,4 +1,4 @@
-"""The device that a policy is on, and what CUDA's driver says; torch is imported when needed."""
+"""The policy's device, and what the CUDA driver reports; torch loads when needed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 
 
 def device_named(name: str) -> torch.device:
-    """The device that ``policy.device`` names.
+    """Return the device that ``policy.device`` names, or raise PolicyError.
 
-    ``auto`` is a GPU that CUDA knows, or the CPU: a Mac's GPU is taken where it is named.
-
-    Raises:
-        PolicyError: there is no such device.
+    ``auto`` is a CUDA GPU or else the CPU; a Mac's GPU must be named.
     """
     import torch
 
@@ -39,15 +36,14 @@ def device_named(name: str) -> torch.device:
 
 
 def draws_on(device: torch.device) -> torch.device:
-    """Where numbers are drawn for a policy on ``device``: there, but on the CPU for a Mac's GPU,
-    which has no numbers of 64 bits."""
+    """Return where random numbers are drawn: a Mac's GPU has no 64-bit numbers."""
     import torch
 
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def wait_for(device: torch.device) -> None:
-    """Return once the device has done all that it was told to."""
+    """Wait until the device has finished all submitted work."""
     import torch
 
     if device.type == "cuda":
@@ -57,7 +53,7 @@ def wait_for(device: torch.device) -> None:
 
 
 def give_back(device: torch.device) -> None:
-    """Give back the memory that no tensor needs, for other processes on the same device."""
+    """Release cached memory for other processes on the same device."""
     import torch
 
     if device.type == "cuda":
@@ -70,7 +66,7 @@ LIBRARY, LIBRARY_ON_WINDOWS = "libcuda.so.1", "nvcuda.dll"
 
 
 def torch_build() -> dict[str, object]:
-    """What torch says of itself, read and not imported."""
+    """Return the variables of torch's ``version.py``, without importing torch."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         raise NodeError("torch is not installed", None, "Install it with: pip install .")
@@ -79,7 +75,7 @@ def torch_build() -> dict[str, object]:
 
 
 def gpus() -> int:
-    """GPUs that the driver shows to this process."""
+    """Return the number of GPUs that the driver shows to this process."""
     count = ctypes.c_int(0)
     driver = _driver()
     if driver is None or driver.cuDeviceGetCount(ctypes.byref(count)):
@@ -88,8 +84,7 @@ def gpus() -> int:
 
 
 def gpu_memory(device: str) -> int:
-    """Bytes of the GPU that ``policy.device`` comes to; 0 where it comes to none, as ``auto`` does
-    with a torch that is built without CUDA."""
+    """Return bytes of the selected GPU; 0 if none, or ``auto`` and torch without CUDA."""
     kind, _, number = device.partition(":")
     if kind not in ("auto", "cuda") or not torch_build().get("cuda", True):
         return 0
@@ -102,7 +97,7 @@ def gpu_memory(device: str) -> int:
 
 
 def _driver() -> Any:
-    """The driver, ready to be asked; None where there is none."""
+    """Return the initialized driver; None if there is none."""
     try:
         driver = ctypes.CDLL(LIBRARY_ON_WINDOWS if sys.platform == "win32" else LIBRARY)
     except OSError:

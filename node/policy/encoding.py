@@ -1,4 +1,4 @@
-"""From text to token ids: nothing that came from outside becomes a special token."""
+"""Text to token ids: text from outside never becomes a special token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPT_FORMAT = "swarm-node/1/prompt"
 
 
 def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Ids of text from outside: what spells a special token in it is read as plain text."""
+    """Encode text from outside, with special tokens in it as plain text."""
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
     return ids
 
@@ -27,21 +27,18 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def turn_ids(
     tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]
 ) -> list[int]:
-    """Ids of one user turn of the chat template, up to where the policy begins.
+    """Encode one user turn of the chat template, up to where the policy begins.
 
-    Questions and their templates come from manifests. A text that spells special tokens is put
-    into the turn after the template has become ids, so that it cannot end the user's turn and
-    write others. That holds for what the tokenizer calls special; a template whose marks are
-    ordinary text can be imitated by any text.
-
-    Args:
-        options: handed to the template beside the turn.
+    Questions and their templates come from manifests. Text that spells special tokens is inserted
+    after the template has become ids, so that it cannot end the user's turn and write others. This
+    covers what the tokenizer calls special: any text can imitate a template whose marks are
+    ordinary text.
     """
     if plain_ids(tokenizer, text) == _own_ids(tokenizer, text):
         return _own_ids(tokenizer, _turn(tokenizer, text, options))
     stand_in = sha256(text.encode()).hexdigest()
     first, *rest = _turn(tokenizer, stand_in, options).split(stand_in)
-    if not rest:  # the template bends what it is given
+    if not rest:  # the template changes its input
         return plain_ids(tokenizer, _turn(tokenizer, text, options))
     ids = _own_ids(tokenizer, first)
     for part in rest:
@@ -52,17 +49,10 @@ def turn_ids(
 def next_turn_ids(
     tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]
 ) -> list[int]:
-    """Ids of a further user turn, from behind the policy's last end-of-sequence token up to where
-    it begins again.
+    """Encode a further user turn, from the policy's last EOS to its next start.
 
-    What the template makes of the turns before is left out: those ids are there already, and
-    never spelled again.
-
-    Args:
-        options: handed to the template beside the turns.
-
-    Raises:
-        PolicyError: the template does not take a second turn.
+    The template's rendering of earlier turns is dropped: their ids exist and are never encoded
+    again. Raises PolicyError if the template does not take a second turn.
     """
     before, after = _around_next(tokenizer, sha256(text.encode()).hexdigest(), options)
     own = plain_ids(tokenizer, text) == _own_ids(tokenizer, text)
@@ -72,11 +62,7 @@ def next_turn_ids(
 
 
 def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
-    """Look whether the chat template reads what it is to be handed.
-
-    Raises:
-        ConfigError: there is no template, or it has no such switch.
-    """
+    """Raise ConfigError unless the chat template reads these options."""
     template = str(tokenizer.chat_template or "")
     taken = inspect.signature(tokenizer.apply_chat_template).parameters
     for name, value in options.items():
@@ -90,7 +76,7 @@ def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
 def encoding_digest(
     tokenizer: PreTrainedTokenizerBase, eos_id: int, options: Mapping[str, Any]
 ) -> bytes:
-    """Digest of whatever decides which ids a text becomes; padding and truncation do not."""
+    """Return the digest of all that decides a text's ids; not padding and truncation."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         rules = json.loads(backend.to_str())
@@ -107,7 +93,7 @@ def encoding_digest(
 def _around_next(
     tokenizer: PreTrainedTokenizerBase, stand_in: str, options: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """What the template puts before and behind a second user turn."""
+    """Return what the template puts before and after a second user turn."""
     said = stand_in[::-1]
     turns = [
         {"role": "user", "content": "?"},
@@ -141,6 +127,6 @@ def _turn(tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, A
 
 
 def _own_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Ids of text in which special tokens are meant."""
+    """Encode text with its special tokens as such."""
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return ids

@@ -1,8 +1,8 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685): few weights are trained beside frozen ones.
+"""LoRA adapters (arXiv:2106.09685), and policies of checkpoints: load and export.
 
-A linear layer's weight is ``W + alpha / rank * B A``; ``W`` stays as it was loaded, ``A`` and
-``B`` are float32 whatever ``W`` is. All other parts of a node get a model whose weights are that
-sum, and know of no adapter.
+A linear layer's weight is ``W + alpha / rank * B A``. ``W`` is frozen, ``A`` and ``B`` are float32
+whatever the dtype of ``W``. Other parts of a node get a model with the merged weights and do not
+depend on adapters.
 """
 
 from __future__ import annotations
@@ -33,25 +33,22 @@ from node.storage.checkpoint_list import best_of, list_checkpoints, no_checkpoin
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 
-SEED = 0
-"""Of the first ``A``: nodes and runs begin alike. ``B`` begins with zeros."""
+SEED = 0  # of the initial ``A``, so nodes and runs start equal; ``B`` starts with zeros
 
 
 class Adapter:
-    """The low-rank updates of a model, put into it in place.
+    """Low-rank updates of a model, added to it in place.
 
     Args:
         model: its own weights are frozen from now on.
-        rank: of a layer's update.
-        alpha: scales the update.
-        targets: ends of the names of the linear layers that get one; none: all but the head.
-        folder: of a saved adapter to go on with; left out, the model begins as it is.
+        targets: suffixes of the names of the linear layers to adapt; if empty, all but the head.
+        folder: of a saved adapter to continue; if None, the model starts unchanged.
 
     Attributes:
-        settings: keys and values of the configuration that a checkpoint has to agree with.
+        settings: configuration keys and values that a checkpoint must match.
 
     Raises:
-        ConfigError: there are no such layers, or they can have no update.
+        ConfigError: there are no such layers, or they cannot have an update.
     """
 
     def __init__(
@@ -85,11 +82,7 @@ class Adapter:
                     raise _refused(targets, f"{name} shares its weight with the embeddings")
 
     def merged(self) -> PreTrainedModel:
-        """A model of the same class without adapters, whose weights are the sums.
-
-        What has no update is shared with the trained model, what has one is new; nothing of the
-        trained model changes.
-        """
+        """Return the model without adapters, weights merged; unchanged weights are shared."""
         kept: tuple[Any, ...] = (self._model.config, *self._model.parameters())
         shared: dict[int, Any] = {id(x): x for x in chain(kept, self._model.buffers())}
         for layer in self._model.modules():
@@ -100,13 +93,12 @@ class Adapter:
         return copy.deepcopy(self._model, shared)
 
     def save(self, folder: Path) -> None:
-        """Write it as peft, ``transformers`` and vLLM load adapters."""
+        """Write it in the layout that peft, ``transformers`` and vLLM load."""
         self._peft.save_pretrained(str(folder), save_embedding_layers=False)
 
 
 @torch.no_grad()
 def _sum(layer: Linear) -> Tensor:
-    """The layer's weight with its update, rounded once, to the weight's own type."""
     weight: Any = layer.get_base_layer().weight
     (name,) = layer.active_adapters
     total: Tensor = (weight + layer.get_delta_weight(name)).to(weight.dtype)
@@ -139,13 +131,13 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) -> Iterator[Loaded]:
-    """The newest intact checkpoint, or that of a policy step, or of the best held-out reward.
+    """Yield the newest intact checkpoint, that of a step, or of best held-out reward.
 
-    A node that runs there deletes none meanwhile.
+    A node in that folder deletes no checkpoint meanwhile.
 
     Raises:
-        NodeError: there is none at all.
-        UsageError: none is of that step, or none was evaluated.
+        NodeError: there is no checkpoint.
+        UsageError: there is none of that step, or none was evaluated.
         CheckpointError: it is damaged.
     """
     checkpoints = Checkpoints(folder.checkpoints)
@@ -163,14 +155,11 @@ def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) ->
 def saved_policy(
     config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
 ) -> Policy:
-    """The policy of a checkpoint, whose adapter is put into the model that it was begun with.
-
-    Args:
-        tell: told how a download of that model goes on.
+    """Load a checkpoint's policy; an adapter goes into the run's initial model.
 
     Raises:
         PolicyError: it cannot be loaded.
-        ConfigError: the run was begun with another model, type of weights or adapter.
+        ConfigError: the run started with another model, weight type or adapter.
     """
     check_begun(config, loaded.state)
     if config.lora_rank:
@@ -183,13 +172,10 @@ def saved_policy(
 def checkpoint_policy(
     config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
 ) -> Policy:
-    """The policy of a checkpoint: its own model, or its adapter in the model that is configured.
-
-    Args:
-        tell: told how a download of the configured model goes on.
+    """Load a checkpoint's own model, or its adapter into the configured model.
 
     Raises:
-        PolicyError: it does not load.
+        PolicyError: it cannot be loaded.
         ConfigError: an adapter was trained with other settings.
     """
     if "lora_rank" in loaded.state:
@@ -212,16 +198,12 @@ def export(
     adapter: bool = False,
     tell: Callable[[str], None] = log.info,
 ) -> None:
-    """Write a checkpoint's model and tokenizer to the new folder ``out``.
-
-    Args:
-        tell: told how a download of the configured model goes on.
-        adapter: write the adapter alone instead of the model that it makes.
+    """Write a checkpoint's model (or only its adapter) and tokenizer to ``out``.
 
     Raises:
-        NodeError: ``out`` is there already, or cannot be made.
+        NodeError: ``out`` exists and is not an empty folder, or cannot be made.
         UsageError: there is no adapter.
-        PolicyError: the checkpoint does not load.
+        PolicyError: the checkpoint cannot be loaded.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NodeError("there is something already at", out, "Name a new folder with --out.")

@@ -1,8 +1,4 @@
-"""What the small files of a model's folder tell before anything of it is loaded.
-
-Nothing heavy is imported: a model that cannot be trained is told from its configuration, and a
-download that was broken off from the sizes that its files name themselves.
-"""
+"""Checks of a model's small files, before torch or the model is loaded."""
 
 from __future__ import annotations
 
@@ -19,11 +15,9 @@ CONFIG = "config.json"
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 GGUF = ".gguf"
-LENGTH_BYTES = 8
-"""A safetensors file begins with the length of its header, a little-endian number."""
+LENGTH_BYTES = 8  # length of a safetensors file's header, little-endian, at its beginning
 LEAST_SHARE = 0.9
-"""Of a model's ids those that its tokenizer has to know: models round their number up by a few per
-cent at the most."""
+"""Minimum share of a model's ids in its tokenizer; models round up by a few percent at most."""
 
 _HEADLESS = re.compile(r"(?<!Head)(?<!Heads)Model$")
 _OTHER_HEAD = re.compile(
@@ -45,13 +39,9 @@ class PolicyError(NodeError):
 
 
 def check_kind(folder: Path, model: str) -> None:
-    """Hold a model's configuration and tokenizer against what can be trained here.
+    """Raise PolicyError unless a model's configuration and tokenizer can be trained.
 
-    Args:
-        model: its name, as the configuration has it.
-
-    Raises:
-        PolicyError: it is quantised, no causal language model, or not its tokenizer's.
+    It must be a causal language model, not quantized, and match its tokenizer.
     """
     config = _read(folder / CONFIG, model)
     if (quantised := config.get("quantization_config")) is not None:
@@ -74,11 +64,7 @@ def check_kind(folder: Path, model: str) -> None:
 
 
 def check_vocabulary(model: str, ids: int, known: int) -> None:
-    """Hold the ids that a model reads against those that its tokenizer knows.
-
-    Raises:
-        PolicyError: the tokenizer knows more, or far fewer.
-    """
+    """Raise PolicyError if the tokenizer knows more ids than the model, or far fewer."""
     if known > ids or known < LEAST_SHARE * ids:
         raise _refused(
             model,
@@ -88,11 +74,7 @@ def check_vocabulary(model: str, ids: int, known: int) -> None:
 
 
 def check_weights(folder: Path, model: str) -> None:
-    """Look whether a model's weights are all there, and whole.
-
-    Raises:
-        PolicyError: files are missing or too short, or there are none but GGUF's.
-    """
+    """Raise PolicyError unless a model's weight files are present and complete."""
     for index in INDEXES:
         if (folder / index).is_file():
             names = sorted(set(_read(folder / index, model).get("weight_map", {}).values()))
@@ -111,12 +93,12 @@ def check_weights(folder: Path, model: str) -> None:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether this is a GGUF file."""
+    """Return whether ``path`` is a GGUF file."""
     return path.suffix == GGUF and path.is_file()
 
 
 def gguf(model: str) -> PolicyError:
-    """What to say of a GGUF file, or of a folder with nothing else."""
+    """Return the error for a GGUF file, or for a folder with nothing else."""
     return _refused(model, "GGUF holds weights that are quantised for llama.cpp", NO_OTHER_FORMAT)
 
 
@@ -127,7 +109,7 @@ def _no_weights(folder: Path, model: str) -> PolicyError:
 
 
 def _short(path: Path) -> Iterator[str]:
-    """Why a file of weights is not whole; nothing where it is, or cannot be told to be."""
+    """Yield why a weight file is incomplete, unless it is complete or this is unknown."""
     size = path.stat().st_size
     if path.suffix != ".safetensors":
         if size == 0:
@@ -151,14 +133,14 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def _ids(config: dict[str, Any]) -> int:
-    """How many ids the model reads; 0 where its configuration does not say so."""
+    """Return how many ids the model reads; 0 if its configuration does not say."""
     text = config.get("text_config")
     size = config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
     return size if isinstance(size, int) else 0
 
 
 def _known(folder: Path, model: str) -> int:
-    """How many ids a fast tokenizer knows; 0 where there is none."""
+    """Return how many ids a fast tokenizer knows; 0 if there is none."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         return 0
@@ -188,11 +170,7 @@ def _refused(model: str, why: str, remedy: str) -> PolicyError:
 
 
 def check_begun(config: PolicySection, begun: Mapping[str, Any]) -> None:
-    """Hold a configuration against the state of a checkpoint.
-
-    Raises:
-        ConfigError: the run was begun with another model, type of weights or adapter.
-    """
+    """Raise ConfigError if the run started with another model, weight type or adapter."""
     _check_same("policy.model", config.model, begun["model"])
     _check_same("policy.dtype", config.dtype, begun["dtype"])
     _check_same("policy.lora_rank", config.lora_rank, begun.get("lora_rank", 0))
@@ -202,7 +180,7 @@ def check_begun(config: PolicySection, begun: Mapping[str, Any]) -> None:
 
 
 def _check_same(key: str, now: Any, begun: Any) -> None:
-    """A model's folder may have moved; its name stays."""
+    """Compare a value with the checkpoint's; a model's folder may have moved."""
     moved = isinstance(now, str) and Path(now).is_absolute() and Path(now).name == Path(begun).name
     if now != begun and not moved:
         raise ConfigError(

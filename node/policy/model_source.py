@@ -1,4 +1,4 @@
-"""Where a model comes from: shipped, a folder, or the hub."""
+"""Where a model comes from: the package, a folder, or the hub."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ from swarm.common.util import duration
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 3.0
-"""In which the hub has to answer, unless this library's own variable says otherwise."""
+PATIENCE_SECONDS = 3.0  # timeout of the hub, unless ``PATIENCE_VARIABLE`` is set
 PATIENCE_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
 TEXTS = (".json", ".model", ".txt", ".jinja")
 WEIGHTS = (("model", ".safetensors"), ("", ".safetensors"), ("pytorch_model", ".bin"))
-"""Beginnings and ends of files that hold weights; the first that some have is what is read."""
+"""Prefixes and suffixes of weight files; the first pair that matches any file is loaded."""
 TELL_SECONDS = 1.0
 MEGABYTE = 1e6
 
 
 class NotAtHubError(Exception):
-    """The hub has no such model, or refuses to say so; the message says which."""
+    """The hub lacks the model or refuses access; the message says which."""
 
 
 class GatedError(Exception):
-    """The hub gives the model only to those who have accepted its terms."""
+    """The hub gives the model only to users who accepted its terms."""
 
 
 class HubSilentError(Exception):
-    """The hub could not be reached or did not answer in time; the message says which."""
+    """The hub is unreachable or timed out; the message says which."""
 
 
 def cached(model: str) -> Path | None:
-    """The folder in which the hub's cache has this model, or the beginning of it."""
+    """Return the hub cache's folder of this model, which may be incomplete."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(model, "config.json")
@@ -49,18 +48,14 @@ def cached(model: str) -> Path | None:
 
 
 def offline() -> bool:
-    """Whether the hub is not to be asked."""
+    """Return whether hub access is disabled."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def patience() -> float:
-    """Seconds in which the hub has to answer.
-
-    Raises:
-        ConfigError: the variable that sets them holds no number above 0.
-    """
+    """Return the hub's timeout in seconds; raise ConfigError if it is set wrongly."""
     given = os.environ.get(PATIENCE_VARIABLE)
     if given is None:
         return PATIENCE_SECONDS
@@ -70,12 +65,12 @@ def patience() -> float:
 
 
 def ask(model: str) -> tuple[str, ...]:
-    """The names of the model's files at the hub.
+    """Return the names of the model's files at the hub.
 
     Raises:
-        NotAtHubError: it has none of this name.
-        GatedError: it has, and does not give it to this user.
-        HubSilentError: it cannot be reached, or takes longer than :func:`patience`.
+        NotAtHubError: there is none of this name.
+        GatedError: this user has no access.
+        HubSilentError: it is unreachable, or takes longer than :func:`patience`.
         ConfigError: see :func:`patience`.
     """
     from huggingface_hub import HfApi, constants
@@ -92,7 +87,7 @@ def ask(model: str) -> tuple[str, ...]:
         except Exception as error:  # noqa: BLE001 - raised below, on the thread that asks
             answers.append(error)
 
-    # On a thread, as a name server that does not answer knows no timeout.
+    # On a thread, because a name server that does not answer has no timeout.
     asking = threading.Thread(target=look, name="hub", daemon=True)
     asking.start()
     asking.join(seconds)
@@ -111,15 +106,14 @@ def ask(model: str) -> tuple[str, ...]:
 
 
 def fetch(model: str, names: Sequence[str], tell: Callable[[str], None]) -> Path:
-    """The folder with what a causal language model is loaded from, fetched where it is not cached.
+    """Return the folder of a causal language model's files; download what is missing.
 
     Args:
-        names: of all its files.
-        tell: told how much is there, and how long the rest takes, once a second and once for each
-            hundredth at the most.
+        names: of all the model's files.
+        tell: receives size and remaining time, at most once per second and per percent.
 
     Raises:
-        OSError: the hub stopped answering, or there is no room.
+        OSError: the hub stopped responding, or there is no space.
     """
     from huggingface_hub import snapshot_download
 
@@ -131,11 +125,11 @@ def fetch(model: str, names: Sequence[str], tell: Callable[[str], None]) -> Path
 
 
 def fetch_config(model: str) -> Path:
-    """The folder of the hub's cache with the model's ``config.json``, fetched alone.
+    """Return the cache folder with the model's ``config.json``, the only file fetched.
 
     Raises:
         NotAtHubError: the hub refuses it, or it has none.
-        HubSilentError: it stopped answering.
+        HubSilentError: it stopped responding.
         ConfigError: see :func:`patience`.
     """
     from huggingface_hub import hf_hub_download
@@ -153,7 +147,7 @@ def fetch_config(model: str) -> Path:
 
 
 def wanted(names: Sequence[str]) -> list[str]:
-    """Of a model's files those that it is loaded from: no copies in other formats."""
+    """Select the files that a model is loaded from: no copies in other formats."""
     top = [name for name in names if "/" not in name]
     weights = next(
         (
@@ -167,10 +161,7 @@ def wanted(names: Sequence[str]) -> list[str]:
 
 
 def _bar_that_tells(model: str, total: int, tell: Callable[[str], None]) -> type[Any]:
-    """What the hub's client takes for a bar of tqdm's.
-
-    Its own total counts only the files that it has begun with.
-    """
+    """Create a tqdm class that reports progress; its own total omits pending files."""
     from tqdm import tqdm
 
     started = time.monotonic()
@@ -204,11 +195,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
 def shipped_folder(model: str) -> Path:
-    """Folder of a model that comes with the package.
-
-    Raises:
-        PolicyError: it is not there.
-    """
+    """Return the folder of a model in the package; raise PolicyError if it is missing."""
     folder = Path(__file__).parents[1] / "models" / model
     if not folder.is_dir():
         raise PolicyError(
@@ -220,12 +207,12 @@ def shipped_folder(model: str) -> Path:
 
 
 def no_model(model: str, why: str) -> PolicyError:
-    """What to say of a model that cannot be loaded."""
+    """Return the error for a model that cannot be loaded."""
     return PolicyError("policy.model", f"{model!r} ({why})", REMEDY)
 
 
 def no_folder(model: str) -> str:
-    """Why a name that can only be a folder is none; empty where it is one, or a hub id."""
+    """Return why a name is not a model folder; empty if it is one, or a hub id."""
     path = Path(model).expanduser()
     if path.is_dir():
         return "" if (path / "config.json").is_file() else "there is no config.json in this folder"
@@ -233,7 +220,7 @@ def no_folder(model: str) -> str:
 
 
 def unreachable(model: str, why: str) -> PolicyError:
-    """What to say of a model whose hub cannot be asked."""
+    """Return the error for a model whose hub cannot be reached."""
     return PolicyError(
         "policy.model",
         f"{model!r} (no such folder here, and {why})",
@@ -243,7 +230,7 @@ def unreachable(model: str, why: str) -> PolicyError:
 
 
 def gated(model: str) -> PolicyError:
-    """What to say of a model whose owner has to let this user in first."""
+    """Return the error for a model whose terms this user has to accept first."""
     return PolicyError(
         "policy.model",
         f"{model!r} (it is gated: the hub gives it only to those who accepted its terms)",
@@ -252,13 +239,14 @@ def gated(model: str) -> PolicyError:
 
 
 def check_model(model: str) -> None:
-    """Look whether there is such a model: shipped, a folder, in the hub's cache, or at the hub.
+    """Check that a model exists: shipped, a folder, in the hub's cache, or at the hub.
 
-    What is here is looked at too, without torch: its configuration, and the sizes of its files.
+    This also checks, without torch, configuration and file sizes of a user's folder. For a cached
+    model it checks the configuration, and offline the sizes.
 
     Raises:
-        PolicyError: there is none, the hub does not answer, or it cannot be trained.
-        ConfigError: see :func:`node.policy.model_source.patience`.
+        PolicyError: there is none, the hub does not respond, or it cannot be trained.
+        ConfigError: see :func:`patience`.
     """
     if model in SHIPPED:
         shipped_folder(model)
@@ -277,17 +265,13 @@ def check_model(model: str) -> None:
 
 
 def located(model: str, tell: Callable[[str], None]) -> Path:
-    """The folder that a model is loaded from: shipped, one of the user's, or the hub's cache, into
-    which what is missing is fetched.
+    """Return the folder to load a model from, after downloading what is missing.
 
-    A hub that is silent about a model of which the cache has something is a warning.
-
-    Args:
-        tell: told how a download goes on.
+    If the hub is unreachable and the cache has part of the model, that is a warning.
 
     Raises:
-        PolicyError: there is none, the hub does not answer, or it cannot be trained.
-        ConfigError: see :func:`node.policy.model_source.patience`.
+        PolicyError: there is none, the hub does not respond, or it cannot be trained.
+        ConfigError: see :func:`patience`.
     """
     if model in SHIPPED:
         return shipped_folder(model)
@@ -305,7 +289,6 @@ def located(model: str, tell: Callable[[str], None]) -> Path:
 
 
 def _of_user(folder: Path, model: str) -> None:
-    """Look at a folder that is to hold a model."""
     if why := no_folder(model):
         if any(folder.glob("*.gguf")):
             raise gguf(model)
@@ -315,7 +298,6 @@ def _of_user(folder: Path, model: str) -> None:
 
 
 def _from_hub(model: str, tell: Callable[[str], None]) -> Path:
-    """The folder of the cache, with what it lacked, or as it is where the hub is silent."""
     here = cached(model)
     if here and offline():
         return here
@@ -331,12 +313,11 @@ def _from_hub(model: str, tell: Callable[[str], None]) -> Path:
 
 
 def config_folder(model: str) -> Path:
-    """A folder with the model's ``config.json``, of which nothing else need be there: the model's
-    own, or the hub's cache, into which that one file is fetched.
+    """Return a folder with at least ``config.json``, which may be fetched alone.
 
     Raises:
-        PolicyError: there is none, or the hub does not answer.
-        ConfigError: see :func:`node.policy.model_source.patience`.
+        PolicyError: there is none, or the hub does not respond.
+        ConfigError: see :func:`patience`.
     """
     if model in SHIPPED:
         return shipped_folder(model)
@@ -356,7 +337,6 @@ def config_folder(model: str) -> Path:
 
 
 def _at_hub(model: str) -> tuple[str, ...]:
-    """Names of its files there."""
     if offline():
         raise no_model(model, "it is not in the cache, and HF_HUB_OFFLINE is set")
     try:

@@ -1,8 +1,8 @@
-"""Linear layers in float32 on a CPU, multiplied by oneDNN where that is quicker.
+"""Float32 matrix products on a CPU by oneDNN, where that is faster than torch's.
 
-torch multiplies matrices of float32 by MKL, which leaves the widest instructions of other makers'
-processors unused. oneDNN, which torch brings along and multiplies bfloat16 with, uses them and
-takes less than half the time there. Both compute in float32; sums differ in their last bits.
+torch multiplies float32 matrices with MKL, which does not use the widest instructions of other
+vendors' processors. oneDNN, which ships with torch, takes less than half the time there. Both
+compute in float32; sums differ in their last bits.
 """
 
 from __future__ import annotations
@@ -20,35 +20,25 @@ from torch.nn.functional import linear as torch_linear
 
 log = logging.getLogger(__name__)
 
-LEAST_WEIGHTS = 1 << 18
-"""Of a layer; in a model of small ones, calls cost more than products."""
-LEAST_WORK = 1 << 20
-"""Multiplications in a product from which on oneDNN's longer call is worth it."""
-QUICKER = 0.8
-"""Of torch's time, that oneDNN's has to stay below: nearly equal ones could change places from one
-start to the next, and with them the last bits of what a node computes."""
+LEAST_WEIGHTS = 1 << 18  # minimum per layer; in smaller ones, calls cost more than products
+LEAST_WORK = 1 << 20  # minimum multiplications of a product that repay oneDNN's longer call
+QUICKER = 0.8  # maximum share of torch's time; closer times could swap between starts
 PROBED_SIZE, PROBED_ROWS, PROBES = 768, 64, 9
-PACKED_ROWS = 8
-"""What a matrix is laid out for; fewer and more rows are multiplied no slower than without."""
+PACKED_ROWS = 8  # rows that the layout is made for; other counts are no slower than without it
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """``x W^T + b`` of ``x [..., I]``, ``W [O, I]`` and ``b [O]``."""
 
 
 class OneDnnLinear(nn.Linear):
-    """An ``nn.Linear`` in all but how it multiplies."""
+    """An ``nn.Linear`` that multiplies with :func:`linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """``[..., I]`` to ``[..., O]``."""
         return linear(input, self.weight, self.bias)
 
 
 def quicken(model: nn.Module) -> int:
-    """Have a model's large float32 layers on the CPU multiply by oneDNN, where that is quicker.
-
-    Returns:
-        How many layers do.
-    """
+    """Switch large float32 CPU layers to oneDNN if that is faster; return how many."""
     layers = [x for x in model.modules() if type(x) is nn.Linear and _suits(x.weight)]
     if not layers or not quicker():
         return 0
@@ -58,12 +48,12 @@ def quicken(model: nn.Module) -> int:
 
 
 def product_of(weight: Tensor) -> Product:
-    """How to multiply with a matrix outside of any layer."""
+    """Return the function to multiply with a matrix outside of any layer."""
     return linear if _suits(weight) and quicker() else torch_linear
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``x W^T + b`` by oneDNN, small products by torch; has a first derivative, not a second."""
+    """Compute ``x W^T + b`` by oneDNN, or by torch if small; no second derivative."""
     rows = x.numel() // weight.shape[1]
     if rows * weight.numel() < LEAST_WORK:
         return torch_linear(x, weight, bias)
@@ -74,9 +64,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def packed(weight: Tensor) -> Tensor | None:
-    """A copy of a matrix, laid out once for many products with few rows, where that is quicker.
+    """Copy a matrix into a layout for many products with few rows, if that is faster.
 
-    Without it each product lays the whole matrix out anew, which for eight rows takes about as long
+    Otherwise each product lays out the whole matrix again, which for eight rows takes about as long
     as all multiplications. Multiply with :func:`packed_product`.
     """
     return lay_out(weight.detach()) if _large(weight) and packing_pays(weight.dtype) else None
@@ -91,17 +81,16 @@ def _large(weight: Tensor) -> bool:
 
 
 def lay_out(weight: Tensor) -> Tensor:
-    """A copy for products with :data:`PACKED_ROWS` rows.
+    """Copy a matrix for products with :data:`PACKED_ROWS` rows.
 
-    Raises:
-        RuntimeError: oneDNN cannot, on this processor.
+    Raises RuntimeError if oneDNN cannot do this on this processor.
     """
     laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
     return laid_out
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x W^T + b``, either matrix transposed in memory or not, or laid out by oneDNN."""
+    """Compute ``x W^T + b``; matrices may be transposed or in oneDNN's layout."""
     found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return found
 
@@ -131,7 +120,7 @@ packed_product: Product = _product
 
 @cache
 def quicker() -> bool:
-    """Whether this processor multiplies a middle-sized layer quicker by oneDNN."""
+    """Return whether oneDNN multiplies a medium-sized layer faster on this processor."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
@@ -143,7 +132,7 @@ def quicker() -> bool:
 
 @cache
 def packing_pays(dtype: torch.dtype) -> bool:
-    """Whether few rows are multiplied quicker with a middle-sized layer that is laid out for it."""
+    """Return whether :func:`lay_out` makes a medium-sized layer faster for few rows."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
@@ -162,7 +151,7 @@ def packing_pays(dtype: torch.dtype) -> bool:
 
 
 def share_of_time(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> float:
-    """The least time of one over the least of the other, taken in turns."""
+    """Return the minimum time of ``ours`` over that of ``theirs``, run in turns."""
     times: dict[Callable[[], Tensor], list[float]] = {ours: [], theirs: []}
     for _ in range(PROBES):
         for work, seconds in times.items():

@@ -43,11 +43,11 @@ UNBOUNDED = 1 << 20
 
 
 def context_length(config: PreTrainedConfig, name: str) -> int:
-    """Tokens of prompt and completion together that a model reads alike in every pass.
+    """Return the maximum prompt plus completion tokens, equal in every forward pass.
 
-    Beyond their original length models with longrope rotate every token otherwise (Ding et al.,
-    arXiv 2402.13753): what a token's log-prob is then depends on how long the text becomes behind
-    it, and what was sampled is not what is trained on. They are used up to that length.
+    Beyond their original length models with longrope rotate every token differently (Ding et al.,
+    arXiv 2402.13753). A token's log-prob then depends on the later length of the text, and training
+    would differ from sampling. For these models it is the original length.
     """
     text: Any = config.get_text_config()
     whole = int(getattr(text, "max_position_embeddings", UNBOUNDED))
@@ -66,8 +66,8 @@ def context_length(config: PreTrainedConfig, name: str) -> int:
     return original
 
 
-# Their bars and messages would run through every table and panel that a node draws: what they have
-# to say goes where the root logger sends it.
+# These libraries' progress bars and messages would break the node's tables and panels, so their
+# messages go to the root logger.
 disable_progress_bar()  # type: ignore[no-untyped-call]
 for _library in ("transformers", "huggingface_hub"):
     logging.getLogger(_library).handlers.clear()
@@ -78,23 +78,21 @@ PROBE_ROWS, PROBE_TOKENS = 32, 8
 
 
 class Policy:
-    """A causal language model, its tokenizer and the number of updates it has seen.
+    """A causal language model, its tokenizer and its number of updates.
 
     Attributes:
-        model: in evaluation mode always (dropout would make log-probs incomparable).
-        tokenizer: the model's own.
-        chat_options: what its chat template is handed beside the question.
-        adapter: what is trained of the model; None where all of it is.
-        name: free-form, for people to read.
+        model: always in evaluation mode (dropout would make log-probs incomparable).
+        chat_options: arguments of the chat template in addition to the question.
+        adapter: the trained part of the model; None if all of it is trained.
         version: optimizer steps so far; the learner increments it.
         encoding: 32-byte digest of tokenizer, chat template with its options, and prompt format.
             Equal digests mean equal ids for equal text.
         eos_id: ends a completion and is trained on.
-        stop_ids: every id that ends a completion, ``eos_id`` among them.
+        stop_ids: every id that ends a completion, including ``eos_id``.
         pad_id: fills short rows; never attended to and never trained on.
         special_ids: ids that decode to no text.
-        vocabulary: number of ids the model can read.
-        context_length: prompt and completion together, tokens.
+        vocabulary: number of ids that the model can read.
+        context_length: maximum prompt plus completion tokens.
     """
 
     def __init__(
@@ -134,12 +132,12 @@ class Policy:
         """Load model and tokenizer.
 
         Args:
-            adapter: folder that :meth:`save_adapter` has written, to go on with.
-            tell: told how a download goes on, and where prompts will be plain text.
+            adapter: folder written by :meth:`save_adapter`, to continue.
+            tell: receives download progress, and a note if prompts will be plain text.
 
         Raises:
             PolicyError: nothing loadable under ``config.model``, no such device, or the hub does
-                not answer.
+                not respond.
             ConfigError: the model cannot have the adapter, peft is not installed, or the chat
                 template has no such option.
         """
@@ -162,30 +160,23 @@ class Policy:
         return cls(model.to(device), tokenizer, config.model, adapted, config.chat_options)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Ids of a prompt: one user turn of the chat template where the tokenizer has one, else
-        the plain text behind the BOS token if the tokenizer adds one by itself."""
+        """Encode a prompt: one user turn of the chat template, or else BOS and plain text."""
         if self.tokenizer.chat_template is None:
             return self._prefix + plain_ids(self.tokenizer, text)
         return turn_ids(self.tokenizer, text, self.chat_options)
 
     def encode_observation(self, text: str) -> list[int]:
-        """Ids of what an environment answers, from behind the policy's end-of-sequence token on:
-        one more user turn of the chat template where the tokenizer has one, else a line of its
-        own.
+        """Encode an environment's response, from after the policy's EOS token on.
 
-        Raises:
-            PolicyError: the chat template does not take a second turn.
+        It is one more user turn of the chat template, or a line of its own without a template.
+        Raises PolicyError if the template does not take a second turn.
         """
         if self.tokenizer.chat_template is None:
             return plain_ids(self.tokenizer, f"\n{text}\n")
         return next_turn_ids(self.tokenizer, text, self.chat_options)
 
     def check_prompt(self, ids: Sequence[int]) -> None:
-        """Refuse a prompt that cannot be completed.
-
-        Raises:
-            ValueError: it is empty, or leaves no room in the context.
-        """
+        """Raise ValueError if a prompt is empty or leaves no room in the context."""
         if not 0 < len(ids) < self.context_length:
             raise ValueError(
                 f"a prompt of {len(ids)} tokens leaves no room for a completion in a context of "
@@ -193,21 +184,23 @@ class Policy:
             )
 
     def encode_completion(self, text: str, stopped: bool) -> list[int]:
-        """Ids of a completion, EOS at the end where it stopped by itself.
+        """Encode a completion, with EOS at the end if it ``stopped``.
 
-        Text that spells a special token is read as plain text, so an author cannot write control
-        tokens into somebody else's training data.
+        Special tokens in the text are read as plain text, so an author cannot write control tokens
+        into a peer's training data.
         """
         return plain_ids(self.tokenizer, text) + ([self.eos_id] if stopped else [])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids, special tokens left out."""
+        """Decode ids to text, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def spells(self, ids: Sequence[int], text: str, stopped: bool) -> bool:
-        """Whether the ids are this completion and nothing else, so that what was scored is what
-        is trained on: all in the vocabulary, a stop id at the end exactly where it stopped by
-        itself, no other special token, and the rest decoding to ``text``."""
+        """Return whether the ids are exactly this completion: what is scored is trained.
+
+        All ids are in the vocabulary, a stop id ends them if and only if ``stopped``, there is no
+        other special token, and the rest decodes to ``text``.
+        """
         ends = len(ids) > 0 and ids[-1] in self.stop_ids
         body = ids[:-1] if ends else ids
         return (
@@ -218,13 +211,12 @@ class Policy:
 
     @torch.inference_mode()
     def probe(self) -> None:
-        """One forward pass about as large as a small decoding step, to time this machine with."""
+        """Run one forward pass the size of a small decoding step, to time this machine."""
         ids = torch.full((PROBE_ROWS, PROBE_TOKENS), self.pad_id, device=self.device)
         self.model(input_ids=ids)
 
     def merged(self) -> Policy:
-        """The policy as it is now with plain weights: itself where there is no adapter, else one
-        that shares with it what the adapter leaves alone."""
+        """Return the policy with plain weights: itself, or a copy with the adapter merged."""
         if self.adapter is None:
             return self
         merged = copy.copy(self)
@@ -234,7 +226,7 @@ class Policy:
     def save(self, folder: Path) -> None:
         """Write model and tokenizer in the layout that ``transformers`` and vLLM load."""
         model = self.merged().model
-        # Of some models the library refuses to write the settings of sampling that it has read.
+        # For some models ``transformers`` refuses to write the generation config that it has read.
         unsettled(model).save_pretrained(folder)
         model.generation_config.to_json_file(
             folder / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"]
@@ -242,7 +234,7 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write what was trained of the model, with the tokenizer, in peft's layout."""
+        """Write the adapter in peft's layout, with the tokenizer."""
         assert self.adapter is not None
         self.adapter.save(folder)
         self.tokenizer.save_pretrained(folder)
@@ -251,11 +243,7 @@ class Policy:
 def adapter_of(
     model: PreTrainedModel, config: PolicySection, folder: Path | None = None
 ) -> Adapter:
-    """The adapter that a configuration asks for, put into the model.
-
-    Raises:
-        ConfigError: the model cannot have it, or peft is not installed.
-    """
+    """Add the configured adapter; raise ConfigError if the model or peft forbids it."""
     try:
         from node.policy.lora import Adapter
     except ImportError as error:
@@ -274,7 +262,7 @@ def adapter_of(
 
 
 def unsettled(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model without the settings of sampling that came with it."""
+    """Copy the model object with a default generation config; weights are shared."""
     same = copy.copy(model)
     same.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     return same
@@ -305,17 +293,10 @@ def stream(
     max_new_tokens: int,
     temperature: float | None = None,
 ) -> Iterator[str]:
-    """Pieces of one completion's text, as soon as they are known.
+    """Yield one completion's text in pieces, as soon as they are known.
 
-    Engines write many completions at a time and tell each when it is done; this writes one.
-
-    Args:
-        prompt: token ids, as of :meth:`Policy.encode_prompt`.
-        temperature: None takes the most probable token each time.
-
-    Raises:
-        ValueError: the prompt leaves no room for a completion.
-        Exception: what writing raised, once all that was written before has been handed out.
+    A ``temperature`` of None takes the most probable token each time. Raises ValueError if the
+    prompt leaves no room, and sampling errors after all earlier text.
     """
     policy.check_prompt(prompt)
     room = policy.context_length - len(prompt)
@@ -348,9 +329,9 @@ def _write(
     ids = torch.tensor([list(prompt)], device=policy.device)
     drawn: dict[str, Any] = {"do_sample": False}
     if temperature is not None:
-        # The whole vocabulary is sampled from, as engines do.
+        # Sample from the whole vocabulary, like engines.
         drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    # A penalty on repetition, which many a model comes with, is none of what it is trained on.
+    # Many models come with a repetition penalty, which training does not use.
     unsettled(policy.model).generate(  # type: ignore[operator]
         ids,
         attention_mask=torch.ones_like(ids),

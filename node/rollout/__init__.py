@@ -1,1 +1,1 @@
-"""Own and external groups on their way to an update: drawn, written, scored, checked."""
+"""Local and peers' groups before an update: sampled, generated, scored, checked."""

@@ -1,4 +1,4 @@
-"""Own groups written by an engine that works beside its owner."""
+"""Asynchronous generation of local groups with bounded staleness."""
 
 from __future__ import annotations
 
@@ -26,25 +26,20 @@ from swarm.journal import JournalError
 
 @dataclass(slots=True)
 class _Slot:
-    """One group; ``version`` counts the updates done when it was begun."""
-
     version: int
     settled: bool = False
 
 
 class StalenessWindow:
-    """A pure state machine over the numbers of groups: neither clock nor threads.
+    """State machine over the numbers of groups, without clock or threads.
 
-    Groups go by tickets, which rise. A group is running until it is settled: complete and scored,
-    or lost. A lost group keeps its place in an update, so that tasks that cannot be used slow the
-    node down instead of being drawn without end.
+    Tickets of groups increase. A group runs until it is settled: complete and scored, or lost. A
+    lost group keeps its place in an update, so unusable tasks slow the node down instead of being
+    sampled without end.
 
     Args:
-        max_staleness: most updates between the begin of a group and the update that takes it; 0
-            begins and takes each update's groups in turn.
-        over_provision: at most ``1 + over_provision`` times an update's groups run at a time; 0
-            lets as many run as their age allows.
-        version: updates done before.
+        max_staleness: maximum updates from a group's start to the one that takes it; 0: in turn.
+        over_provision: at most ``1 + over_provision`` times an update's groups run; 0: no limit.
     """
 
     def __init__(
@@ -58,7 +53,7 @@ class StalenessWindow:
         self.version = version
 
     def plan(self, size: int) -> None:
-        """Plan the last update of the window, and any before it that have no size yet."""
+        """Plan the last update of the window, and any earlier one without a size."""
         while len(self._sizes) <= self._max_staleness:
             self._sizes.append(size)
 
@@ -69,7 +64,7 @@ class StalenessWindow:
 
     @property
     def capacity(self) -> int:
-        """Groups that may be begun now."""
+        """Groups that may start now."""
         free = sum(self._sizes) - len(self._slots)
         if self._over_provision and self._sizes:
             most = math.ceil((1 + self._over_provision) * self.size)
@@ -87,7 +82,7 @@ class StalenessWindow:
         room = 0
         for version, size in enumerate(later, self.version - self._max_staleness):
             due = [slot for slot in left if slot.version <= version]
-            # More than fit and all of them settled, as after a restart: there is no use in waiting.
+            # If more than fit are all settled, as after a restart, waiting does not help.
             if len(due) > room and not all(slot.settled for slot in due):
                 return False
             room += size
@@ -99,22 +94,22 @@ class StalenessWindow:
         return [ticket for ticket, slot in self._slots.items() if not slot.settled]
 
     def begin(self) -> int:
-        """The ticket of a new group."""
+        """Start a group and return its ticket."""
         ticket = self._next
         self.resume(ticket, self.version)
         return ticket
 
     def resume(self, ticket: int, version: int) -> None:
-        """Go on with a group of an earlier run, begun at ``version``; the oldest ones first."""
+        """Resume a group of an earlier run, started at ``version``; the oldest first."""
         self._slots[ticket] = _Slot(version)
         self._next = ticket + 1
 
     def settle(self, ticket: int) -> None:
-        """The group is complete and scored, or lost."""
+        """Mark the group as complete and scored, or lost."""
         self._slots[ticket].settled = True
 
     def take(self) -> list[int]:
-        """The groups of the next update, the oldest settled ones; the update counts as done."""
+        """Return the oldest settled groups for the next update, which counts as done."""
         taken = self._oldest_settled()
         self._sizes.popleft()
         for ticket in taken:
@@ -123,10 +118,7 @@ class StalenessWindow:
         return taken
 
     def expire(self) -> list[int]:
-        """Let go of groups that are too old for the next update.
-
-        There are none but after a restart with fewer groups an update or a tighter bound.
-        """
+        """Drop and return groups too old for the next update, after a change of limits."""
         oldest = self.version - self._max_staleness
         stale = [ticket for ticket, slot in self._slots.items() if slot.version < oldest]
         for ticket in stale:
@@ -139,14 +131,7 @@ class StalenessWindow:
 
 
 class PromptRequests:
-    """Groups whose question is not known yet.
-
-    Args:
-        tasks: builds questions.
-        window: tells how many groups an update has.
-        threads: wait for the verifier.
-        listen: told of everything that is waited for.
-    """
+    """Groups whose prompt is not known yet; ``listen`` is called with every future."""
 
     def __init__(
         self,
@@ -166,16 +151,16 @@ class PromptRequests:
         self._unbuilt = 0
 
     def add(self, group: RunningGroup) -> None:
-        """Have a group's question built next."""
+        """Queue a group for its prompt."""
         self._new.append(group)
 
     def drop(self, groups: Iterable[RunningGroup]) -> None:
-        """Do not ask for these any more."""
+        """Remove groups from the queue."""
         gone = {group.ticket for group in groups}
         self._new = [group for group in self._new if group.ticket not in gone]
 
     def ask(self) -> None:
-        """Hand all that is new to the verifier."""
+        """Send all queued groups to the verifier."""
         if self._new:
             asked = self._threads.submit(self._tasks.prompts, [group.task for group in self._new])
             self._listen(asked)
@@ -183,10 +168,10 @@ class PromptRequests:
             self._new = []
 
     def answered(self) -> Iterator[tuple[RunningGroup, bool]]:
-        """Groups whose question has come in, and whether it can be answered.
+        """Yield groups whose prompt has arrived, and whether it can be answered.
 
         Raises:
-            NodeError: no prompt has fitted the policy's context for long, or no task can be built.
+            NodeError: too many prompts in a row do not fit, or no task can be built.
         """
         for groups, asked in [pair for pair in self._asked if pair[1].done()]:
             self._asked.remove((groups, asked))
@@ -215,34 +200,22 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FATAL = (NodeError, JournalError)
-"""They end the run, whatever else goes well."""
-LOOK_SECONDS = 1.0
-"""Between two looks where nothing happens: whatever does happen interrupts the wait."""
-JUDGES = 2
-"""A task that is slow to score holds one of them up and nobody else."""
+FATAL = (NodeError, JournalError)  # These errors end the run in any case.
+LOOK_SECONDS = 1.0  # Maximum wait between polls; any event interrupts it.
+JUDGES = 2  # A task that is slow to score blocks only one of them.
 
 
 class OverlappingGenerator:
-    """Turns tasks into scored groups while the policy learns from those before.
+    """Source of scored groups that works while the policy learns from earlier ones.
 
-    All of it happens on the caller's thread, in :meth:`generate` and :meth:`beside`, but for the
-    verifier's work, which has threads of its own, and the engine's, which has a process. Groups
-    are begun as :class:`node.rollout.async_generator.StalenessWindow` allows and kept on the disk
-    until they are taken; those that a stop or a crash interrupted are gone on with.
+    All work runs on the caller's thread, in :meth:`generate` and :meth:`beside`, except that of the
+    verifier (``threads``, shut down on closing) and of the engine (a process). Groups start as
+    :class:`StalenessWindow` allows and stay on disk until they are taken. Interrupted groups are
+    resumed.
 
-    Args:
-        tasks: chooses, asks and scores.
-        policy: whose engine it is.
-        engine: has a process of its own.
-        writer: has groups written by it.
-        window: which groups may run, as the last run left it.
-        unfinished: where they are kept.
-        sleep_mode: whether the engine stands still while the policy learns, as on a device that
-            both share. What it has not finished is gone on with first, as partial rollouts in APRIL
-            (arXiv 2509.18521).
-        threads: wait for the verifier; shut down on closing.
-        counters: ``own_groups_filtered{reason=stale|task_gone}``, ``generation_errors``.
+    With ``sleep_mode`` the engine sleeps while the policy learns, as on a shared device. It then
+    continues unfinished completions first, as partial rollouts in APRIL (arXiv 2509.18521). Counts
+    ``own_groups_filtered{reason=stale|task_gone}`` and ``generation_errors``.
     """
 
     def __init__(
@@ -276,14 +249,10 @@ class OverlappingGenerator:
         self._restore()
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
-        """The next update's groups, once they are complete; marked as used, durably.
+        """Return the next update's groups once complete, durably marked as used.
 
-        Args:
-            count: groups in the last update that may be begun for now; the one taken was sized
-                when it was that.
-
-        Raises:
-            NodeError: no prompt has fitted the policy's context for long, or no task can be built.
+        ``count`` is for the last update in the window. NodeError is raised if too many prompts in a
+        row do not fit, or no task can be built.
         """
         self._window.plan(count)
         self._expire()
@@ -303,11 +272,10 @@ class OverlappingGenerator:
         return groups
 
     def beside(self, work: Callable[[], T]) -> T:
-        """Do ``work`` on the learner's thread, and go on with what was begun meanwhile.
+        """Do ``work`` on the learner's thread while started groups continue.
 
-        Work that is done counts: what fails beside it is logged, counted, and met again when the
-        next groups are asked for. Where both fail, the error that ends the run is raised from the
-        other one, which is logged.
+        An error of generation is logged and counted, and occurs again in the next :meth:`generate`.
+        If both fail, the error that ends the run is raised from the other one, which is logged.
         """
         result = self._learner.submit(work)
         self._listen(result)
@@ -315,7 +283,7 @@ class OverlappingGenerator:
             while not result.done():
                 self._look(LOOK_SECONDS)
         except Exception as error:
-            # Nobody else may write the weights as long as this work does.
+            # Wait, because nothing else may write the weights during this work.
             failed = result.exception()
             if failed is None and not isinstance(error, FATAL):
                 self._counters.add("generation_errors")
@@ -329,17 +297,16 @@ class OverlappingGenerator:
         return result.result()
 
     def newest(self) -> Sequence[TrainingGroup]:
-        """Completions that have come in last, each as a group by itself, without its reward."""
+        """Return the latest completions, each as its own group without its reward."""
         return self._writer.newest()
 
     def close(self) -> None:
-        """Keep what is written of every group; the engine is left quiet."""
+        """Halt the engine and keep what is generated of every group."""
         self._writer.halt()
         self._learner.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _restore(self) -> None:
-        """Go on with what an earlier run left, of tasks that are still practised."""
         for kept in self._unfinished.groups():
             if (kept.task.ref.env, kept.task.ref.level) in self._tasks.levels:
                 self._window.resume(kept.ticket, kept.version)
@@ -358,7 +325,6 @@ class OverlappingGenerator:
             self._asking.add(group)
 
     def _admit(self) -> None:
-        """Begin as many groups as may be."""
         if not (count := self._window.capacity):
             return
         version = self._window.version
@@ -372,7 +338,6 @@ class OverlappingGenerator:
             self._asking.drop([self._groups.pop(ticket) for ticket in stale])
 
     def _look(self, seconds: float) -> None:
-        """Take what has come in and hand on what follows from it; waits for the engine only."""
         self._asking.ask()
         for group, answerable in self._asking.answered():
             (self._writer.add if answerable else self._lose)(group)
@@ -398,10 +363,8 @@ class OverlappingGenerator:
                 self._lose(group)
 
     def _lose(self, group: RunningGroup) -> None:
-        """Give a group up, for a reason that was counted; its place in the update stays empty."""
         self._unfinished.drop([group.ticket])
         self._window.settle(group.ticket)
 
     def _listen(self, work: Future[Any]) -> None:
-        """Look as soon as this is done."""
         work.add_done_callback(lambda _: self._engine.nudge())

@@ -1,4 +1,4 @@
-"""Writing own experience: choose tasks, sample completions, have them scored."""
+"""Synchronous generation of local groups: tasks, completions, scores."""
 
 from __future__ import annotations
 
@@ -28,16 +28,11 @@ from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
 
-MANY_UNFIT = 8
-"""Prompts in a row that cannot be answered: it is no longer one of them that is to blame."""
+MANY_UNFIT = 8  # Unanswerable prompts in a row that show a general problem.
 
 
 class PromptRoom:
-    """Leaves out prompts that a policy cannot answer, and gives up where there is no other.
-
-    Args:
-        counters: ``own_prompts_too_long``, ``own_prompts_empty``.
-    """
+    """Filter of prompts that a policy cannot answer; fails if there are no others."""
 
     def __init__(self, policy: Policy, counters: Counters) -> None:
         self._policy = policy
@@ -45,10 +40,9 @@ class PromptRoom:
         self._unfit: list[int] = []
 
     def fits(self, prompts: Sequence[Sequence[int]]) -> list[bool]:
-        """For each of some prompts (token ids) whether it is one and leaves room for an answer.
+        """Return for each prompt (token ids) whether it leaves room for an answer.
 
-        Raises:
-            NodeError: none has for :data:`MANY_UNFIT` prompts in a row.
+        After :data:`MANY_UNFIT` unfit or empty prompts in a row, NodeError is raised.
         """
         context = self._policy.context_length
         lengths = [len(ids) for ids in prompts]
@@ -83,19 +77,14 @@ class PromptRoom:
 
 
 PRIVATE = range(1 << 31, 1 << 32)
-"""Indexes above every manifest's limit: their groups are trained on and never shared."""
+"""Indexes above every manifest's limit; their groups are trained on and never shared."""
 
 
 class TaskIndexes:
-    """Hands out ``(epoch, index)`` pairs; the journal remembers them across any crash.
+    """Source of ``(epoch, index)`` pairs; the journal keeps them across crashes.
 
-    Args:
-        journal: keeps the next index of each epoch.
-        clock: tells the epoch.
-        epoch_seconds: of the swarm's manifest.
-        limit: how many an author has in an epoch, by the manifest. A node that needs more goes on
-            with private ones.
-        rng: picks private indexes.
+    ``limit`` is the maximum of an author per time slot, from the manifest. A node that needs more
+    uses random private indexes.
     """
 
     def __init__(
@@ -113,28 +102,27 @@ class TaskIndexes:
         self._rng = rng
 
     def take(self, count: int) -> list[tuple[int, int]]:
-        """The next ``count`` pairs."""
+        """Return the next ``count`` pairs."""
         epoch = epoch_of(self._clock.time(), self._epoch_seconds)
         shared = list(self._journal.next_indexes(epoch, count, self._limit))
         private = [self._rng.choice(PRIVATE) for _ in range(count - len(shared))]
         return [(epoch, index) for index in shared + private]
 
     def shareable(self, index: int) -> bool:
-        """Whether peers accept a group of this index."""
+        """Return whether peers accept a group of this index."""
         return index < self._limit
 
 
 T = TypeVar("T")
 
-MANY_UNBUILT = 8
-"""Tasks in a row that cannot be built: it is no longer one of them that is to blame."""
+MANY_UNBUILT = 8  # Tasks in a row that cannot be built, which show a general problem.
 
 
 class Generator:
-    """Turns the next tasks of a node into scored groups.
+    """Source of scored groups from a node's next tasks.
 
-    The seed of a task follows from the author's key and an index that is never used again, so that
-    any reader can rebuild the task.
+    A task's seed follows from the author's key and an index that is used once, so any peer can
+    rebuild the task.
     """
 
     def __init__(
@@ -165,14 +153,11 @@ class Generator:
         self._newest: list[TrainingGroup] = []
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
-        """Roll out ``count`` tasks.
-
-        A task whose prompt does not fit the policy's context, or whose answers cannot be scored,
-        is left out and counted.
+        """Roll out ``count`` tasks; omit and count those that cannot be used.
 
         Raises:
-            NodeError: no prompt has fitted for long.
-            JudgeRefused: none can be built, for :data:`MANY_UNBUILT` in a row.
+            NodeError: :data:`MANY_UNFIT` prompts in a row do not fit.
+            JudgeRefused: :data:`MANY_UNBUILT` tasks in a row cannot be built.
         """
         tasks = self.next_tasks(count)
         with watch.time("verify"):
@@ -194,11 +179,11 @@ class Generator:
         return groups
 
     def newest(self) -> Sequence[TrainingGroup]:
-        """The groups that :meth:`generate` returned last."""
+        """Return the groups of the last :meth:`generate`."""
         return self._newest
 
     def observe(self, groups: Iterable[OwnGroup]) -> None:
-        """Let further tasks follow from how these groups went."""
+        """Adapt the choice of further tasks to these groups' rewards."""
         for each in groups:
             self.sampler.observe((each.group.env, each.group.level), each.training.rewards)
 
@@ -208,7 +193,7 @@ class Generator:
 
     @property
     def levels(self) -> tuple[EnvLevel, ...]:
-        """What tasks are drawn from."""
+        """Task families and levels that tasks are sampled from."""
         return self.sampler.levels
 
     def next_tasks(self, count: int) -> list[OwnTask]:
@@ -216,12 +201,9 @@ class Generator:
         return [self._next_task(*index) for index in self._indexes.take(count)]
 
     def prompts(self, tasks: Sequence[OwnTask]) -> list[str | None]:
-        """The prompts of some tasks; None, counted, where one cannot be built.
+        """Return the tasks' prompts; None, counted, for a task that cannot be built.
 
-        May be called beside everything else.
-
-        Raises:
-            JudgeRefused: nothing can be built now.
+        May run concurrently with everything else; raises JudgeRefused if nothing can be built now.
         """
         refs = [task.ref for task in tasks]
         return buildable(self._verifier, refs, lambda n, why: self._unscored(tasks[n], why))
@@ -229,9 +211,9 @@ class Generator:
     def score(
         self, task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Played]
     ) -> OwnGroup | None:
-        """The group that these completions make, or None, counted, where they cannot be scored.
+        """Return the completions' group; None, counted, if it cannot be scored.
 
-        May be called beside everything else.
+        May run concurrently with everything else.
         """
         return next(self._score([(task, prompt_ids, written)]))
 

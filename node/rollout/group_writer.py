@@ -1,4 +1,4 @@
-"""Groups on their way from their questions to whole completions."""
+"""Generation of groups from prompts to complete completions, kept in the journal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from protocol.rollout import Finish, Tokens
 from swarm.groups import TaskRef
 from swarm.journal import Journal
 
-OWN = b""
-"""Author of own groups in the journal's record of what updates used."""
+OWN = b""  # Author of local groups in the journal's table of used groups.
 
 
 class Place(NamedTuple):
@@ -34,12 +33,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedTurn:
-    """What a turn of a completion has so far.
-
-    Attributes:
-        finish: None while it goes on.
-        observation: what an environment has answered, where another turn follows.
-    """
+    """A turn so far; ``finish`` is None while it continues."""
 
     tokens: Tokens
     finish: Finish | None = None
@@ -48,13 +42,7 @@ class UnfinishedTurn:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedGroup:
-    """A group that was begun and not taken.
-
-    Attributes:
-        ticket: names the group in this run folder.
-        version: updates done when it was begun.
-        completions: the turns of those that have anything, by number.
-    """
+    """A group that was started and not taken; ``version`` counts updates before it."""
 
     ticket: int
     task: OwnTask
@@ -63,20 +51,17 @@ class UnfinishedGroup:
 
 
 class UnfinishedGroups:
-    """What was begun and is not used, across any crash.
+    """Started and unused groups in the journal, kept across crashes.
 
-    A group is struck off in the very transaction that marks it as used, which is on the disk
-    before the learner sees it: a crash wastes what an update had taken and trains on nothing twice.
-
-    Args:
-        journal: where everything lies.
+    One transaction deletes a group and marks it as used, on disk before the learner sees it. A
+    crash wastes what an update had taken, but nothing is trained on twice.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def begin(self, groups: Iterable[tuple[int, OwnTask]], version: int) -> None:
-        """Note new groups by their tickets; ``version`` counts the updates done."""
+        """Store new groups by ticket; ``version`` counts the updates done."""
         rows = [
             (ticket, own.epoch, own.index, own.ref.env, own.ref.level, own.ref.seed, version)
             for ticket, own in groups
@@ -85,7 +70,7 @@ class UnfinishedGroups:
             connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def write(self, turns: Iterable[tuple[Place, UnfinishedTurn]]) -> None:
-        """Keep what these turns have so far."""
+        """Store the current content of these turns."""
         rows = [(*place, *_packed(each)) for place, each in turns]
         if not rows:
             return
@@ -93,7 +78,7 @@ class UnfinishedGroups:
             connection.executemany("REPLACE INTO written VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def take(self, tickets: Sequence[int], step: int) -> None:
-        """Mark these groups as used by the update after policy step ``step``, durably."""
+        """Mark groups durably as used by the update after policy step ``step``."""
         rows = [(OWN, step, ticket) for ticket in tickets]
         with self._journal.transaction(durable=True) as connection:
             connection.executemany(
@@ -104,15 +89,14 @@ class UnfinishedGroups:
             _strike(connection, tickets)
 
     def drop(self, tickets: Sequence[int]) -> None:
-        """Give groups up."""
+        """Delete groups."""
         with self._journal.transaction() as connection:
             _strike(connection, tickets)
 
     def rewind(self, version: int, step: int) -> int:
-        """Go back with the policy to ``step``, which ``version`` updates led to.
+        """Roll back to ``step``, after ``version`` updates; return deleted token count.
 
-        Tokens of policies that are no more are struck off, and groups begun after it count as
-        begun now; returns how many tokens that were.
+        Groups started later count as started now.
         """
         cut: dict[tuple[int, int], tuple[Place, UnfinishedTurn]] = {}
         lost = 0
@@ -121,7 +105,7 @@ class UnfinishedGroups:
             kept = sum(v <= step for v in tokens.versions) if completion not in cut else 0
             lost += len(tokens.ids) - kept
             if kept < len(tokens.ids):
-                # What an environment answered to the rest of it, and all that followed, is void.
+                # The environment's answer to the deleted rest and all later turns are invalid.
                 cut.setdefault(completion, (place, UnfinishedTurn(tokens.first(kept))))
         with self._journal.transaction() as connection:
             connection.executemany(
@@ -133,7 +117,7 @@ class UnfinishedGroups:
         return lost
 
     def groups(self) -> list[UnfinishedGroup]:
-        """Everything here, in the order in which it was begun."""
+        """Return all groups in the order in which they started."""
         rows = self._journal.read(
             "SELECT ticket, version, env, level, seed, epoch, number FROM begun ORDER BY ticket"
         )
@@ -149,7 +133,6 @@ class UnfinishedGroups:
         return list(kept.values())
 
     def _turns(self) -> list[tuple[Place, UnfinishedTurn]]:
-        """Everything that is written, the turns of a completion one after the other."""
         rows = self._journal.read(
             "SELECT ticket, place, turn, finish, ids, logprobs, versions, observation "
             "FROM written ORDER BY 1, 2, 3"
@@ -164,7 +147,7 @@ def _strike(connection: sqlite3.Connection, tickets: Sequence[int]) -> None:
 
 
 def _packed(turn: UnfinishedTurn) -> tuple[int | None, bytes, bytes, bytes, str | None]:
-    """Little-endian words of 32 bits: a log-prob keeps the precision it was worked out in."""
+    """Pack in little-endian 32-bit words, the precision log-probs are computed in."""
     tokens = turn.tokens
     n = len(tokens.ids)
     return (
@@ -190,15 +173,10 @@ def _unpacked(
 
 @dataclass(slots=True)
 class RunningGroup:
-    """What is known of a group so far.
+    """State of a group; prompt and completions are empty until they are known.
 
-    Attributes:
-        ticket: its name.
-        size: completions to be written.
-        kept: what an earlier run has left of them, by number.
-        prompt_ids: empty until the prompt is known.
-        completions: none until :meth:`open`.
-        scored: the whole group, once it has its verdict.
+    ``kept`` has turns from an earlier run, by completion number. ``scored`` is set after
+    verification.
     """
 
     ticket: int
@@ -211,7 +189,7 @@ class RunningGroup:
 
     @classmethod
     def of(cls, kept: UnfinishedGroup, size: int) -> RunningGroup:
-        """A group of an earlier run, whose ``size`` may have been another."""
+        """Create a group from an earlier run, whose ``size`` may differ."""
         return cls(kept.ticket, kept.task, size, kept.completions)
 
     @property
@@ -220,11 +198,7 @@ class RunningGroup:
         return bool(self.completions) and all(each.over for each in self.completions)
 
     def open(self, policy: Policy, cap: int) -> None:
-        """Have its completions as far as they were written.
-
-        Args:
-            cap: most tokens of a turn; one that an earlier run began may have more.
-        """
+        """Create the completions with their turns so far; ``cap`` limits a turn's tokens."""
         self.completions = [
             OpenTrajectory(self.task.ref, [*self.prompt_ids]) for _ in range(self.size)
         ]
@@ -248,16 +222,10 @@ def _restore(
 
 
 class GroupWriter:
-    """Has an engine write completions, and environments answer their turns, each by itself.
+    """Generation of completions with an engine, and of environments' answers to turns.
 
-    All of it happens on the caller's thread but for what environments do; what is written is kept
-    on the disk.
-
-    Args:
-        policy: whose engine it is.
-        scorer: plays the environments.
-        sampling: of answers in one turn; turns have the limits' own length.
-        unfinished: where what is written is kept.
+    All work runs on the caller's thread, except that of environments. Generated turns are kept on
+    disk. ``sampling`` is for single-turn answers; turns have the limits' own length.
     """
 
     def __init__(
@@ -283,14 +251,11 @@ class GroupWriter:
         self._newest: tuple[TrainingGroup, ...] = ()
 
     def newest(self) -> Sequence[TrainingGroup]:
-        """Turns that have come in last, each as a group by itself, without its reward.
-
-        May be called from any thread.
-        """
+        """Return the latest turns as groups without reward; callable from any thread."""
         return self._newest
 
     def add(self, group: RunningGroup) -> None:
-        """Have a group written whose question is known."""
+        """Start to generate a group whose prompt is known."""
         group.open(self._policy, self._sampling(group).max_new_tokens)
         for number, each in enumerate(group.completions):
             self._open[each.key] = group, Place(group.ticket, number)
@@ -300,13 +265,13 @@ class GroupWriter:
                 self._answer(each)
 
     def go_on(self) -> None:
-        """Write again after a :meth:`halt`."""
+        """Resume generation after a :meth:`halt`."""
         self._quiet = False
 
     def look(self, seconds: float) -> list[RunningGroup]:
-        """Take what has come in and hand on what follows from it; groups that became complete.
+        """Process what has arrived; return groups that became complete.
 
-        Waits for the engine only, and at most so long.
+        Waits only for the engine, for up to ``seconds``.
         """
         self._submit()
         self._finish(self._engine.poll(seconds))
@@ -315,12 +280,12 @@ class GroupWriter:
         return complete
 
     def halt(self) -> None:
-        """Stop the engine and keep what it has not finished, to go on with it first."""
+        """Stop the engine and keep its unfinished turns, which continue first."""
         self._quiet = True
         kept = []
         for key, begun in self._engine.halt():
             if key not in self._open:
-                continue  # of a play beside that failed
+                continue  # from another play that failed
             group, place = self._open[key]
             each = group.completions[place.number]
             each.begun = begun
@@ -338,7 +303,7 @@ class GroupWriter:
             wanted = [each.wanted(lasts=lasts) for each in waiting if self._plays(each) == lasts]
             if wanted:
                 self._engine.submit(wanted, sampling)
-            # What the engine refuses waits on: the next look fails as well, and says so.
+            # Requests that the engine refuses stay queued: the next look raises the error again.
             self._waiting = [each for each in self._waiting if self._plays(each) != lasts]
 
     def _finish(self, finished: Sequence[tuple[int, Sample]]) -> None:
@@ -346,7 +311,7 @@ class GroupWriter:
         for key, sample in finished:
             group, place = self._open[key]
             each = group.completions[place.number]
-            # Replaced as a whole, as the learner's thread reads it.
+            # Replaced as a whole, because the learner's thread reads it.
             self._newest = (*self._newest, _alone(each, sample))[-MOST_COMPLETIONS:]
             written.append((_place(each, place), UnfinishedTurn(sample.tokens, sample.finish)))
             each.add(sample)
@@ -354,7 +319,6 @@ class GroupWriter:
         self._unfinished.write(written)
 
     def _answer(self, each: OpenTrajectory) -> None:
-        """Have the last turn answered, if there is anybody to answer it."""
         if self._plays(each):
             self._turns.ask([each])
         else:
@@ -362,7 +326,6 @@ class GroupWriter:
             self._close(each)
 
     def _read(self) -> None:
-        """Go on behind what environments have answered."""
         written = []
         for each in self._turns.answered():
             if each.over:
@@ -389,7 +352,6 @@ class GroupWriter:
 
 
 def _place(each: OpenTrajectory, place: Place) -> Place:
-    """Where the turn lies that is being written."""
     return place._replace(turn=len(each.played.turns) if each.played else 0)
 
 

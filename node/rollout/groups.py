@@ -1,4 +1,4 @@
-"""From rollouts to what the learner trains on, for own groups and for external ones."""
+"""Local and peers' groups from rollout to training: conversion, limits, filters."""
 
 from __future__ import annotations
 
@@ -25,12 +25,9 @@ from swarm.verification import Verdict
 
 @dataclass(frozen=True, slots=True)
 class OwnTask:
-    """One task to roll out: the family and level are chosen, the seed follows from the rest.
+    """A task to roll out; its seed follows from author, family, level and index.
 
-    Attributes:
-        ref: what it is rebuilt from.
-        epoch: in which its index was taken.
-        index: number within the epoch, used once.
+    ``index`` counts within a time slot (``epoch``) and is used once.
     """
 
     ref: TaskRef
@@ -40,11 +37,7 @@ class OwnTask:
 
 @dataclass(frozen=True, slots=True)
 class OwnGroup:
-    """A group this node wrote, as it is shared and as it is trained on.
-
-    Attributes:
-        prompt: the question, before any chat template.
-    """
+    """A local group, as it is shared and as it is trained on."""
 
     prompt: str
     group: Group
@@ -57,19 +50,18 @@ class OwnGroup:
 
     @property
     def informative(self) -> bool:
-        """Whether rewards differ; otherwise every advantage is zero and nothing is learned."""
+        """Whether rewards differ; otherwise every advantage is zero."""
         return len(set(self.training.rewards)) > 1
 
     @property
     def tokens(self) -> int:
-        """Generated tokens."""
         return sum(sum(c.trained) for c in self.training.completions)
 
 
 def own_group(
     task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Played], verdict: Verdict
 ) -> OwnGroup:
-    """Join the completions of one task and what was found of them."""
+    """Combine a task's completions and their verification result."""
     rewards = verdict.rewards
     completions = tuple(
         Completion(each.segments, reward, each.finish)
@@ -86,11 +78,11 @@ def own_group(
 
 
 def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:
-    """Re-encode for ``policy`` those completions of an external group whose numbers are ``kept``.
+    """Encode those completions of a peer's group for ``policy`` that are ``kept``.
 
-    Token ids and behaviour log-probs are taken over where the author encodes exactly as this
-    policy does and the ids decode to the text that was scored; otherwise the text is encoded anew
-    and the behaviour stays unknown.
+    Token ids and behavior log-probs are reused if the author encodes exactly like this policy and
+    the ids decode to the scored text. Otherwise the text is encoded again and the behavior is
+    unknown.
     """
     prompt_ids = policy.encode_prompt(pooled.prompt)
     same = pooled.encoding == policy.encoding
@@ -110,7 +102,7 @@ def _external_completion(
     last = len(completion.segments) - 1
     for position, segment in enumerate(completion.segments):
         ours = segment.writer is Writer.POLICY
-        # A turn that another one follows ended by itself.
+        # A turn that another one follows ended with EOS.
         stopped = position < last or completion.finish is Finish.STOP
         tokens = segment.tokens if same and ours else None
         if tokens is not None and policy.spells(tokens.ids, segment.text, stopped):
@@ -133,42 +125,32 @@ T = TypeVar("T")
 
 
 class GroupSource(Protocol):
-    """Where a round's own groups come from: the schedule is the source's.
+    """Source of a round's local groups; it decides the schedule.
 
-    :class:`node.rollout.generator.Generator` writes them when asked and stands still while the
-    policy learns; :class:`node.rollout.async_generator.OverlappingGenerator` never does.
+    :class:`node.rollout.generator.Generator` pauses while the policy learns.
+    :class:`node.rollout.async_generator.OverlappingGenerator` continues.
     """
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
-        """Own groups of the next update, about ``count`` of them, none handed out before."""
+        """Return about ``count`` new local groups for the next update."""
         ...
 
     def newest(self) -> Sequence[TrainingGroup]:
-        """Completions that were written last, the newest at the end, in an update or not.
-
-        May be called from work that is done :meth:`beside`.
-        """
+        """Return the latest completions, the newest last; callable in :meth:`beside`."""
         ...
 
     def beside(self, work: Callable[[], T]) -> T:
-        """Do ``work``, an update, and whatever generation goes on meanwhile."""
+        """Do ``work``, an update, while any generation continues."""
         ...
 
 
-REMEMBERED_LENGTHS = 512
-"""Own completions of a task whose length is remembered."""
+REMEMBERED_LENGTHS = 512  # Local completions of a task whose length is kept.
 REMEMBERED_TEXTS = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a group may be at most, whatever its author sent.
-
-    Attributes:
-        completions: how many; of more, some are drawn.
-        tokens: of each; longer ones are cut.
-        refuse: names of :data:`node.learner.off_policy.FILTERS`.
-    """
+    """Limits of a peer's group: ``completions`` sampled, ``tokens`` of each, filters."""
 
     completions: int
     tokens: int
@@ -176,12 +158,10 @@ class Limits:
 
 
 class Intake:
-    """Cuts external groups to size and takes out what is not to be imitated.
+    """Truncation of peers' groups and removal of what must not be imitated.
 
-    Args:
-        extracts: how answers are found, by family.
-        secret: local bytes; no author can know which of too many completions are drawn.
-        counters: of what was cut and refused.
+    ``extracts`` says by task family how answers are found. ``secret`` is local, so no author can
+    predict which completions are sampled.
     """
 
     def __init__(
@@ -203,13 +183,13 @@ class Intake:
         self._texts: OrderedDict[bytes, bytes] = OrderedDict()
 
     def observe(self, groups: Sequence[OwnGroup]) -> None:
-        """Take in how long this node's own completions are."""
+        """Record the lengths of local completions."""
         for own in groups:
             lengths = self._lengths[own.group.env, own.group.level]
             lengths.extend(sum(done.trained) for done in own.training.completions)
 
     def take(self, pooled: PooledGroup) -> TrainingGroup | None:
-        """What is trained on, rewards and completions; None where nothing is left to learn."""
+        """Return the group as it is trained on; None if nothing is left to learn."""
         kept = self._drawn(pooled)
         whole = external_group(self._policy, pooled, kept)
         left = self._unrefused(whole, pooled, kept)
@@ -224,7 +204,6 @@ class Intake:
         return cut
 
     def _drawn(self, pooled: PooledGroup) -> Sequence[int]:
-        """At most so many of the completions, drawn by a secret."""
         group = pooled.group
         count, most = len(group.completions), self._limits.completions
         if count <= most:
@@ -236,7 +215,6 @@ class Intake:
     def _unrefused(
         self, training: TrainingGroup, pooled: PooledGroup, numbers: Sequence[int]
     ) -> TrainingGroup | None:
-        """Without the right answers that a filter refuses; None where no two are left."""
         mean = sum(training.rewards) / len(training.rewards)
         kept = []
         columns = zip(numbers, training.completions, training.rewards, strict=True)
@@ -255,7 +233,6 @@ class Intake:
         )
 
     def _cut(self, training: TrainingGroup) -> TrainingGroup:
-        """No completion longer than this node's own may be."""
         most = self._limits.tokens
         done = tuple(each.first(_until(each, most)) for each in training.completions)
         pairs = zip(training.completions, done, strict=True)
@@ -265,7 +242,6 @@ class Intake:
         return training
 
     def _reason(self, pooled: PooledGroup, number: int, done: TrainingCompletion) -> str | None:
-        """The first filter that refuses a completion."""
         group = pooled.group
         text = group.completions[number].text
         own = zip(done.ids, done.trained, strict=True)
@@ -279,7 +255,6 @@ class Intake:
         return next((name for name in self._limits.refuse if FILTERS[name](answer)), None)
 
     def _elsewhere(self, author: bytes, text: str) -> bool:
-        """Whether another author sent this text first; the oldest texts are forgotten."""
         first = self._texts.setdefault(sha256(text.encode()).digest(), author)
         while len(self._texts) > REMEMBERED_TEXTS:
             self._texts.popitem(last=False)
@@ -287,6 +262,5 @@ class Intake:
 
 
 def _until(done: TrainingCompletion, most: int) -> int:
-    """Tokens up to where the policy has written ``most`` of them."""
     written = accumulate(done.trained)
     return next((n for n, own in enumerate(written) if own > most), len(done.ids))

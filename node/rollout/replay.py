@@ -1,11 +1,8 @@
-"""Right answers that are kept, for when a later group of the same question fails wholly.
+"""Replay of correct answers in failed groups, and of peers' best trajectories.
 
-Such a group teaches nothing: all its rewards are 0. With one answer among it that was right before,
-it does (DART, arXiv:2509.23866). Tasks seldom come back, but questions do, in data sets and small
-games; so answers are kept by their prompts.
-
-What is kept lies in memory alone. A node that starts again begins without any, and an update after
-a restart may differ from what it would have been.
+A group whose rewards are all 0 teaches nothing. An earlier correct answer to the same question
+makes it informative (DART, arXiv:2509.23866). Tasks rarely recur, but questions do, so answers are
+kept by prompt. All is in memory only, so an update after a restart may differ.
 """
 
 from __future__ import annotations
@@ -27,19 +24,14 @@ from swarm.groups import GroupKey, PooledGroup, TaskRef
 from swarm.verification import JudgeRefused
 
 MOST_TOKENS = 1 << 20
-"""Of all that is kept, prompts included: some hundred MB. The questions that were asked longest ago
-are forgotten first."""
+"""All answers and prompts, some hundred MB; least recently used questions are dropped first."""
 
 Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A right answer.
-
-    Attributes:
-        source: the external group that it is from; None of an own one.
-    """
+    """A correct answer, and the peer's group that it is from, if any."""
 
     completion: TrainingCompletion
     reward: float
@@ -48,23 +40,16 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Revived:
-    """Own groups as they are trained on.
-
-    Attributes:
-        training: in their order; in some an answer was replaced by a kept one.
-        lent: the external groups that some of these are from.
-    """
+    """Local groups as they are trained on, and peers' groups that lent answers."""
 
     training: tuple[TrainingGroup, ...]
     lent: tuple[GroupKey, ...]
 
 
 class SuccessPool:
-    """Keeps right answers by question, and puts one into an own group that failed wholly.
+    """Store of up to ``most`` correct answers per question, for failed local groups.
 
-    Args:
-        most: answers kept of a question; 0: nothing is kept, and no group changed.
-        counters: ``successes_replayed`` counts groups that were given one.
+    ``successes_replayed`` counts groups that got one. 0 keeps none and changes no group.
     """
 
     def __init__(self, most: int, counters: Counters) -> None:
@@ -74,11 +59,7 @@ class SuccessPool:
         self._tokens = 0
 
     def observe(self, group: TrainingGroup, source: GroupKey | None = None) -> None:
-        """Keep a group's right answers, each text once, the newest of a question.
-
-        Args:
-            source: names the group where it is another node's.
-        """
+        """Keep a group's correct answers, each text once, the newest of a question."""
         for completion, reward in zip(group.completions, group.rewards, strict=True):
             if self._most and reward >= SOLVED:
                 self._keep(group.prompt_ids, Success(completion, reward, source))
@@ -89,13 +70,10 @@ class SuccessPool:
     def revive(
         self, groups: Sequence[TrainingGroup], within: Callable[[list[bytes]], Collection[int]]
     ) -> Revived:
-        """Let a kept answer take the place of the last one in every group that failed wholly.
+        """Replace the last answer of every group with all rewards 0 by a kept answer.
 
-        Answers to one question take turns.
-
-        Args:
-            within: the places of those external authors, of several, who may have a group in this
-                update.
+        Answers to one question take turns. Given peer authors, ``within`` returns the positions of
+        those that may have a group in this update.
         """
         found = [None if any(group.rewards) else self._next(group.prompt_ids) for group in groups]
         borrowed = [n for n, each in enumerate(found) if each and each.source]
@@ -126,7 +104,6 @@ class SuccessPool:
             self._tokens -= len(oldest)
 
     def _next(self, prompt: Ids) -> Success | None:
-        """Whose turn it is of the answers to a question; None of none."""
         answers = self._kept.get(prompt)
         if not answers:
             return None
@@ -137,7 +114,6 @@ class SuccessPool:
 
 
 def _with(group: TrainingGroup, success: Success) -> TrainingGroup:
-    """The group with a success in place of its last completion."""
     replayed = replace(success.completion, versions=None, replayed=True)
     return replace(
         group,
@@ -146,37 +122,23 @@ def _with(group: TrainingGroup, success: Success) -> TrainingGroup:
     )
 
 
-MOST_SCRIPTS = 256
-"""Remembered; of more the oldest are forgotten. None of them outlives the process."""
+MOST_SCRIPTS = 256  # Kept in memory; the oldest are dropped.
 
 
 @dataclass(frozen=True, slots=True)
 class SemiOnlineLimits:
-    """What an update gets.
-
-    Attributes:
-        groups: of it, at most; 0 is none at all.
-        patches: most turns of a script in one trajectory.
-    """
+    """Maximum groups per update (0 is none) and turns of a script in a trajectory."""
 
     groups: int = 0
     patches: int = 1
 
 
 class SemiOnline:
-    """Plays tasks of others once more, held to their best trajectory: see
-    :class:`node.trajectories.trajectory.Script`.
+    """Repeated play of peers' tasks along their best trajectory.
 
-    Nobody is told of these groups: their tasks are not this node's, and parts of them were written
-    by others.
-
-    Args:
-        player: writes and plays.
-        scorer: builds the questions.
-        sampling: as of own groups.
-        group_size: trajectories of a task.
-        counters: ``scripted_groups``, groups that were learned from, and
-            ``scripted_groups_lost{reason}``.
+    See :class:`node.trajectories.trajectory.Script`. These groups are not shared, because their
+    tasks are not this node's and peers wrote parts of them. Counts ``scripted_groups`` (trained on)
+    and ``scripted_groups_lost{reason}``.
     """
 
     def __init__(
@@ -199,7 +161,7 @@ class SemiOnline:
         self._scripts: deque[tuple[TaskRef, Script]] = deque(maxlen=MOST_SCRIPTS)
 
     def observe(self, groups: Sequence[PooledGroup]) -> None:
-        """Remember the best trajectory of each, where it is better than another of its group."""
+        """Keep each group's best trajectory, if it is better than another."""
         for pooled in groups if self._limits.groups else ():
             group = pooled.group
             if group.env not in self._scorer.environments:
@@ -212,7 +174,7 @@ class SemiOnline:
                 self._scripts.append((ref, Script(_actions(best), self._limits.patches)))
 
     def generate(self) -> list[TrainingGroup]:
-        """Groups along the newest scripts, each of which is used once."""
+        """Generate groups along the newest scripts; each script is used once."""
         count = min(self._limits.groups, len(self._scripts))
         scripts = dict(self._scripts.pop() for _ in range(count))
         asked = self._questions(list(scripts)) if scripts else []
@@ -232,7 +194,6 @@ class SemiOnline:
         return groups
 
     def _questions(self, tasks: Sequence[TaskRef]) -> list[tuple[TaskRef, list[int]]]:
-        """The tasks that can be built here and whose prompts fit, with those as token ids."""
         built = buildable(self._scorer, tasks, lambda _, refused: self._lost(refused))
         asked = [
             (task, self._policy.encode_prompt(prompt))

@@ -1,1 +1,1 @@
-"""The life of a node: how it starts, what a round does, and how it goes on after a stop."""
+"""The life cycle of a node: start, rounds, status, stop and resume."""

@@ -1,4 +1,4 @@
-"""A node in the background: a session of its own, and what it prints in its log."""
+"""Nodes in the background: start and stop a process, and write a systemd unit."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """A node that was started in the background.
+    """A node that was started in the background; its exit code is as in a shell.
 
-    Attributes:
-        status: what it said of itself once it ran; ``None`` where it had ended by then.
-        exit_code: as a shell has it; ``None`` while it runs.
-        last_words: the error that it ended with, or else the last line.
+    ``status`` is None if it ended before it ran. ``last_words`` are its error, or else the last
+    line.
     """
 
     pid: int
@@ -43,16 +41,9 @@ class Detached:
 
 
 def start_detached(arguments: Sequence[str], folder: RunFolder) -> Detached:
-    """Start a command of this program that runs a node; return once it runs or has ended.
+    """Start a node command in the background; return once it runs or has ended.
 
-    Whoever is interrupted meanwhile takes the node along.
-
-    Args:
-        arguments: behind the program's name.
-        folder: that its node works in.
-
-    Raises:
-        NodeError: the log cannot be written.
+    An interrupt meanwhile also ends the node. Raises NodeError if the log cannot be written.
     """
     with closing(LogTail(make_private(folder.create().log), skip=True)) as tail:
         with folder.log.open("ab") as output:
@@ -83,7 +74,7 @@ def _once_it_runs(process: subprocess.Popen[bytes], folder: RunFolder) -> dict[s
         try:
             status = present_status(folder)
         except NodeError:
-            status = {}  # nothing has been said yet
+            status = {}  # no report yet
         if status.get("pid") == process.pid and status["state"] in (RUNNING, STOPPING):
             return status
         time.sleep(LOOK_SECONDS)
@@ -96,16 +87,10 @@ def _last_words(lines: Sequence[str]) -> str:
 
 
 def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
-    """Tell the node in a run folder to stop, once however often this is called, and wait for it.
+    """Stop the node of a run folder and wait for it; repeated calls signal it once.
 
-    Args:
-        now: do not let it end its round: tell it a second time.
-
-    Returns:
-        The process that has ended; ``None`` where none was there.
-
-    Raises:
-        NodeError: it cannot be told.
+    With ``now`` a second signal stops it before its round ends. Returns the id of the ended
+    process, or None if there was none. Raises NodeError if it cannot be signaled.
     """
     pid = folder.holder()
     if pid is None:
@@ -118,12 +103,12 @@ def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
     if not _is_stopping(folder):
         _tell(pid)
         if now:
-            # Two signals that are both on their way are one.
+            # Two pending signals would count as one.
             _wait(lambda: folder.holder() != pid or _is_stopping(folder))
     if now and folder.holder() == pid:
         _tell(pid)
     _wait(lambda: folder.holder() != pid)
-    # It lets go of the folder before it has ended, and whoever waits may go on to remove it.
+    # It releases the folder before it ends, and the caller may then remove the folder.
     _wait(lambda: process is None or _has_ended(process))
     return pid
 
@@ -146,7 +131,7 @@ def _is_stopping(folder: RunFolder) -> bool:
     try:
         return bool(present_status(folder)["state"] == STOPPING)
     except NodeError:
-        return False  # nothing has been said yet
+        return False  # no report yet
 
 
 def _tell(pid: int) -> None:
@@ -165,15 +150,13 @@ def _wait(condition: Callable[[], bool]) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-STOP_SECONDS = 600
-"""For a round and its checkpoint; whatever is left after that is killed."""
+STOP_SECONDS = 600  # for a round and its checkpoint; systemd kills what is left after that
 
 
 def write_unit(config: Path) -> Path:
-    """Write a unit that joins with ``config`` by this very interpreter, beside that file.
+    """Write a systemd unit beside ``config`` that joins with this interpreter.
 
-    Raises:
-        NodeError: there is one already, it cannot be written, or a unit cannot name that path.
+    Raises NodeError if a unit exists already, cannot be written, or cannot name that path.
     """
     config = config.absolute()
     name = re.sub(r"[^A-Za-z0-9:_.-]+", "-", config.parent.name)
@@ -187,7 +170,7 @@ def write_unit(config: Path) -> Path:
 
 
 def _unit(config: Path) -> str:
-    # Not resolved: the interpreter of a virtual environment is a link that leads out of it.
+    # Not resolved: a virtual environment's interpreter is a link that leads out of it.
     interpreter = str(Path(sys.executable).absolute())
     arguments = ["-m", "node.cli.main", "join", "--config", str(config).replace("$", "$$")]
     start = " ".join(map(_quoted, [interpreter, *arguments]))
@@ -214,7 +197,7 @@ WantedBy=default.target
 
 
 def _environment() -> str:
-    """Where this program was found, when that is no matter of the interpreter alone."""
+    """Return the line for PYTHONPATH, if this program needs it to be found."""
     given = os.environ.get("PYTHONPATH", "")
     paths = [str(Path(each).absolute()) for each in given.split(os.pathsep) if each]
     return f"Environment={_quoted('PYTHONPATH=' + os.pathsep.join(paths))}\n" if paths else ""
@@ -226,5 +209,4 @@ def _quoted(text: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """The text with nothing in it that systemd replaces."""
     return text.replace("%", "%%")

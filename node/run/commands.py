@@ -1,4 +1,4 @@
-"""``swarm-node seed``: a peer that lets others find each other, and trains nothing."""
+"""What join, seed and watch do: run a node until it is stopped."""
 
 from __future__ import annotations
 
@@ -38,16 +38,10 @@ REPORT_SECONDS = 5.0
 
 
 def run_seed(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
-    """Keep records, serve the manifest and pass announcements on, until told to stop.
+    """Run a bootstrap node until stopped; raise NodeError if it cannot continue.
 
-    With ``monitor.public`` or ``monitor.snapshot`` a sample of what is shared is checked, and the
-    swarm shown to everybody.
-
-    Args:
-        stages: told what the seed does until it works.
-
-    Raises:
-        NodeError: this seed cannot start, or cannot go on.
+    With ``monitor.public`` or ``monitor.snapshot`` it checks a sample of groups and shows the
+    swarm.
     """
     counters = Counters()
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
@@ -105,13 +99,9 @@ def work(
     observer: Observer | None,
     seconds: float = math.inf,
 ) -> None:
-    """Keep the status true, and look on, until told to stop or for so many seconds.
+    """Refresh the status and observe until stopped or ``seconds`` have passed.
 
-    Args:
-        what: depends on the membership, in a word.
-
-    Raises:
-        NodeError: its network side keeps failing.
+    ``what`` names the command. Raises NodeError if the network side keeps failing.
     """
     due, end = 0.0, time.monotonic() + seconds
     while time.monotonic() < end:
@@ -135,17 +125,11 @@ def _check_network(membership: Membership, what: str) -> None:
 
 
 def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
-    """Join and train; Ctrl-C, SIGTERM and SIGHUP end it after the round, with a checkpoint.
+    """Join and train; Ctrl-C, SIGTERM and SIGHUP end it after the round.
 
-    Where torchrun has started several processes, this is the one of rank 0.
-
-    Args:
-        stages: told what the node does until it works.
-
-    Raises:
-        ConfigError: several processes cannot do what the config asks for.
-        NodeError: this node cannot start or cannot go on; what it learned is in the last
-            checkpoint.
+    It then writes a checkpoint. Under torchrun, this is the process of rank 0. Raises ConfigError
+    if several processes cannot do what the config asks for, and NodeError if the node cannot start
+    or continue; the last checkpoint has what it learned.
     """
     if launch := Launch.read():
         launch.check(config)
@@ -179,12 +163,7 @@ def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
 
 
 def ended(done: int, asked: int) -> str:
-    """What is said behind the last round, with how to go on.
-
-    Args:
-        done: rounds, earlier runs in the folder included.
-        asked: how many there were to be; 0 where the node went on until it was stopped.
-    """
+    """Return the message after ``done`` of ``asked`` rounds (0: no limit)."""
     count = f"{counted(done, 'round')} {'is' if done == 1 else 'are'} done"
     if not asked or done < asked:
         return f"{count}; the same command goes on from there"
@@ -194,10 +173,9 @@ def ended(done: int, asked: int) -> str:
 
 
 def help_learn(launch: Launch) -> None:
-    """Be a rank other than 0 until rank 0 ends, whom alone a signal stops.
+    """Run a rank other than 0 until rank 0 ends; a signal stops only rank 0.
 
-    Raises:
-        NodeError: the ranks cannot go on together.
+    Raises NodeError if the ranks cannot continue together.
     """
     messages = logging.StreamHandler()
     messages.setFormatter(PrintableFormatter(f"rank {launch.rank}: %(message)s"))
@@ -210,11 +188,7 @@ def help_learn(launch: Launch) -> None:
 
 
 def check_peers(config: Config, folder: RunFolder) -> None:
-    """Look for a swarm to watch.
-
-    Raises:
-        ConfigError: none is named.
-    """
+    """Raise ConfigError if no peer is named and the folder has no manifest."""
     if not (config.network.peers or folder.manifest.exists()):
         raise ConfigError(
             "network.peers", "[]", "Name members of the swarm: swarm-node watch --peers ADDRESS."
@@ -224,15 +198,9 @@ def check_peers(config: Config, folder: RunFolder) -> None:
 def run_watch(
     config: Config, folder: RunFolder, options: RunOptions, stages: Stages, seconds: float
 ) -> None:
-    """Look on, announce nothing and share nothing, until told to stop.
+    """Observe a swarm until stopped or for ``seconds`` (0: no limit); share nothing.
 
-    Args:
-        stages: told what is done until it works.
-        seconds: after which it ends by itself; 0: never. With ``options.json`` what was seen last
-            is printed then.
-
-    Raises:
-        NodeError: it cannot start, or cannot go on.
+    With ``options.json`` it prints the last view. Raises NodeError if it cannot start or continue.
     """
     counters = Counters()
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
@@ -242,6 +210,7 @@ def run_watch(
         stack.callback(observer.close)
         status.start()
         stack.callback(status.end)
+        SwarmFiles(folder).settle()
         journal, notes = open_or_restore(folder.journal, SystemClock())
         stack.callback(journal.close)
         stages.begin("dialling the peers that are named")

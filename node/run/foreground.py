@@ -1,4 +1,4 @@
-"""What every command that runs a node does around it: say how to get there, and stop in order."""
+"""What node commands share: run options, announcement, orderly stop, dashboard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPS = tuple(
 
 
 def announce(membership: Membership, tell: Callable[[str], None]) -> None:
-    """Say who this is and how others get here."""
+    """Print who this node is and how others join through it."""
     status = membership.status()
     name = membership.manifest.name
     tell(f"{status.peer_id} in swarm {name!r} {membership.swarm_id.hex()[:16]}")
@@ -34,10 +34,10 @@ def announce(membership: Membership, tell: Callable[[str], None]) -> None:
 
 
 class Stop(threading.Event):
-    """Set by one of :data:`STOPS` while a node works, to be looked at between two rounds.
+    """An event that :data:`STOPS` set during the work, checked between two rounds.
 
-    Before the work, and by a second signal within it, what goes on is interrupted at once; the
-    closing that follows is interrupted by nothing.
+    Before the work, and by a second signal during it, the current step is interrupted immediately.
+    Nothing interrupts the closing that follows.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -49,7 +49,7 @@ class Stop(threading.Event):
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Work, which ends at the next round's end; closing begins behind it."""
+        """Mark the work, which a first signal ends after the round; closing follows."""
         self._works = True
         try:
             yield
@@ -57,7 +57,6 @@ class Stop(threading.Event):
             self._closes = True
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
         if self._closes:
             return
         if self._works and not self.is_set():
@@ -69,24 +68,20 @@ class Stop(threading.Event):
         raise KeyboardInterrupt
 
     def _say(self, what: str, number: int) -> None:
-        """On another thread: this one may be in the middle of a line of its own."""
+        """Print on another thread: this one may be in the middle of a line of its own."""
         line = f"{what} ({signal.Signals(number).name})"
         self._words.append(threading.Thread(target=self._tell, args=(line,)))
         self._words[-1].start()
 
     def said(self) -> None:
-        """Wait until everything is said."""
+        """Wait until all messages are printed."""
         for words in self._words:
             words.join()
 
 
 @contextmanager
 def stopping(tell: Callable[[str], None] = say) -> Iterator[Stop]:
-    """Let :data:`STOPS` end what happens in the block, in order.
-
-    Args:
-        tell: shows a line to whoever sent the signal.
-    """
+    """Let :data:`STOPS` end the block in order; ``tell`` shows messages to the user."""
     stop = Stop(tell)
     before = {n: signal.signal(n, stop.on_signal) for n in STOPS}
     try:
@@ -99,11 +94,10 @@ def stopping(tell: Callable[[str], None] = say) -> Iterator[Stop]:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What is no setting of the node itself.
+    """Options of a run that are not settings of the node.
 
-    Attributes:
-        json: standard output carries JSON lines and nothing else.
-        swarm: id of the swarm to move to, in hex, or how it begins; empty to stay.
+    With ``json``, standard output carries only JSON lines. ``swarm`` is the id, in hex, of the
+    swarm to move to, or its beginning; empty to stay.
     """
 
     json: bool = False
@@ -121,19 +115,15 @@ def dashboard(
     status: StatusFile,
     tell: Callable[[str], None],
 ) -> Iterator[None]:
-    """Serve the page of a node, if its config asks for it, as long as the block lasts.
+    """Serve the node's dashboard during the block, if its config asks for it.
 
-    Where it cannot be served that is said, and counted (``dashboard_failures``).
-
-    Args:
-        status: keeps saying where it is found.
-        tell: told that once.
+    A failure to serve is logged and counted (``dashboard_failures``).
     """
     wanted = config.monitor.dashboard
     if not wanted:
         yield
         return
-    # late: a node without a dashboard needs none of it
+    # imported late: a node without a dashboard does not need it
     from node.dashboard.server import Dashboard
 
     try:

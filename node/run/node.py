@@ -1,6 +1,6 @@
-"""One node put together: membership, policy, engine, learner, and the rounds over them.
+"""One node put together: membership, policy, engine, learner and rounds.
 
-The parts open in an order in which a failure costs least, and close in the opposite one.
+The parts open in an order in which a failure costs least, and close in reverse.
 """
 
 from __future__ import annotations
@@ -43,22 +43,19 @@ log = logging.getLogger(__name__)
 class Participant(Opened):
     """A node in its run folder, resumed where it stopped.
 
-    Args:
-        clock: what draws and the pool go by; the network always keeps real time.
-        ranks: processes that help this one's learner.
-        say: told what the swarm's manifest will open, before it does.
-        stage: told what is done next while the node opens.
+    Entering this context manager opens every part and joins the swarm; leaving closes them. The
+    caller holds the run folder's lock meanwhile.
 
-    A context manager: entering opens every part and joins the swarm, leaving closes them. The
-    caller holds the run folder's lock for as long.
+    Args:
+        clock: for task samples and the replay buffer; the network always uses real time.
+        ranks: processes that help this node's learner.
+        say: receives what the swarm's manifest will open, before it does.
+        stage: receives each next step while the node opens.
 
     Attributes:
         rounds: the loop; :meth:`node.run.training_loop.Rounds.step` does one round.
-        membership: this node's place in the swarm.
-        policy: what is trained.
-        recorder: takes further sinks for the rounds' records.
-        groups: some of the latest round, to be looked at.
-        notes: what had to be put right on opening, one sentence each.
+        groups: some of the latest round, for display.
+        notes: what had to be corrected on opening, one sentence each.
     """
 
     rounds: Rounds
@@ -86,7 +83,6 @@ class Participant(Opened):
         self.notes: tuple[str, ...] = ()
 
     def _verifiers(self, manifest: Manifest) -> VerifierPool:
-        """Who scores own groups; what they open and what stands around them is said."""
         allowed = allowed_by(self.config.tasks)
         for line in overview(manifest.catalogue, allowed):
             self._say(line)
@@ -99,12 +95,10 @@ class Participant(Opened):
         )
 
     def _save(self, number: int, progress: RunState, trainer: Trainer, pool: Pool) -> None:
-        """Write a checkpoint, and beside it a copy of a journal that forgot what is out of date."""
         pool.forget(oldest_epoch(self.membership.manifest, self._clock.time()))
         progress.save(number, trainer)
 
     def _too_large(self, manifest: Manifest) -> tuple[str, ...]:
-        """Whether own groups may be too large for the swarm's frames, counted and told once."""
         engine = self.config.engine
         tokens = min(engine.max_new_tokens, self.policy.context_length)
         note = caution(manifest, tokens, engine.group_size)

@@ -1,4 +1,4 @@
-"""Whoever counts a swarm and shows it to everybody: beside a seed, or alone."""
+"""Counting a swarm and showing it publicly, in a bootstrap node or alone."""
 
 from __future__ import annotations
 
@@ -29,25 +29,18 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 PAGE_SECONDS = 10.0
 SAVE_SECONDS = 60.0
-POOLED, POOLED_SECONDS = 1024, 60.0
-"""Groups wait so long, and no more of them, until they are counted."""
+POOLED, POOLED_SECONDS = 1024, 60.0  # maximum groups, and seconds, until they are counted
 KEY = "monitor.public"
 
 Kind = Literal["seed", "watch"]
 
 
 class Observer:
-    """Counts, keeps what it counted in the run folder, and shows it as a page.
+    """Counts of a swarm, kept in the run folder and shown as a page.
 
-    Whatever fails in it is logged and counted (``public_page_failures``), and ends nothing else.
-
-    Args:
-        wanted: where the page is served, as for :func:`node.dashboard.access.listen`; False is
-            nowhere.
-
-    Raises:
-        NodeError: it cannot listen there, or not write the snapshot.
-        ConfigError: that is no place.
+    Its failures are logged and counted (``public_page_failures``), and stop nothing else.
+    ``wanted`` is the address, as for :func:`node.dashboard.access.listen`; False is none. Raises
+    NodeError if it cannot listen or write the snapshot, and ConfigError for an invalid address.
     """
 
     def __init__(
@@ -70,20 +63,16 @@ class Observer:
         self.shown: dict[str, Any] = {}
 
     def experience(self, journal: Journal) -> Experience:
-        """What a membership is to work with, so that all that it finds is counted."""
+        """Return the state for a membership, so that all it finds is counted."""
         self._pool = Pool(journal, POOLED, POOLED_SECONDS, self._clock, self._counters)
         heard = self._tally.refused
         return Experience.around(self._pool, journal, self._clock, self._counters, heard)
 
     @contextmanager
     def at_work(self, membership: Membership, tell: Callable[[str], None]) -> Iterator[None]:
-        """Show the swarm of a membership as long as the block lasts.
+        """Show a membership's swarm during the block; ``tell`` receives the address.
 
-        Args:
-            tell: told where to look.
-
-        Raises:
-            NodeError: what was counted before can be neither read nor set aside.
+        Raises NodeError if earlier counts can be neither read nor set aside.
         """
         swarm, now = membership.swarm_id.hex(), self._clock.time()
         state = read_census(self._folder.census, swarm, now, self._counters)
@@ -102,16 +91,15 @@ class Observer:
 
     @property
     def url(self) -> str | None:
-        """Where the page is served; None: nowhere."""
         return self._place.url if self._place else None
 
     def close(self) -> None:
-        """Let go of the place that the page was to be served at, if it never was."""
+        """Release the listening socket if the page was never served."""
         if self._place and not self._server:
             self._place.socket.close()
 
     def look(self) -> None:
-        """Count what is new; show and keep it when that is due. Call it every second."""
+        """Count what is new; show and save it when due. Call it every second."""
         self._try("census", self._count)
         self._when("page", PAGE_SECONDS, self._show)
         self._when("save", SAVE_SECONDS, self._save)

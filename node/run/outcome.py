@@ -1,4 +1,4 @@
-"""What one round did, before it is turned into a record."""
+"""What one round did, and the rules around its batch composition."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from swarm.groups import PooledGroup
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One round.
+    """One round, before it becomes a record.
 
     Attributes:
-        external_wanted: external groups that the update had room for.
-        trained: groups in the update, own and external.
-        proven: authors with standing when they were chosen.
-        lead: how far peers were ahead; see :class:`swarm.mixture.peer_advantage.PeersLead`.
-        emptied: external groups that were chosen and of which nothing was left to learn from.
-        scripted_tokens: written along the trajectories of others.
+        external_wanted: peer groups that the update had room for.
+        trained: groups in the update, local and peer.
+        proven: authors with reputation when the groups were chosen.
+        lead: peer reward advantage; see :class:`swarm.mixture.peer_advantage.PeersLead`.
+        emptied: chosen peer groups of which nothing was left to learn from.
+        scripted_tokens: generated along the trajectories of peers.
     """
 
     round: int
@@ -42,18 +42,17 @@ class Outcome:
 
     @property
     def generated(self) -> int:
-        """Tokens that the policy wrote."""
         return sum(group.tokens for group in self.own) + self.scripted_tokens
 
     @property
     def author_share(self) -> float | None:
-        """Of the update's groups, those of the external author with most of them; None of none."""
+        """Largest share of one peer author in the update; None without groups."""
         authors = Counter(pooled.author for pooled in self.external)
         return max(authors.values(), default=0) / self.trained if self.trained else None
 
     @property
     def useful(self) -> dict[str, float]:
-        """By external author, the public key in hex, how useful its groups were together."""
+        """Usefulness of the groups together, by peer author (public key in hex)."""
         found: defaultdict[str, float] = defaultdict(float)
         for pooled, value in zip(self.external, self.update.useful, strict=False):
             found[pooled.author.hex()] += value if math.isfinite(value) else 0.0
@@ -61,16 +60,13 @@ class Outcome:
 
     @property
     def newcomer_share(self) -> float | None:
-        """Of the update's groups, those of authors without standing; None of none."""
+        """Share of unproven authors in the update; None without groups."""
         strangers = sum(pooled.author not in self.proven for pooled in self.external)
         return strangers / self.trained if self.trained else None
 
 
 def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tuple[bytes, float]]:
-    """Authors of an update's external groups, and how useful each of those was.
-
-    A group without advantage says nothing about its author.
-    """
+    """Return author and usefulness of each peer group that has an advantage."""
     return [
         (pooled.author, value)
         for pooled, value in zip(external, useful, strict=True)
@@ -80,13 +76,12 @@ def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tup
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a round does around its mixture. Nodes keep to the defaults; experiments switch single
-    rules off to see what they are worth.
+    """Rules of a round; experiments switch single ones off, nodes use the defaults.
 
     Attributes:
-        fill: own groups replace external ones that the pool lacks.
+        fill: local groups replace peer groups that the replay buffer lacks.
         discard: groups of equal rewards are neither shared nor taken.
-        keep: train on at most so many own groups, informative ones only; 0 takes all own groups.
+        keep: maximum local groups to train on, informative ones only; 0 takes all.
     """
 
     fill: bool = True
@@ -94,9 +89,9 @@ class Rules:
     keep: int = 0
 
     def shared(self, own: Sequence[OwnGroup]) -> list[Group]:
-        """What of its own groups a node publishes."""
+        """Return the local groups that a node publishes."""
         return [each.group for each in own if each.informative or not self.discard]
 
     def trained(self, own: Sequence[OwnGroup]) -> Sequence[OwnGroup]:
-        """What of its own groups a node learns from."""
+        """Return the local groups that a node learns from."""
         return [each for each in own if each.informative][: self.keep] if self.keep else own

@@ -1,6 +1,6 @@
-"""What the config and this machine tell of a start before anything is loaded or dialled.
+"""Checks before a node starts, and the creation of its config and identity.
 
-Nothing heavy is imported here: what cannot work is to be said within two seconds.
+Nothing heavy is imported here: a start that cannot work must fail within two seconds.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ log = logging.getLogger(__name__)
 
 
 def check_start(config: Config, folder: RunFolder) -> None:
-    """Look for what a node needs that trains here.
+    """Check what a training node needs.
 
-    Raises:
-        ConfigError: a key asks for what this machine has not, or what the run was not begun with;
-            or the model cannot fit.
-        NodeError: the model is not to be found, or a port is taken.
+    Raises ConfigError if a key asks for what this machine lacks or the run did not start with, or
+    if the model cannot fit. Raises NodeError if the model is not found or a port is taken.
     """
     check_places(config, folder)
     check_device(config.policy.device)
@@ -55,14 +53,14 @@ def check_start(config: Config, folder: RunFolder) -> None:
         check_package("learner.optimizer", "adamw8bit", "bitsandbytes", "adamw8bit")
     _check_begun(config.policy, folder)
     check_model(config.policy.model)
-    if Launch.read() is None:  # several ranks divide what one machine may not have
+    if Launch.read() is None:  # several ranks divide the memory that one may lack
         found = check_memory(config)
         if found.tight:
             log.warning("%s: %s, of which less is free now", config.policy.model, found.words())
 
 
 def cautions(config: Config) -> tuple[str, ...]:
-    """What a node is told that may do as the config asks, and had better not."""
+    """Return warnings about settings that work but are not recommended."""
     takes = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
     name = config.mixture.correction
     caution = CORRECTIONS.load(name).caution
@@ -70,12 +68,10 @@ def cautions(config: Config) -> tuple[str, ...]:
 
 
 def check_places(config: Config, folder: RunFolder) -> None:
-    """Look for what every node needs: its transport, a folder to write to, and its ports.
+    """Check what every node needs: transport, writable folder, task files and ports.
 
-    Raises:
-        NodeError: the folder cannot be written to, or the port of the metrics is taken.
-        PortTaken: another port is.
-        ConfigError: the transport, or a file that is named, is not there.
+    Raises NodeError if the folder or the metrics port cannot be used, PortTaken for another port,
+    and ConfigError if the transport or a named file does not exist.
     """
     check_transport(config.network)
     folder.create()
@@ -89,7 +85,7 @@ def check_places(config: Config, folder: RunFolder) -> None:
                 remedy = f"There is no such file or folder: make it, or take it out of {name!r}."
                 raise ConfigError(f"tasks.read.{name}", path, remedy)
     if folder.holder() is not None:
-        return  # its ports are that node's, and who locks the folder says so
+        return  # that node holds the ports, and locking the folder reports it
     check_ports(config.network.listen)
     port = config.monitor.prometheus_port
     if port and (why := why_not_free(f"/ip4/127.0.0.1/tcp/{port}")):
@@ -98,11 +94,7 @@ def check_places(config: Config, folder: RunFolder) -> None:
 
 
 def check_package(key: str, value: object, package: str, extra: str) -> None:
-    """Look for a package that one of the extras brings.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Raise ConfigError if a package of one of the extras is not installed."""
     if find_spec(package) is None:
         raise ConfigError(
             key,
@@ -112,11 +104,7 @@ def check_package(key: str, value: object, package: str, extra: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Look for a device, as ``policy.device`` names it, without torch.
-
-    Raises:
-        ConfigError: there is none, or torch is built without it.
-    """
+    """Raise ConfigError if a device does not exist or torch is built without it."""
     kind, _, number = device.partition(":")
     built = torch_build()
     if kind == "mps" and (sys.platform != "darwin" or platform.machine() != "arm64"):
@@ -134,7 +122,6 @@ def check_device(device: str) -> None:
 
 
 def _check_begun(config: PolicySection, folder: RunFolder) -> None:
-    """Against the newest checkpoint; one that is damaged is found out about when it is loaded."""
     checkpoints = Checkpoints(folder.checkpoints)
     for step in checkpoints.steps()[-1:]:
         try:
@@ -147,16 +134,11 @@ def _check_begun(config: PolicySection, folder: RunFolder) -> None:
 def prepare(
     directory: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[RunFolder, Identity]:
-    """Write a config and an identity into ``directory``; an identity that is there is kept.
+    """Write a config and an identity into ``directory``; keep an existing identity.
 
-    The seed in the config follows from the identity, so that no two nodes choose alike.
-
-    Args:
-        overrides: config keys that differ from their defaults.
-
-    Raises:
-        NodeError: there is a config already, or the folder cannot be written to.
-        ConfigError: an override is wrong.
+    The config's seed follows from the identity, so that no two nodes choose alike. Raises NodeError
+    if there is a config already or the folder cannot be written to, and ConfigError for wrong
+    overrides.
     """
     Config.with_overrides(overrides or {})
     folder = RunFolder(directory).create()
@@ -171,17 +153,16 @@ def prepare(
 
 
 def _seed_of(identity: Identity) -> int:
-    """A seed that only the holder of the key can tell, so that peers cannot foresee choices."""
+    """Derive a seed that only the key's holder knows, so peers cannot predict choices."""
     digest = sha256(identity.sign(b"swarm-node/1/node-seed", b"")).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def open_identity(folder: RunFolder) -> tuple[Identity, bool]:
-    """The folder's identity, and whether it had to be made.
+    """Open or create the folder's identity; return whether it was created.
 
-    Raises:
-        KeyFileError: the file cannot be used.
-        NodeError: the key is gone while a journal written under it remains.
+    Raises KeyFileError if the file cannot be used, and NodeError if the key is gone while a journal
+    written under it remains.
     """
     if folder.identity.exists():
         return Identity.load(folder.identity), False
@@ -196,11 +177,10 @@ def open_identity(folder: RunFolder) -> tuple[Identity, bool]:
 
 
 def import_identity(folder: RunFolder, identity: Identity) -> bool:
-    """Make ``identity`` the folder's own, and say whether it had to be written.
+    """Make ``identity`` the folder's own; return whether it had to be written.
 
-    Raises:
-        KeyFileError: the key that is there cannot be used.
-        NodeError: another key is there, or the folder cannot be written to.
+    Raises KeyFileError if the existing key cannot be used, and NodeError if another key is there or
+    the folder cannot be written to.
     """
     if folder.identity.exists():
         held = Identity.load(folder.identity)

@@ -1,4 +1,4 @@
-"""From what a round did to the record that is shown and kept."""
+"""The record of each round, the groups and rollouts shown of it, and its sinks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ from swarm.groups import PooledGroup, informative
 from swarm.member import MemberStatus
 from swarm.pool import Pool
 
-AT_ONCE = 8
-"""Own groups of a round, and external ones, at most."""
+AT_ONCE = 8  # maximum local groups of a round to show, and peer groups
 SAME = (
     "All {count} answers have the reward {reward:g}: none is better, so there is nothing to learn."
 )
@@ -50,13 +49,7 @@ EMPTIED = (
 
 
 class ShownGroups:
-    """Remembers the latest round, and shows its groups when asked.
-
-    Args:
-        policy: tells what token ids spell.
-        advantage: that the learner goes by.
-        refused: groups that were refused since it was last asked.
-    """
+    """The latest round's groups for display; ``refused`` returns the newly refused."""
 
     def __init__(
         self, policy: Policy, advantage: Advantage, refused: Callable[[], Sequence[RefusedGroup]]
@@ -68,12 +61,11 @@ class ShownGroups:
         self._latest: Outcome | None = None
 
     def add(self, outcome: Outcome) -> None:
-        """Remember a round, in place of the one before."""
+        """Store a round in place of the one before."""
         self._latest = outcome
 
     def take(self) -> list[ShownGroup]:
-        """Groups of the latest round that were not shown, those that teach first, and of all that
-        was refused since."""
+        """Return the groups not shown yet, informative local ones first, and refused ones."""
         outcome, self._latest = self._latest, None
         if outcome is None:
             return []
@@ -170,10 +162,7 @@ class ShownGroups:
         *,
         own: bool,
     ) -> list[ShownCompletion]:
-        """Args:
-        entropies: of each, of every token of it; none where that is not known.
-        own: their tokens are of this policy's vocabulary.
-        """
+        """With ``own``, token ids are of this policy's vocabulary; entropies may be empty."""
         told = entropies or ((),) * len(completions)
         columns = zip(completions, rewards, self._advantage(rewards), told, strict=True)
         return [
@@ -188,7 +177,6 @@ class ShownGroups:
         ]
 
     def _tokens(self, done: Completion, entropy: Sequence[float]) -> ShownTokens:
-        """What an answer is made of, where it is one piece and its ids spell it."""
         tokens = done.segments[0].tokens if len(done.segments) == 1 else None
         stopped = done.finish is Finish.STOP
         if tokens is None or not self._policy.spells(tokens.ids, done.text, stopped):
@@ -202,7 +190,6 @@ class ShownGroups:
 
 
 def _nothing(rewards: Sequence[float], outcome: Outcome) -> str | None:
-    """Why a group of an update taught nothing, where that is to be seen of its rewards."""
     if not informative(rewards):
         return SAME.format(count=len(rewards), reward=rewards[0])
     if outcome.update.skipped:
@@ -211,10 +198,9 @@ def _nothing(rewards: Sequence[float], outcome: Outcome) -> str | None:
 
 
 def shown_rollouts(outcome: Outcome) -> list[ShownRollout]:
-    """The worst and the best completion of one own group and of one external group in turn.
+    """Return the worst and best completion of one local and one peer group in turn.
 
-    Groups that teach come first, as there the two differ; where all completions of a group have
-    the same reward, one stands for them.
+    Informative groups come first. If all rewards are equal, one completion represents a group.
     """
     own = sorted(outcome.own, key=lambda group: not group.informative)[:1]
     external = sorted(outcome.external, key=lambda pooled: not pooled.candidate.informative)[:1]
@@ -249,20 +235,13 @@ def _ends(
 
 REFUSED = "refused{reason="
 MEMORY_SECONDS = 5.0
-"""Between two looks at the memory: one walks the page tables of every process."""
+"""Between two readings of memory: one walks the page tables of every process."""
 
 
 def record_of(
     outcome: Outcome, status: MemberStatus, pool: Pool, counters: Counters, memory_mb: float
 ) -> RoundRecord:
-    """The record of one round.
-
-    Args:
-        status: the network's state after the round.
-        pool: as the round left it.
-        counters: totals since the process started.
-        memory_mb: as :func:`resident_mb` last found.
-    """
+    """Build the record of one round; counters are totals since the process started."""
     external = [r for g in outcome.external for r in g.group.rewards]
     update = outcome.update
     totals = counters.snapshot()
@@ -296,9 +275,9 @@ def record_of(
 
 
 def resident_mb() -> float:
-    """Memory that this process and its children hold, MB of 10**6 bytes.
+    """Return the memory of this process and its children, MB of 10**6 bytes.
 
-    Where the system tells it (Linux), a page that n processes share counts as one n-th in each.
+    Where the system reports it (Linux), a page that n processes share counts as 1/n in each.
     """
     process = psutil.Process()
     total = 0
@@ -337,7 +316,7 @@ def _levels(outcome: Outcome) -> dict[str, float]:
 
 
 def _update_figures(update: UpdateStats) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: such a figure is left out."""
+    """Leave out NaN and infinity, which JSON does not have."""
     if update.skipped:
         return {}
     figures = {
@@ -375,14 +354,7 @@ def _mean(values: list[float]) -> float | None:
 
 
 class Recorder:
-    """Makes a record of every round and hands it to all sinks.
-
-    Args:
-        groups: told of every round, before sinks get its record.
-
-    Attributes:
-        rollouts: some of each round, which are here when sinks get its record.
-    """
+    """Maker of every round's record; ``groups`` get the round before the sinks do."""
 
     def __init__(
         self,
@@ -401,7 +373,7 @@ class Recorder:
         self._counters = counters
 
     def add(self, sink: Sink) -> None:
-        """Hand every further record to ``sink`` as well, whatever becomes of it."""
+        """Hand every further record to ``sink`` too, and contain its failures."""
         self._sinks.append(Fenced(sink, self._counters))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and how a node goes on from one."""
+"""What a checkpoint holds, how a node resumes from one, and rolling back."""
 
 from __future__ import annotations
 
@@ -31,20 +31,16 @@ ENGINE = "engine.pt"
 
 
 class RunState:
-    """Saves and restores the moment between two rounds.
+    """The state between two rounds, which it saves and restores.
 
-    A checkpoint's folder is a model that ``transformers`` and vLLM load, or the adapter where that
-    is all that is trained, with the optimizer and the random states beside it.
-
-    Args:
-        swarm: id in hex; what was noted of another swarm's tasks is not taken for this one's.
+    A checkpoint's folder is a model that ``transformers`` and vLLM load, or the adapter if that is
+    all that is trained. The optimizer and the random states lie beside it. What was noted of
+    another ``swarm``'s tasks is not restored. Raises CheckpointError if there were checkpoints, and
+    none is left or can be read.
 
     Attributes:
         round: rounds done.
-        notes: where it goes on, and what had to be left aside to get there.
-
-    Raises:
-        CheckpointError: there were checkpoints, and none is left or can be read.
+        notes: where it resumes, and what had to be skipped to get there.
     """
 
     def __init__(
@@ -71,21 +67,13 @@ class RunState:
         return (*loaded.notes, goes_on)
 
     def policy(self, config: PolicySection, tell: Callable[[str], None] = log.info) -> Policy:
-        """The policy as it was left, or the base model.
-
-        Args:
-            tell: told how a download goes on.
-
-        Raises:
-            PolicyError: it cannot be loaded.
-            ConfigError: see :func:`saved_policy`.
-        """
+        """Load the saved policy or the base model, or raise PolicyError or ConfigError."""
         if self.loaded:
             return saved_policy(config, self.loaded, tell)
         return Policy.load(config, tell=tell)
 
     def restore(self, trainer: Trainer, pool: Pool) -> None:
-        """Put everything else back to the same moment; updates made after it are struck off."""
+        """Restore all other parts to the same moment, and drop later updates."""
         if not self.loaded:
             pool.rewind(0)
             return
@@ -100,12 +88,9 @@ class RunState:
         pool.rewind(int(state["policy_step"]))
 
     def save(self, number: int, trainer: Trainer) -> None:
-        """Write the checkpoint of round ``number``, and a backup of the journal beside it.
+        """Write a checkpoint, once per round, with a backup of the journal.
 
-        Nothing is written a second time.
-
-        Raises:
-            DiskFullError: earlier checkpoints are untouched.
+        Raises DiskFullError; earlier checkpoints are then untouched.
         """
 
         if number == self._saved:
@@ -133,13 +118,9 @@ class RunState:
         self.round = self._saved = number
 
     def rate(self, number: int, reward: float) -> bool:
-        """Note the held-out reward of the policy after round ``number``.
+        """Store a held-out reward; return whether it is the best and lacks a checkpoint.
 
-        Returns:
-            Whether it is the best and has no checkpoint yet, so that one is to be saved.
-
-        Raises:
-            NodeError: it cannot be noted.
+        Raises NodeError if it cannot be stored.
         """
         checkpoints, rewards = self._checkpoints, self._checkpoints.rewards
         steps = checkpoints.steps()
@@ -150,19 +131,16 @@ class RunState:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    # Mapped, as the optimizer's numbers are copied from it and would be there twice.
+    # Mapped: the optimizer copies the numbers, which would otherwise be in memory twice.
     return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
 
 
 def _check_none_lost(folder: RunFolder) -> None:
-    """Look whether a folder without checkpoints had any.
+    """Raise CheckpointError if a folder without checkpoints had any.
 
-    Rounds alone tell nothing of that: a node may be killed before its first checkpoint, and begins
-    again. Each checkpoint comes with a backup of the journal, which a move to another swarm sets
-    aside, and the record of the round after it has the time that it took.
-
-    Raises:
-        CheckpointError: it had; to begin with round 1 would put a new run in the place of that one.
+    Finished rounds alone do not prove that: a node killed before its first checkpoint starts over.
+    Each checkpoint comes with a backup of the journal, which a move to another swarm sets aside.
+    The record of the next round has the time that the checkpoint took.
     """
     history = _history(folder)
     backups = folder.swarms.glob(f"*/{backup_path(folder.journal).name}")
@@ -183,7 +161,6 @@ def _check_none_lost(folder: RunFolder) -> None:
 
 
 def _history(folder: RunFolder) -> list[RoundRecord]:
-    """The rounds done here; a damaged line of theirs is for those who want to look at them."""
     try:
         return read_history(folder.root)
     except NodeError:
@@ -193,19 +170,12 @@ def _history(folder: RunFolder) -> list[RoundRecord]:
 def roll_back(
     folder: RunFolder, schedule: ScheduleSection, to: str
 ) -> tuple[CheckpointEntry, list[int]]:
-    """Make a checkpoint the newest: of round ``to``, or the ``"best"``.
+    """Make the checkpoint of round ``to``, or the ``"best"``, the newest.
 
-    ``status`` shows that round as the last one. What the journal remembers of later updates is
-    struck when the node starts. Groups that they were made of stay used, and draws and sequence
-    numbers go on.
-
-    Returns:
-        The checkpoint, and the rounds of those set aside.
-
-    Raises:
-        RunFolderBusy: the node runs.
-        UsageError: there is no such checkpoint.
-        CheckpointError: it is damaged.
+    ``status`` shows that round as the last one. When the node starts, it strikes later updates from
+    the journal. Groups that they were made of stay used, and task samples and sequence numbers
+    continue. Returns the checkpoint, and the rounds of those set aside. Raises RunFolderBusy if the
+    node runs, UsageError if there is no such checkpoint, and CheckpointError if it is damaged.
     """
     checkpoints = Checkpoints(folder.checkpoints, schedule.keep_checkpoints, schedule.keep_best)
     with folder.locked():

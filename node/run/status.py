@@ -1,4 +1,4 @@
-"""What a node says of itself for other commands to read: ``status.json`` in its run folder."""
+"""A node's report to other commands, ``status.json``, and the list of run folders."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class StatusFile:
-    """A sink that keeps ``status.json`` true from a process's start to its end.
-
-    Until there is something newer it goes on saying what the last process did. Its calls may come
-    from several threads.
-    """
+    """A sink that keeps ``status.json`` current; several threads may call it."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -39,11 +35,7 @@ class StatusFile:
         self._ended = False
 
     def start(self) -> None:
-        """Say that this process, which holds the folder, starts.
-
-        Where no process has said anything yet there is no file before :meth:`run`: whoever reads
-        one finds all of it.
-        """
+        """Report that this process starts, unless no process has reported before."""
         if not self._folder.status.exists():
             return
         try:
@@ -53,12 +45,12 @@ class StatusFile:
             log.warning("saying that this node starts failed: %s", error)
 
     def run(self, membership: Membership) -> None:
-        """Say that the node is a member and works."""
+        """Report that the node is a member and works."""
         self._membership = membership
         self.write(None)
 
     def write(self, record: RoundRecord | None) -> None:
-        """Say how the node is after a round; without a record while there is none."""
+        """Report the node after a round, or without a record before the first."""
         assert self._membership is not None, "it is told first that the node runs"
         membership, status = self._membership, self._membership.status()
         reach, stopping = status.reach, self._told.get("state") == STOPPING
@@ -75,20 +67,23 @@ class StatusFile:
         )
 
     def serve(self, url: str) -> None:
-        """Say where the node's dashboard is found, from now on."""
+        """Report the address of the node's dashboard from now on."""
         self._serve("dashboard", url)
 
     def serve_swarm(self, url: str) -> None:
-        """Say where the page of the whole swarm is found, from now on."""
+        """Report the address of the whole swarm's page from now on."""
         self._serve("public", url)
 
     def stop(self) -> None:
-        """Say that the node was told to stop; nothing while the folder is not its own."""
-        if self._told:
-            self._tell(STOPPING)
+        """Report that the node is to stop, unless the folder is not its own."""
+        try:
+            if self._told:
+                self._tell(STOPPING)
+        except NodeError as error:
+            log.warning("saying that this node stops failed: %s", error)
 
     def stop_after(self, tell: Callable[[str], None]) -> Callable[[str], None]:
-        """What hears that a signal came: ``tell``, and then whoever reads the file."""
+        """Return a function that calls ``tell`` and then reports the stop."""
 
         def heard(line: str) -> None:
             tell(line)
@@ -97,11 +92,11 @@ class StatusFile:
         return heard
 
     def close(self) -> None:
-        """Say that the last round is done, and the rest is being closed."""
+        """Report that the last round is done and the node is closing."""
         self._tell(STOPPING)
 
     def end(self) -> None:
-        """Say that the process has ended, in order or with an error that it told."""
+        """Report that the process has ended, in order or with an error."""
         try:
             if self._told:
                 self._tell(STOPPED)
@@ -121,7 +116,7 @@ class StatusFile:
     def _tell(self, state: str, **news: Any) -> None:
         with self._lock:
             if self._ended:
-                return  # a signal is told on a thread of its own, which may come last
+                return  # a signal is reported on its own thread, which may come last
             self._ended = state == STOPPED
             pages = dict.fromkeys(self._pages) if self._ended else self._pages
             self._told |= {**news, "state": state, "time": time.time(), **pages}
@@ -153,33 +148,27 @@ class StatusFile:
 
 
 def _profile(told: Profile | None) -> dict[str, str | None]:
-    """What a peer says of itself; null where it does not."""
     texts = {key: getattr(told, key, "") for key in TOLD}
     return {key: text or None for key, text in texts.items()}
 
 
 def _is_seed(peer: PeerInfo, account: Account) -> bool:
-    """Whether a peer does what a seed does: it announces itself and has never shared a group.
-
-    A node is one until its first round is done: the protocol tells them apart by deeds alone.
-    """
+    """Return whether a peer has shared no group yet, like a node in its first round."""
     return peer.policy_step == 0 and not peer.groups and not account.admitted
 
 
-NEW = "new"
-"""The state of a node that never ran."""
+NEW = "new"  # state of a node that never ran
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder.
+    """A run folder; ``state`` is as in ``status.json``, or :data:`NEW`.
 
     Attributes:
-        state: as ``status.json`` has it, or :data:`NEW`.
-        round: rounds done; ``None`` before the first, and for a seed.
+        round: rounds done; ``None`` before the first, and for a bootstrap node.
         reward: mean reward of the node's own completions in that round, 0 to 1.
         size: bytes of what the node keeps.
-        age_s: seconds since it last said anything.
+        age_s: seconds since its last report.
     """
 
     path: str
@@ -193,12 +182,10 @@ class Run:
 
 
 def find_runs(root: Path, depth: int) -> tuple[list[Run], list[str]]:
-    """The run folders in ``root`` and down to ``depth`` folders below it, in the order of paths.
+    """List the run folders in ``root`` and ``depth`` levels below, sorted by path.
 
-    A run folder is one with a node's key. No link is followed, and no hidden folder entered.
-
-    Returns:
-        The runs, and the folders that may not be read or hold something else than they should.
+    A run folder has a node's key. Links and hidden folders are skipped. The second list names the
+    folders that cannot be read or have wrong contents.
     """
     unread: list[str] = []
     runs: list[Run] = []

@@ -1,7 +1,6 @@
-"""The learning side of a node: everything between the tasks and the policy.
+"""The training side of a node, also in simulations: the loop and its trainer.
 
-It needs a journal and a verifier but no network and no files, so a node in a process of its own
-and a simulated one among many run the same parts.
+It needs a journal and a verifier but no network and no files.
 """
 
 from __future__ import annotations
@@ -56,19 +55,17 @@ MAX_FAILURES_IN_A_ROW = 3
 
 
 class Rounds:
-    """One round takes own groups, publishes and mixes them, and updates the policy.
+    """The loop of rounds: generate, publish, mix with peer groups, update the policy.
 
     Args:
-        source: of own groups.
-        external: groups that the update takes beside them.
-        semi_online: own trajectories along those of external groups; left out, there are none.
-        trained: learns from both.
+        source: of local groups.
+        external: peer groups for the update.
+        semi_online: local trajectories along those of peer groups; None for none.
         evaluate: scores the policy on held-out tasks.
-        publish: hands informative own groups to the network, without waiting for it.
+        publish: hands informative local groups to the network, without waiting for it.
         save: writes a checkpoint of round ``n``.
-        rate: told the held-out reward of the policy after round ``n``; whether to save that one.
-        report: receives every round's outcome.
-        local: I, own groups a round.
+        rate: takes the held-out reward after round ``n``; returns whether to save that policy.
+        local: I, local groups per round.
         round: number of rounds already done.
     """
 
@@ -107,11 +104,10 @@ class Rounds:
         self.round = round
 
     def run(self, limit: int, stop: threading.Event) -> None:
-        """Run until ``limit`` rounds are done (0: for ever) or ``stop`` is set.
+        """Run until ``limit`` rounds are done (0: no limit) or ``stop`` is set.
 
-        Raises:
-            NodeError: three rounds in a row failed; the cause is chained and logged.
-            JournalError: what a round does can no longer be remembered.
+        Raises NodeError if three rounds in a row failed; the cause is chained and logged. Raises
+        JournalError if the journal can no longer record what a round does.
         """
         failures = 0
         while not stop.is_set() and not (limit and self.round >= limit):
@@ -136,8 +132,8 @@ class Rounds:
     def step(self, *, last: bool = False) -> Outcome:
         """Do one round.
 
-        A due evaluation looks at the policy before it learns, so that the first one is the base
-        policy's; in the ``last`` round it looks at the final policy instead.
+        A due evaluation measures the policy before it learns, so that the first one is the base
+        policy's. In the ``last`` round it measures the final policy instead.
         """
         number, watch = self.round + 1, self._watch
         due = self.round % self._schedule.eval_every == 0
@@ -162,7 +158,7 @@ class Rounds:
             self._trained.policy.version,
             tuple(written),
             taken.groups,
-            # Scripted groups come last, and nobody is shown them.
+            # Scripted groups come last and are not shown.
             replace(update, entropies=update.entropies[: len(taken.own)]),
             evaluation,
             watch.split(),
@@ -173,21 +169,19 @@ class Rounds:
             taken.emptied,
             sum(sum(done.trained) for group in scripted for done in group.completions),
         )
-        # Before the checkpoint: what is killed in between is done and told again, not lost.
+        # Before the checkpoint: a round killed in between is done and reported again, not lost.
         self._report(outcome)
         if number % self._schedule.checkpoint_every == 0:
             self._checkpoint(number)
         return outcome
 
     def _scripted(self, taken: Sequence[PooledGroup]) -> Sequence[TrainingGroup]:
-        """Own trajectories along the best of external groups."""
         if self._semi_online is None:
             return ()
         self._semi_online.observe(taken)
         return self._semi_online.generate()
 
     def _evaluate(self, number: int) -> float:
-        """Score the policy after round ``number``."""
         with self._watch.time("evaluate"):
             reward = self._heldout()
         if self._rate(number, reward):
@@ -200,18 +194,14 @@ class Rounds:
 
 
 class Trainer:
-    """A policy in training with the groups that it learns from, and the rounds over them.
+    """A policy in training, the groups that it learns from, and the rounds over them.
 
     Args:
         author: the node's public key; task seeds follow from it.
-        manifest: the swarm's.
         levels: what the verifier can serve here.
-        engine: what completions come from; left out, what the config asks for.
-        ranks: processes that the learner is divided over; left out, it works alone.
-        secret: what others must not know of this node's choices; left out, it is drawn.
-
-    Attributes:
-        policy, engine, learner, sampler, lead, alarm: what a checkpoint is made of.
+        engine: source of completions; None opens the one of the config.
+        ranks: processes that the learner is divided over; None: it works alone.
+        secret: hides this node's choices from peers; random if empty.
     """
 
     def __init__(
@@ -241,7 +231,7 @@ class Trainer:
         self.lead = PeersLead()
         self._trained = trained = TrainedPolicy(config, policy, counters, engine, ranks)
         self.policy, self.engine, self.learner = policy, trained.engine, trained.learner
-        # How often there is an evaluation must not change what is trained on.
+        # The frequency of evaluations must not change what is trained on.
         drawn = replace(sampling, seed=evaluation_seed(config.node.seed))
         limits = TurnLimits.of(config.engine)
         self._evaluator, self._trial = (
@@ -278,7 +268,7 @@ class Trainer:
         rate: Callable[[int, float], bool],
         done: int = 0,
     ) -> Rounds:
-        """The loop, after ``done`` rounds."""
+        """Build the loop, after ``done`` rounds."""
         return Rounds(
             source=self._own.source(done),
             external=self._external,
@@ -297,11 +287,9 @@ class Trainer:
         )
 
     def assess(self) -> Assessment:
-        """Try the policy on some held-out tasks, a group of completions each.
+        """Evaluate the policy on some held-out tasks, a group of completions each.
 
-        Raises:
-            NodeError: no prompt fits.
-            JudgeRefused: no task can be built, or answers cannot be scored.
+        Raises NodeError if no prompt fits, and JudgeRefused if no task can be built or scored.
         """
         config = self._config
         evaluation = self._trial.evaluate(config.engine.group_size)
@@ -317,24 +305,20 @@ class Trainer:
         return evaluation.mean
 
     def close(self) -> None:
-        """Keep what is begun and let go of the engine."""
+        """Keep unfinished groups and close the engine."""
         self._own.close()
         self.engine.close()
 
 
 def evaluation_seed(seed: int) -> int:
-    """Of the chance in evaluations, by the node's seed."""
+    """Derive the random seed of evaluations from the node's seed."""
     return int.from_bytes(sha256(f"evaluation/{seed}".encode()).digest()[:7])
 
 
 def open_experience(
     config: MixtureSection, journal: Journal, clock: Clock, counters: Counters, salt: bytes
 ) -> Experience:
-    """What a node's configuration asks for, in its journal.
-
-    Args:
-        salt: see :class:`swarm.pool.PoolLimits`.
-    """
+    """Open what the config asks for; ``salt`` as in :class:`swarm.pool.PoolLimits`."""
     pool = Pool(
         journal,
         config.pool_groups,

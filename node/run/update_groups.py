@@ -1,4 +1,4 @@
-"""What an update takes from outside, and what comes of it."""
+"""The local and peer groups of an update, and the policy that they train."""
 
 from __future__ import annotations
 
@@ -42,22 +42,21 @@ from swarm.member import Experience
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.peer_advantage import OWN, Earned, PeersLead
 
-Left = tuple[PooledGroup, TrainingGroup]
-"""An external group, and what is learned of it."""
+Left = tuple[PooledGroup, TrainingGroup]  # a peer group, and what is learned from it
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """External groups of one update, marked as used.
+    """Peer groups of one update, marked as used.
 
     Attributes:
-        training: what is learned of each.
-        own: own groups beside them, as they are trained on.
-        lent: external groups of earlier updates that own ones have an answer from.
-        proven: authors with standing when they were chosen.
-        wanted: how many there was room for when they were chosen.
-        lead: how far peers were ahead then; None where nothing told.
-        emptied: groups that were chosen and of which nothing was left to learn from.
+        training: what is learned from each.
+        own: local groups beside them, as they are trained on.
+        lent: peer groups of earlier updates that local ones have a completion from.
+        proven: authors with reputation when the groups were chosen.
+        wanted: peer groups that there was room for then.
+        lead: peer reward advantage then; None if unknown.
+        emptied: chosen groups of which nothing was left to learn from.
     """
 
     groups: tuple[PooledGroup, ...]
@@ -71,14 +70,13 @@ class Taken:
 
 
 class ExternalGroups:
-    """Takes groups from the pool, and remembers of their authors what updates made of them.
+    """Peer groups from the replay buffer, and the credit that their authors get.
 
     Args:
-        experience: its accounts say whose groups have proved useful, and are told what each update
-            makes of them.
-        intake: cuts external groups to size.
-        successes: right answers for own groups that failed wholly; left out, there are none.
-        spared: J, own groups that external ones spare; what the pool lacks is generated.
+        experience: its accounts say whose groups proved useful, and record each update's result.
+        intake: cuts peer groups to size.
+        successes: right completions for local groups that failed wholly; None for none.
+        spared: J, local groups that peer groups replace; what the buffer lacks is generated.
     """
 
     def __init__(
@@ -100,30 +98,25 @@ class ExternalGroups:
         self._spared = spared
 
     def missing(self) -> int:
-        """Own groups that external ones could spare, and do not."""
+        """Count the local groups that peer groups could replace, but do not."""
         if not self._spared:
             return 0
         return self._spared - self._mixture.spared(self._pool.fresh(), self._accounts.proven())
 
     def take(self, number: int, written: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
-        """Choose groups for round ``number`` and mark them used, durably, before anything learns.
-
-        Args:
-            written: this node's groups of the round.
-            own: those of them that the update has.
-        """
+        """Choose groups for round ``number``; mark them used durably before learning."""
         self._intake.observe(written)
         proven = self._accounts.proven()
         revived = self._revived(written, own, proven)
         teaching = sum(informative(group.rewards) for group in revived.training)
         self._mixture.observe([*map(_own, written), *map(_admitted, self._pool.arrived())], proven)
-        # Now: the update itself may change what there is room for.
+        # Before the update, which may change what there is room for.
         wanted = self._mixture.wanted(teaching)
         chosen = self._mixture.choose(
             self._pool.fresh(), number, teaching, len(own), proven, self._accounts.tried()
         )
         left, emptied = self._left(self._pool.consume(chosen, number))
-        # Where the intake left less than was chosen, shares are of less.
+        # If the intake dropped groups, author shares refer to the smaller update.
         kept = self._within(left, revived, proven)
         for pooled, training in kept:
             self._successes.observe(training, pooled.key)
@@ -139,7 +132,6 @@ class ExternalGroups:
         )
 
     def _left(self, consumed: Sequence[PooledGroup]) -> tuple[list[Left], list[PooledGroup]]:
-        """What is to be learned of groups, and those of which nothing is."""
         left, emptied = list[Left](), list[PooledGroup]()
         for pooled in consumed:
             training = self._intake.take(pooled)
@@ -153,7 +145,6 @@ class ExternalGroups:
     def _revived(
         self, written: Sequence[OwnGroup], own: Sequence[OwnGroup], proven: Set[bytes]
     ) -> Revived:
-        """The own groups of an update, with right answers where all of theirs are wrong."""
         for each in written:
             self._successes.observe(each.training)
         return self._successes.revive(
@@ -162,7 +153,6 @@ class ExternalGroups:
         )
 
     def _within(self, left: Sequence[Left], revived: Revived, proven: Set[bytes]) -> list[Left]:
-        """Those that shares allow beside what their authors lent."""
         lent = [key.author for key in revived.lent]
         authors = [*lent, *(pooled.author for pooled, _ in left)]
         kept = self._mixture.within(authors, len(revived.training), proven)
@@ -173,11 +163,7 @@ class ExternalGroups:
     def credit(
         self, own: Sequence[OwnGroup], taken: Taken, update: UpdateStats, version: int
     ) -> None:
-        """Note what came of an update: the standing of its authors, the lineage.
-
-        Args:
-            version: of the policy after it.
-        """
+        """Record an update's effects: author reputations, and lineage of its version."""
         credited = earned(taken.groups, update.useful)
         self._accounts.prove(credited)
         if useless := sum(not useful for _, useful in credited):
@@ -198,7 +184,7 @@ def _admitted(candidate: Candidate) -> Earned:
 def open_intake(
     config: Config, policy: Policy, manifest: Manifest, secret: bytes, counters: Counters
 ) -> Intake:
-    """The intake that a node's configuration and its swarm ask for."""
+    """Open the intake that the config and the swarm ask for."""
     limits = Limits(
         config.engine.group_size,
         config.engine.max_new_tokens,
@@ -209,7 +195,7 @@ def open_intake(
 
 
 def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
-    """The mixture that a node's configuration asks for."""
+    """Open the mixture that the config asks for."""
     section = config.mixture
     rule = SELECTIONS.load(section.select)
     options = SELECTIONS.options(section.select, section.select_options)
@@ -218,24 +204,22 @@ def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
 
 log = logging.getLogger(__name__)
 
-WIDE_GAP = 0.05
-"""Nats a token, at the mean, between engine and learner."""
+WIDE_GAP = 0.05  # mean nats per token between engine and learner
 
 
 class TrainedPolicy:
     """A policy with its engine and its learner, of which one waits for the other.
 
     Args:
-        engine: what completions come from; left out, what the configuration asks for.
-        ranks: processes that the learner is divided over; left out, it works alone.
+        engine: source of completions; None opens the one of the config.
+        ranks: processes that the learner is divided over; None: it works alone.
 
     Raises:
-        PolicyError: that engine and the learner do not read the model alike.
+        PolicyError: the engine and the learner do not compute the model alike.
 
     Attributes:
-        streaming: the engine, where it goes on writing while the policy learns.
-        sleep_mode: the engine rests while the policy learns, as on a device that both share; in
-            between the learner leaves it the memory.
+        streaming: the engine, if it keeps generating while the policy learns.
+        sleep_mode: whether the engine sleeps while the policy learns, as on a shared device.
     """
 
     def __init__(
@@ -285,12 +269,9 @@ class TrainedPolicy:
         return update
 
     def _hand_over(self, before: int) -> None:
-        """Let the engine go on, with new weights where the version is no longer ``before``.
-
-        That is so also after an update that failed in a later step than its first.
-        """
+        """Resume the engine, with any new weights, even those of an update that failed."""
         if self.sleep_mode:
-            give_back(self.policy.device)  # the engine is in another process, and needs the room
+            give_back(self.policy.device)  # the engine is in another process and needs the memory
         if self.policy.version != before:
             self.engine.update(self.policy)
 
@@ -314,11 +295,9 @@ MODEL_CHARACTERS = 64
 
 
 class OwnGroups:
-    """Has groups written as the schedule asks for, and tells readers who wrote them.
+    """Local groups, generated on the configured schedule, with their origin.
 
-    Args:
-        author: the node's public key; task seeds follow from it.
-        journal: where groups that are not complete outlive the process.
+    Task seeds follow from ``author``. Incomplete groups outlive the process in ``journal``.
     """
 
     def __init__(
@@ -357,7 +336,7 @@ class OwnGroups:
         )
 
     def source(self, done: int) -> GroupSource:
-        """Own groups of the rounds after ``done``, as the schedule has them written."""
+        """Return the source of local groups for the rounds after ``done``."""
         policy, schedule = self._trained.policy, self._schedule
         if self._trained.streaming is None:
             return self._generator
@@ -385,7 +364,7 @@ class OwnGroups:
         return self._overlapping
 
     def shareable(self, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
-        """Those of the groups that others may get, and what they are told of their policy."""
+        """Return the groups that peers may get, and the origin they get with them."""
         policy, sampling = self._trained.policy, self._sampling
         origin = Origin(
             policy.version,
@@ -399,13 +378,13 @@ class OwnGroups:
         return shared, origin
 
     def close(self) -> None:
-        """Keep what is begun."""
+        """Keep unfinished groups."""
         if self._overlapping:
             self._overlapping.close()
 
 
 def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:
-    """The sampler that a node's configuration asks for, of levels that can be served here."""
+    """Open the sampler that the config asks for, of levels that can be served here."""
     tasks = config.tasks
     curriculum = CURRICULA.open(
         tasks.curriculum, tasks.curriculum_options, config.engine.group_size
@@ -414,6 +393,6 @@ def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:
 
 
 def public_name(name: str) -> str:
-    """A model's name as peers see it: of a folder only the last part, in printable ASCII."""
+    """Return a model's name as peers see it: printable ASCII, of a path the last part."""
     last = Path(name).name if Path(name).is_absolute() else name
     return "".join(c if " " <= c <= "~" else "?" for c in last)[:MODEL_CHARACTERS] or "model"

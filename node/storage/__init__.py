@@ -1,1 +1,1 @@
-"""Files that survive a crash: the run folder, whole writes, checkpoints."""
+"""A node's files: its run folder, atomic writes and checkpoints."""

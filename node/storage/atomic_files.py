@@ -1,4 +1,7 @@
-"""Writing files so that a crash or a full disk leaves the old content or the new, never half."""
+"""Atomic and private files, file locks, and errors of a full disk.
+
+A crash or a full disk leaves the old content or the new, never a part of it.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,9 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @contextmanager
 def private_umask() -> Iterator[None]:
-    """Whatever this process and its children make in the block is their owner's alone.
+    """Make all that this process creates private; for files that libraries write.
 
-    It is for what libraries write; what is written here says so itself, as another thread may end
-    such a block of its own.
+    Functions here set permissions themselves, because another thread may end a block of its own.
     """
     before = os.umask(_OTHERS)
     try:
@@ -38,10 +40,9 @@ def private_umask() -> Iterator[None]:
 
 
 def tighten(path: Path) -> bool:
-    """Take a file or folder from other users; whether they could do anything with it before.
+    """Remove other users' access to a path; return whether they had any.
 
-    Left as it is: what belongs to somebody else, and a folder with a sticky bit, which is
-    everybody's, such as ``/tmp``.
+    Other users' paths and shared folders with a sticky bit, such as ``/tmp``, stay unchanged.
     """
     if os.name != "posix" or path.is_symlink():
         return False
@@ -53,10 +54,9 @@ def tighten(path: Path) -> bool:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace ``path`` by ``data`` in one step; ``durable`` survives a power cut as well.
+    """Replace ``path`` with ``data`` in one step; ``durable`` survives a power cut.
 
-    Raises:
-        NodeError: it cannot be written; what was there before still is.
+    Raises NodeError if it cannot be written; the earlier content then remains.
     """
     with replacing(path, durable=durable) as draft:
         draft.write(data)
@@ -64,11 +64,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` in one step when the block ends, as a whole.
-
-    Raises:
-        NodeError: it cannot be written; what was there before still is.
-    """
+    """Yield a file that replaces ``path``; on NodeError the earlier file remains."""
     tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with make_private(tmp).open("wb") as draft:
@@ -82,20 +78,16 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def sweep_drafts(folder: Path) -> None:
-    """Remove what :func:`replacing` of a process that was killed has left in ``folder``.
-
-    For whoever knows that no other process writes there.
-    """
+    """Remove drafts of a killed process; no other process may write to ``folder``."""
     for draft in folder.glob(".*.tmp"):
         if draft.suffixes[-2:-1] and draft.suffixes[-2][1:].isdigit():
             draft.unlink(missing_ok=True)
 
 
 def is_disk_full(error: BaseException, folder: Path) -> bool:
-    """Whether ``error`` came from a full disk.
+    """Return whether a full disk caused ``error``. Call it before you clean up.
 
-    Writers of tensors wrap the system's error in their own, so beside the chain of causes the
-    free space of ``folder`` is looked at. Ask before you clean up.
+    Tensor writers wrap the system's error, so the chain of causes and the free space are checked.
     """
     link: BaseException | None = error
     while link is not None:
@@ -106,7 +98,7 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
 
 
 def write_error(path: Path, error: OSError) -> NodeError:
-    """What to say when ``path`` could not be written."""
+    """Build the error for a ``path`` that could not be written."""
     if is_disk_full(error, path.parent):
         return DiskFullError(
             "no space left to write",
@@ -121,13 +113,9 @@ def write_error(path: Path, error: OSError) -> NodeError:
 
 
 def make_folder(path: Path, option: str, *, fresh: bool = False) -> None:
-    """Make a folder that a command's ``option`` names, with those above it.
+    """Create the folder that a command's ``option`` names, with its parents.
 
-    Args:
-        fresh: whether it must not be there yet.
-
-    Raises:
-        NodeError: it cannot be made, or is no folder.
+    Raises NodeError if it cannot be created, is not a folder, or is not new although ``fresh``.
     """
     try:
         path.mkdir(parents=True, exist_ok=not fresh)
@@ -140,11 +128,7 @@ def make_folder(path: Path, option: str, *, fresh: bool = False) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that must not exist yet, for its owner alone.
-
-    Raises:
-        NodeError: it exists, or cannot be written.
-    """
+    """Write a new private file; raise NodeError if it exists or cannot be written."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     except OSError as error:
@@ -162,16 +146,12 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def lock(handle: IO[bytes] | int, *, shared: bool = False) -> None:
-    """Wait until the file is this process's, or with ``shared`` nobody's alone.
-
-    Args:
-        handle: an open file, or its descriptor.
-    """
+    """Wait for an exclusive lock on a file, or with ``shared`` for a shared one."""
     _lock(_descriptor(handle), shared, wait=True)
 
 
 def try_lock(handle: IO[bytes] | int, *, shared: bool = False) -> bool:
-    """As :func:`lock`, but for waiting; whether it was to be had."""
+    """Try to take the lock of :func:`lock` without waiting; return whether it worked."""
     return _lock(_descriptor(handle), shared, wait=False)
 
 
@@ -189,8 +169,6 @@ if sys.platform == "win32":
     _BEHIND_EVERY_END = 0x7FFFFFFF
 
     class _Place(ctypes.Structure):
-        """``OVERLAPPED``: where the locked byte is."""
-
         _fields_ = (
             ("internal", ctypes.c_void_p),
             ("internal_high", ctypes.c_void_p),

@@ -1,4 +1,4 @@
-"""The checkpoints of a run folder as people choose among them."""
+"""The checkpoints of a run folder as users list and choose them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,16 @@ from protocol.manifest import swarm_id
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """One checkpoint; its files are not verified.
+    """A listed checkpoint, whose files are not verified.
 
     Attributes:
         round: rounds done when it was written, which names it.
-        policy_step: optimizer steps taken by then; None where its state cannot be read.
-        reward: mean held-out reward; None where it was not evaluated.
-        swarm: id in hex of the swarm whose tasks that reward is of; empty without one.
-        bytes: of all its files.
-        age_s: seconds since it was written.
-        path: its folder.
-        rolled_back: the run went back behind it.
-        best: no other has a higher reward in its swarm; of equals the latest that the run has not
-            gone back behind.
+        policy_step: optimizer steps by then; None if its state cannot be read.
+        reward: mean held-out reward; None if it was not evaluated.
+        swarm: id in hex of the swarm that the reward was measured in; empty without one.
+        bytes: total size of its files.
+        rolled_back: whether the run was rolled back to an earlier one.
+        best: whether it has its swarm's highest reward; of equals the latest not rolled back.
     """
 
     round: int
@@ -42,16 +39,12 @@ class CheckpointEntry:
     best: bool = False
 
     def load(self) -> Loaded:
-        """The checkpoint, verified.
-
-        Raises:
-            CheckpointError: it is damaged.
-        """
+        """Load and verify the checkpoint; raise CheckpointError if it is damaged."""
         return Checkpoints(Path(self.path).parent).load(self.round)
 
 
 def list_checkpoints(checkpoints: Checkpoints) -> list[CheckpointEntry]:
-    """Every checkpoint, the oldest first; those that the run went back behind come last."""
+    """List every checkpoint, the oldest first; those rolled back come last."""
     with checkpoints.reading():
         found = [
             _entry(where, step, rewards.get(step), rolled_back=where is not checkpoints)
@@ -84,11 +77,7 @@ def _entry(
 
 
 def of_step(entries: Sequence[CheckpointEntry], step: int) -> CheckpointEntry:
-    """The checkpoint after that many policy steps.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the checkpoint after ``step`` policy steps, or raise UsageError."""
     for entry in entries:
         if entry.policy_step == step:
             return entry
@@ -97,11 +86,7 @@ def of_step(entries: Sequence[CheckpointEntry], step: int) -> CheckpointEntry:
 
 
 def of_round(entries: Sequence[CheckpointEntry], number: int) -> CheckpointEntry:
-    """The checkpoint after that many rounds.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the checkpoint after ``number`` rounds, or raise UsageError."""
     for entry in entries:
         if entry.round == number:
             return entry
@@ -110,11 +95,7 @@ def of_round(entries: Sequence[CheckpointEntry], number: int) -> CheckpointEntry
 
 
 def best_of(entries: Sequence[CheckpointEntry], folder: RunFolder) -> CheckpointEntry:
-    """The checkpoint of the highest held-out reward in the folder's swarm.
-
-    Raises:
-        UsageError: none was evaluated.
-    """
+    """Return the checkpoint of the best reward in this swarm, or raise UsageError."""
     swarm = swarm_id(folder.manifest.read_bytes()).hex() if folder.manifest.exists() else ""
     for entry in entries:
         if entry.best and entry.swarm == swarm:
@@ -124,7 +105,7 @@ def best_of(entries: Sequence[CheckpointEntry], folder: RunFolder) -> Checkpoint
 
 
 def no_checkpoint(folder: Path) -> NodeError:
-    """What to say where there is none at all."""
+    """Build the error for a folder without checkpoints."""
     return NodeError(
         "no checkpoint yet in",
         folder,

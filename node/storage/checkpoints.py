@@ -1,4 +1,4 @@
-"""Checkpoints: folders that appear whole or not at all, and say when they are damaged."""
+"""Checkpoint folders that appear whole or not at all, and their held-out rewards."""
 
 from __future__ import annotations
 
@@ -29,19 +29,17 @@ log = logging.getLogger(__name__)
 
 
 class HeldoutRewards:
-    """Mean held-out rewards by round, each in the swarm whose tasks they were measured on.
+    """Mean held-out rewards by round, each with the swarm that it was measured in.
 
-    A file that cannot be read is begun anew, with a word in the log: checkpoints do not need it.
-
-    Args:
-        path: the file, which need not be there yet.
+    A file that cannot be read is logged and replaced: checkpoints do not need it. Methods that
+    write raise NodeError if they cannot.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> dict[int, tuple[str, float]]:
-        """Round, and its swarm (id in hex) and reward."""
+        """Return by round the swarm (id in hex) and the reward."""
         try:
             rows = json.loads(self._path.read_bytes())
             return {int(n): (str(swarm), float(reward)) for n, (swarm, reward) in rows.items()}
@@ -52,19 +50,11 @@ class HeldoutRewards:
             return {}
 
     def note(self, number: int, swarm: str, reward: float) -> None:
-        """Remember what the policy after round ``number`` is worth.
-
-        Raises:
-            NodeError: the file cannot be written.
-        """
+        """Store the reward of the policy after round ``number``."""
         self._write(self.read() | {number: (swarm, reward)})
 
     def move(self, rounds: Iterable[int], other: HeldoutRewards) -> None:
-        """Hand what is known of some rounds over to ``other``.
-
-        Raises:
-            NodeError: a file cannot be written.
-        """
+        """Move the rewards of some rounds to ``other``."""
         rows = self.read()
         moved = {number: rows[number] for number in rounds if number in rows}
         if moved:
@@ -72,23 +62,19 @@ class HeldoutRewards:
             self._write({n: row for n, row in rows.items() if n not in moved})
 
     def keep(self, rounds: Iterable[int]) -> None:
-        """Forget every round but these.
-
-        Raises:
-            NodeError: the file cannot be written.
-        """
+        """Delete the rewards of all other rounds."""
         kept, rows = set(rounds), self.read()
         if rows.keys() - kept:
             self._write({number: row for number, row in rows.items() if number in kept})
 
     def highest(self, swarm: str, rounds: Iterable[int]) -> float:
-        """The highest reward of some rounds in that swarm; minus infinity where none is known."""
+        """Return the highest reward of some rounds in a swarm; minus infinity without one."""
         rows = self.read()
         rewards = (rows[n][1] for n in rounds if n in rows and rows[n][0] == swarm)
         return max(rewards, default=float("-inf"))
 
     def best(self, rounds: Iterable[int], count: int) -> set[int]:
-        """The ``count`` best of some rounds in each swarm; of equals the latest."""
+        """Return the ``count`` best of some rounds in each swarm; of equals the latest."""
         rows, found = self.read(), set[int]()
         rated = [n for n in rounds if n in rows]
         for swarm in {rows[n][0] for n in rated}:
@@ -115,13 +101,7 @@ class _DamagedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A verified checkpoint.
-
-    Attributes:
-        path: its folder, holding whatever ``write`` put there.
-        state: the mapping that was saved beside it.
-        notes: what had to be left aside to get here, one sentence each.
-    """
+    """A verified checkpoint; ``notes`` say which damaged ones had to be skipped."""
 
     path: Path
     state: dict[str, Any]
@@ -129,18 +109,16 @@ class Loaded:
 
     @property
     def step(self) -> int:
-        """The number that it was saved under."""
         return int(self.path.name.rpartition("-")[2])
 
 
 class Checkpoints:
-    """The newest ``keep`` checkpoints of a run and the ``best`` of each swarm, under ``folder``.
+    """The newest ``keep`` checkpoints of a run and the ``best`` of each swarm.
 
-    What a checkpoint is worth is known once it was evaluated, see :attr:`rewards`.
-
-    Each is written to a temporary folder on the same disk, flushed file by file and renamed, so a
-    crash at any moment leaves the earlier ones as they were. ``digests.json`` holds the sha256 of
-    every file and is checked when loading.
+    ``rewards`` holds the results of those that were evaluated. Each checkpoint is written to a
+    temporary folder on the same disk, flushed file by file and renamed. A crash at any moment
+    therefore leaves the earlier ones intact. Loading checks the sha256 of every file, which is in
+    ``digests.json``.
     """
 
     def __init__(self, folder: Path, keep: int = 2, best: int = 1) -> None:
@@ -151,9 +129,9 @@ class Checkpoints:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep every checkpoint that is here now, whatever a running node writes meanwhile.
+        """Keep the current checkpoints, even if a node saves others meanwhile.
 
-        A process that may not write here can do so as soon as a node has saved one.
+        A process without write access can do so once a node has saved a checkpoint.
         """
         with ExitStack() as stack:
             if readers := self._reader():
@@ -171,30 +149,24 @@ class Checkpoints:
             return None
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, oldest first; damaged ones included."""
+        """Return the steps that have a checkpoint, damaged ones included, oldest first."""
         if not self.folder.is_dir():
             return []
         found = (_NAME.fullmatch(p.name) for p in self.folder.iterdir() if p.is_dir())
         return sorted(int(m[1]) for m in found if m)
 
     def path(self, step: int) -> Path:
-        """Folder of the checkpoint of ``step``."""
+        """Return the folder of the checkpoint of ``step``."""
         return self.folder / f"step-{step:08d}"
 
     def save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of ``step`` and drop those that are not to be kept any more.
+        """Write the checkpoint of ``step`` and delete those that are no longer kept.
 
-        While another process is :meth:`reading`, none is dropped before the next one is saved.
-        A checkpoint of a later step belongs to a history that was given up (it was damaged, and
-        the run went on from an earlier one) and is dropped too.
-
-        Args:
-            step: names the checkpoint; an existing one of the same step is replaced.
-            write: fills an empty folder with files (weights, optimizer, random states).
-            state: small JSON-ready facts that belong to the same moment.
-
-        Raises:
-            DiskFullError: no space; earlier checkpoints are untouched, nothing half is left.
+        ``write`` fills an empty folder with files; ``state`` holds small JSON-ready facts of the
+        same moment. An existing checkpoint of the same step is replaced. While another process is
+        :meth:`reading`, deletion waits until the next save. Checkpoints of later steps are deleted
+        too: they were damaged, and the run continued from an earlier one. Raises DiskFullError;
+        earlier checkpoints are then untouched, and no partial one is left.
         """
         self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         self._sweep()
@@ -224,11 +196,7 @@ class Checkpoints:
         return final
 
     def load_latest(self) -> Loaded | None:
-        """The newest checkpoint whose files are intact; ``None`` when there never was one.
-
-        Raises:
-            CheckpointError: there are checkpoints and every one is damaged.
-        """
+        """Load the newest intact checkpoint; raise CheckpointError if all are damaged."""
         notes: list[str] = []
         for step in reversed(self.steps()):
             path = self.path(step)
@@ -251,11 +219,7 @@ class Checkpoints:
         return None
 
     def load(self, step: int) -> Loaded:
-        """The checkpoint of ``step``.
-
-        Raises:
-            CheckpointError: there is none, or it is damaged.
-        """
+        """Load a checkpoint; raise CheckpointError if it is missing or damaged."""
         path = self.path(step)
         try:
             return Loaded(path, _verify(path))
@@ -264,16 +228,11 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint damaged ({damage})", path, remedy) from damage
 
     def roll_back(self, step: int) -> list[int]:
-        """Make the checkpoint of ``step`` the newest; later ones are set aside, not deleted.
+        """Make the checkpoint of ``step`` the newest; return later ones, now set aside.
 
-        One that was set aside before comes back. As many are kept there as here.
-
-        Returns:
-            The steps set aside.
-
-        Raises:
-            CheckpointError: there is none of that step, or it is damaged.
-            NodeError: another process is :meth:`reading`, or the folder cannot be written to.
+        A checkpoint that was set aside comes back. As many are kept there as here. Raises
+        CheckpointError if it is missing or damaged, and NodeError if another process is
+        :meth:`reading` or the folder cannot be written to.
         """
         aside = self.rolled_back()
         source = self if step in self.steps() else aside
@@ -310,7 +269,7 @@ class Checkpoints:
         return later
 
     def rolled_back(self) -> Checkpoints:
-        """Those that the run went back behind."""
+        """Return the checkpoints that rollbacks set aside."""
         return Checkpoints(self.folder / ROLLED_BACK, self.keep, self.best)
 
     def _sweep(self) -> None:
@@ -329,7 +288,7 @@ class Checkpoints:
             self._sweep()
 
     def _readers(self) -> BinaryIO:
-        """The file that whoever reads has a share in, and whoever deletes has to itself."""
+        """Open the lock file that readers share and a deleting process holds alone."""
         return (self.folder / READERS).open("ab")
 
 
@@ -343,7 +302,6 @@ def _sha256(path: Path) -> str:
 
 
 def _seal(folder: Path) -> None:
-    """Record the digest of every file, then flush files and folders."""
     digests = {name: _sha256(path) for name, path in _files(folder).items()}
     (folder / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n")
     for path in folder.rglob("*"):
@@ -352,7 +310,6 @@ def _seal(folder: Path) -> None:
 
 
 def _verify(folder: Path) -> dict[str, Any]:
-    """The saved state, once every file has the digest it was written with."""
     try:
         digests = json.loads((folder / DIGESTS).read_bytes())
         found = _files(folder)

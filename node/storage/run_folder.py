@@ -1,4 +1,4 @@
-"""The folder that one node lives in: its key, pinned manifest, journal, checkpoints and logs."""
+"""A node's run folder (key, manifest, journal, checkpoints, logs) and its swarms."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class RunFolder:
 
     @property
     def swarms(self) -> Path:
-        """What was left of swarms that the node was in before."""
         return self.root / "swarms"
 
     @property
@@ -65,12 +64,10 @@ class RunFolder:
 
     @property
     def rollouts(self) -> Path:
-        """The last rollouts, to be looked at."""
         return self.root / "rollouts.jsonl"
 
     @property
     def groups(self) -> Path:
-        """The last groups, token by token."""
         return self.root / "groups.jsonl"
 
     @property
@@ -83,12 +80,10 @@ class RunFolder:
 
     @property
     def peer_cache(self) -> Path:
-        """Addresses of peers met before."""
         return self.root / "peers.json"
 
     @property
     def census(self) -> Path:
-        """What was counted of the swarm as a whole."""
         return self.root / "census.json"
 
     @property
@@ -100,11 +95,7 @@ class RunFolder:
         return self.root / "lock"
 
     def create(self) -> RunFolder:
-        """Make the folder if needed.
-
-        Raises:
-            NodeError: it cannot be made or written to.
-        """
+        """Create the folder if needed; raise NodeError if it is not writable."""
         try:
             self.root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         except OSError as error:
@@ -126,11 +117,7 @@ class RunFolder:
         return self
 
     def tighten(self) -> None:
-        """Take what an earlier version left open to other users from them.
-
-        Raises:
-            NodeError: it cannot be taken.
-        """
+        """Remove other users' access to the files, or raise NodeError if it cannot."""
         trees = [tree for tree in self._trees() if tree.exists()]
         try:
             found = self._files() + [path for tree in trees for path in (tree, *tree.rglob("*"))]
@@ -142,11 +129,7 @@ class RunFolder:
             raise write_error(self.root, error) from error
 
     def size(self) -> int:
-        """Bytes of what a node keeps here; other files in the folder do not count.
-
-        Raises:
-            OSError: part of it may not be looked at.
-        """
+        """Return the bytes of the node's own files; raise OSError if a part is unreadable."""
         found = [*_kin(self.identity), *self._files()]
         for tree in self._trees():
             walked = os.walk(tree, onerror=_unless_gone)
@@ -163,16 +146,13 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; the kernel lets go when the process dies.
+        """Hold the folder for this process, or raise RunFolderBusy if another does.
 
-        What a process that was killed had half written is removed.
-
-        Raises:
-            RunFolderBusy: another process holds it.
+        The kernel releases the lock when the process dies. Drafts of a killed process are removed.
         """
         self.create()
         with private_umask(), self._lock_handle() as handle:
-            # a reader of `holder` holds the lock for an instant
+            # `holder` takes the lock for an instant
             if not _try_lock(handle, attempts=4):
                 raise RunFolderBusy(
                     f"the run folder is already used by process {_pid(handle)}",
@@ -192,12 +172,9 @@ class RunFolder:
                 handle.truncate(0)
 
     def holder(self) -> int | None:
-        """Process id of the node that works here now; ``None`` when there is none.
+        """Return the id of the process that works here, -1 if unknown, None if none does.
 
-        Writes nothing, so that a folder that may only be read can be looked at.
-
-        Raises:
-            NodeError: it may not even be read.
+        It writes nothing, so read access is enough; without it, it raises NodeError.
         """
         try:
             with self.lock_file.open("rb", buffering=0) as handle:
@@ -213,21 +190,17 @@ class RunFolder:
 
     def _lock_handle(self) -> BinaryIO:
         try:
-            # unbuffered: what failed to be written must not be tried again on closing
+            # unbuffered: closing must not repeat a failed write
             return make_private(self.lock_file).open("ab+", buffering=0)
         except OSError as error:
             raise write_error(self.lock_file, error) from error
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Replace ``status.json``; readers never see half of it."""
+        """Replace ``status.json``; readers never see a part of it."""
         write_atomic(self.status, json.dumps(dict(status)).encode(), durable=False)
 
     def read_status(self) -> dict[str, Any]:
-        """What the node last said of itself.
-
-        Raises:
-            NodeError: no node has run here, or the file is not one of ours.
-        """
+        """Return what the node last reported; raise NodeError if there is no valid report."""
         try:
             return dict(json.loads(self.status.read_bytes()))
         except FileNotFoundError:
@@ -243,7 +216,7 @@ class RunFolder:
 
 
 def _kin(path: Path) -> list[Path]:
-    """The file and those named after it: a database's journals and copies, earlier logs."""
+    """Return the file and those named after it: database journals and earlier logs."""
     return [each for each in path.parent.glob(f"{path.name}*") if each.is_file()]
 
 
@@ -251,7 +224,7 @@ def _size(path: Path) -> int:
     try:
         return path.lstat().st_size
     except FileNotFoundError:
-        return 0  # a running node has put another in its place
+        return 0  # a running node has replaced it
 
 
 def _unless_gone(error: OSError) -> None:
@@ -274,13 +247,11 @@ def _pid(handle: BinaryIO) -> str:
 
 
 class SwarmFiles:
-    """The manifest, journal and known addresses of a folder's swarm, and of those it was in before.
+    """Manifest, journal and peer cache of a folder's current and earlier swarms.
 
-    A journal holds for one swarm: pooled groups, draws, sealed frames, standings. Those of other
-    swarms lie in ``swarms/ID``. Key, configuration, checkpoints and metrics are the node's own and
-    stay where they are.
-
-    The caller holds the folder's lock.
+    A journal holds for one swarm: pooled groups, task samples, sealed frames, reputations. Files of
+    other swarms are in ``swarms/ID``. Key, config, checkpoints and metrics belong to the node and
+    stay in place. The caller holds the folder's lock.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -289,21 +260,15 @@ class SwarmFiles:
         self._plan = self._aside / "move.json"
 
     def set_aside(self) -> dict[str, bytes]:
-        """Signed manifests of the swarms that this node was in before, by id in hex."""
+        """Return the signed manifests of earlier swarms, by id in hex."""
         found = sorted(self._aside.glob(f"*/{self._folder.manifest.name}"))
         return {path.parent.name: path.read_bytes() for path in found}
 
     def move(self, left: str, entered: str, signed: bytes) -> None:
-        """Set the files of one swarm aside and put those of another in their place.
+        """Set the files of swarm ``left`` aside and put those of ``entered`` in place.
 
-        Killed at any moment, the move is gone on with by :meth:`settle`.
-
-        Args:
-            left, entered: ids in hex.
-            signed: the manifest of the swarm that is entered.
-
-        Raises:
-            NodeError: the folder cannot be written to.
+        Ids are in hex. :meth:`settle` completes the move if the process is killed. Raises NodeError
+        if the folder cannot be written to.
         """
         try:
             for name in (left, entered):
@@ -315,10 +280,9 @@ class SwarmFiles:
         self.settle()
 
     def settle(self) -> None:
-        """Go on with a move that was begun; nothing where none was.
+        """Complete an interrupted move, if there is one.
 
-        Raises:
-            NodeError: the folder cannot be written to, or the plan of the move is damaged.
+        Raises NodeError if the folder cannot be written to or the plan of the move is damaged.
         """
         if not self._plan.exists():
             return
@@ -330,7 +294,7 @@ class SwarmFiles:
             raise NodeError("not the plan of a move between swarms", self._plan, remedy) from error
         try:
             if not out:
-                # What lies in the folder is still of the swarm left: none of the other has come.
+                # The folder still holds only files of the swarm that is left.
                 _move_all(self._own(self._folder.root), self._aside / left)
                 self._write_plan(left, entered, out=True)
             _move_all(self._own(self._aside / entered), self._folder.root)
@@ -345,7 +309,6 @@ class SwarmFiles:
         write_atomic(self._plan, json.dumps(plan).encode())
 
     def _own(self, place: Path) -> list[Path]:
-        """Files of one swarm that lie in ``place``: a journal is several."""
         folder = self._folder
         names = (folder.journal.name + "*", folder.peer_cache.name, folder.manifest.name)
         return [path for name in names for path in sorted(place.glob(name)) if path.is_file()]

@@ -1,1 +1,1 @@
-"""Verifiable tasks: where questions come from, and the worker process that scores the answers."""
+"""Verifiable tasks: task sources and the worker process that scores answers."""

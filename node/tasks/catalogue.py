@@ -1,29 +1,29 @@
-"""Catalogues: which envs a swarm trains on, read from TOML and opened into task sources.
+"""Task sets: a swarm's envs, read from TOML and opened as task sources.
 
-The file: keys before the first ``[[env]]`` are defaults for every env in it::
+Keys before the first ``[[env]]`` are defaults for every env in the file::
 
-    source = "reasoning-gym"            # or "jsonl", "plugin"
+    source = "reasoning-gym"            # or "jsonl", "plugin", "environment"
     version = "0.1.25"                  # of reasoning-gym, or of the plugin
-    template = "{question}="            # what the policy reads
-    extract = "text"                    # or "answer_tag", "boxed": where the answer is read from
+    template = "{question}="            # prompt
+    extract = "text"                    # or "answer_tag", "boxed": position of the answer
 
     [[env]]
-    name = "gcd"                        # the family in reasoning-gym; the plugin's entry point
-    levels = [{ max_value = 12 }, { max_value = 24 }]   # settings, one table a level
+    name = "gcd"                        # reasoning-gym family, or the plugin's entry point
+    levels = [{ max_value = 12 }, { max_value = 24 }]   # one table of settings per level
 
     [[env]]
     name = "sums"
     source = "jsonl"
-    file = "sums.jsonl"                 # beside the TOML; its digest becomes the version
+    file = "sums.jsonl"                 # relative to the TOML; its digest becomes the version
     levels = [{ match = "numeric" }]
 
     [[env]]
     name = "treasure"
-    source = "environment"              # a shipped one, a package's, or of a file as here
+    source = "environment"              # shipped, from a package, or from a file as here
     file = "treasure.py"
-    levels = [{ rooms = 5 }]            # what its reset takes
+    levels = [{ rooms = 5 }]            # arguments of its reset
 
-Peers rebuild tasks from these values alone, so they travel in the swarm's manifest; files do not.
+Peers rebuild tasks from these values alone, so the manifest carries them; it carries no files.
 """
 
 from __future__ import annotations
@@ -63,18 +63,13 @@ UNWALLED = (
     "bubblewrap and libseccomp, or allow user namespaces"
 )
 
-_DIGEST = re.compile("[0-9a-f]{64}")
-"""Version of what is in a file."""
+_DIGEST = re.compile("[0-9a-f]{64}")  # Version of an env in a file.
 _KEYS = {"name", "source", "version", "levels", "template", "extract"}
 _SHIPPED = resources.files("node.tasks") / "catalogues"
 
 
 def load_catalogue(name_or_path: str) -> tuple[EnvSpec, ...]:
-    """The envs of a shipped catalogue (``tiny``, ``reasoning-gym``) or of a TOML file.
-
-    Raises:
-        CatalogueError: no such catalogue, not TOML, or an env with a missing or unknown key.
-    """
+    """Load a shipped task set or a TOML file; raise ``CatalogueError`` if invalid."""
     if name_or_path.endswith(".toml"):
         text, folder = _read(Path(name_or_path)), Path(name_or_path).parent
     else:
@@ -89,11 +84,7 @@ def load_catalogue(name_or_path: str) -> tuple[EnvSpec, ...]:
 
 
 def own_files(name_or_path: str) -> dict[str, Path]:
-    """Where the files lie that a TOML catalogue names, which :func:`load_catalogue` has read.
-
-    Returns:
-        The path of each env that has one; none of a shipped catalogue has.
-    """
+    """Return each env's file in a TOML task set that :func:`load_catalogue` has read."""
     if not name_or_path.endswith(".toml"):
         return {}
     document = tomllib.loads(_read(Path(name_or_path)))
@@ -104,14 +95,10 @@ def own_files(name_or_path: str) -> dict[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What this machine's owner lets a catalogue open.
+    """What this machine's owner lets a task set open, by env name.
 
-    Attributes:
-        files: path of the JSONL file of each env of that source.
-        evaluating: names of envs that may be opened though they evaluate the text of answers.
-        read: further paths that the task of an env may read.
-        network: names of envs whose task may use the network.
-        walled: whether this machine can isolate what evaluates text.
+    ``evaluating`` envs may open although they evaluate answers. ``files`` has the file of an env,
+    ``read`` more paths that its task may read. ``walled``: the machine can sandbox evaluation.
     """
 
     files: Mapping[str, str | Path] = field(default_factory=dict)
@@ -121,12 +108,12 @@ class Allowed:
     walled: bool = True
 
     def message(self) -> dict[str, Any]:
-        """As a worker is told, which has a working directory of its own."""
+        """Encode for a worker; paths are absolute because its directory differs."""
         files = {name: str(Path(path).absolute()) for name, path in self.files.items()}
         return {"files": files, "evaluating": list(self.evaluating), "walled": self.walled}
 
     def closed(self, name: str) -> str | None:
-        """What keeps an env closed that evaluates text, if anything does."""
+        """Return why an env that evaluates text is closed, None if it is open."""
         if name not in self.evaluating:
             return EVALUATES.format(name=name)
         return None if self.walled else UNWALLED.format(name=name)
@@ -135,7 +122,7 @@ class Allowed:
 def open_catalogue(
     specs: Sequence[EnvSpec], files: Mapping[str, str | Path], evaluating: Collection[str] = ()
 ) -> dict[str, TaskSource]:
-    """The envs that :func:`open_envs` opens, by name."""
+    """Return the envs that :func:`open_envs` opens, by name."""
     return open_envs(specs, Allowed(files, evaluating))[0]
 
 
@@ -144,17 +131,14 @@ def open_envs(
 ) -> tuple[dict[str, TaskSource], dict[str, str]]:
     """Open every env that this machine can and may serve.
 
-    An env whose file or plugin is not here, or that evaluates text without leave, is left out:
-    this machine neither trains on it nor takes groups of it.
-
-    Args:
-        specs: from :func:`load_catalogue` or from a swarm's manifest; both are checked alike.
+    An env is left out if its file or plugin is missing, or if it evaluates text without permission.
+    The node neither trains on it nor accepts groups of it.
 
     Returns:
-        The open envs by name, and of each other one what keeps it closed.
+        The open envs by name, and the reason for each closed one.
 
     Raises:
-        CatalogueError: an env is here but in another version, or its settings are impossible.
+        CatalogueError: an env has another version or impossible settings.
     """
     sources: dict[str, TaskSource] = {}
     closed: dict[str, str] = {}
@@ -168,11 +152,7 @@ def open_envs(
 
 
 def level_settings(spec: EnvSpec) -> list[dict[str, Any]]:
-    """The settings of each level, decoded.
-
-    Raises:
-        CatalogueError: a level is not a JSON object.
-    """
+    """Decode the settings of each level, or raise ``CatalogueError``."""
     try:
         levels = [json.loads(level) for level in spec.levels]
     except (ValueError, RecursionError) as error:
@@ -183,8 +163,8 @@ def level_settings(spec: EnvSpec) -> list[dict[str, Any]]:
 
 
 def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
-    """The questions of one env, or what keeps it closed here."""
-    # Each source is imported only when named: reasoning-gym alone costs half a second and 70 MB.
+    """Return an env's questions, or the reason why it is closed here."""
+    # Import a source only if named: reasoning-gym alone costs half a second and 70 MB.
     if spec.source == "jsonl":
         from node.tasks.sources.jsonl import JsonLines
 
@@ -216,13 +196,13 @@ def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
 
 
 def in_file(spec: EnvSpec) -> bool:
-    """Whether an env is what stands in a file, which each node has to have."""
+    """Return whether an env is defined by a file that each node must have."""
     of_file = spec.source == ENVIRONMENT and _DIGEST.fullmatch(spec.version) is not None
     return spec.source == "jsonl" or of_file
 
 
 def evaluates(spec: EnvSpec) -> bool:
-    """Whether an env is a family known to evaluate the text of answers; a package tells itself."""
+    """Return whether a known family evaluates answer text; packages declare it."""
     return spec.source == "reasoning-gym" and spec.name in EVALUATING
 
 
@@ -282,9 +262,9 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
 
 
 def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
-    """One line for all that would be opened, and one for each env that would not.
+    """Return one line for all open envs, then one for each closed env.
 
-    What a manifest says is shown escaped, since whoever founded the swarm wrote it.
+    Names from a manifest are safe to print: they hold only letters, digits and ``_ . -``.
     """
     closed = {spec.name: why for spec in specs if (why := _closed(spec, allowed))}
     opened = [_entry(spec) for spec in specs if spec.name not in closed]
@@ -292,7 +272,7 @@ def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
 
 
 def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
-    """What keeps an env closed; what a package evaluates is known only once it is open."""
+    """Return why an env is closed; a package's evaluation is known only once open."""
     reason = None
     if in_file(spec) and spec.name not in allowed.files:
         reason = NO_FILE
@@ -306,7 +286,6 @@ def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
 
 
 def _is_here(spec: EnvSpec) -> bool:
-    """Whether what brings an env is installed."""
     brought = {"plugin": plugins.is_here, ENVIRONMENT: environments.is_here}.get(spec.source)
     return brought is None or brought(spec.name)
 
@@ -322,7 +301,7 @@ def _entry(spec: EnvSpec) -> str:
 
 
 def allowed_by(tasks: TasksSection) -> Allowed:
-    """What the table ``[tasks]`` of the user's own file allows, on this machine."""
+    """Return what the user's ``[tasks]`` table allows on this machine."""
     return Allowed(
         tasks.files, tasks.evaluating, tasks.read, tasks.network, walled=find_walls().whole
     )

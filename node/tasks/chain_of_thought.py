@@ -1,8 +1,8 @@
-"""What tasks with written working have in common.
+"""Base class of the chain-of-thought families.
 
-An answer is a line of steps with spaces between. Each step moves on from where the one before it
-led; the answer is right when every step is allowed and the last one arrives. So there are many
-right answers, they are as long as their working, and a wrong step anywhere spoils all.
+An answer is a line of steps separated by spaces; each continues from the previous one. It is right
+if every step is allowed and the last one arrives. Many right answers exist, and one wrong step
+makes an answer wrong.
 """
 
 from __future__ import annotations
@@ -17,34 +17,28 @@ State = TypeVar("State")
 
 PARTIAL = "partial_credit"
 HALF = 0.5
-MOST_STEPS = 1024
-"""Of an answer that is looked at; the longest right one of any level is a tenth of it."""
-NUMBER = "(0|[1-9][0-9]{0,8})"
-"""A whole number as steps write it: ASCII digits, no leading zero, nothing that overflows."""
+MOST_STEPS = 1024  # Steps read per answer: ten times the longest right answer of any level.
+NUMBER = "(0|[1-9][0-9]{0,8})"  # ASCII digits, no leading zero, no overflow.
 _NUMBER = re.compile(NUMBER)
 
 
 def whole(step: str) -> int | None:
-    """The whole number that a step is, if it is one."""
+    """Parse a step as a whole number; None if it is not one."""
     return int(step) if _NUMBER.fullmatch(step) else None
 
 
 class Working(ABC, Generic[State]):
-    """One family, over states that steps lead from and to.
+    """One family, generic over the states that steps connect.
 
     Args:
-        levels: settings of each level; every one of ``settings`` has to be there. With
-            ``partial_credit = true`` a wrong answer earns up to a half, for the share of its steps
-            that come before the first wrong one.
+        levels: settings of each level; each sets every key of ``settings``. With
+            ``partial_credit = true``, a wrong answer earns up to 0.5, for the fraction of steps
+            before the first wrong one. ``ValueError``: a setting is missing, unknown or invalid.
 
     Attributes:
-        settings: what a level says, and from where to where it may go.
+        settings: keys of a level and their allowed ranges.
         version: raised whenever the same number would give another question or reward.
         evaluates_text: scoring compares and computes; it never runs an answer as code.
-        levels: number of levels.
-
-    Raises:
-        ValueError: a level lacks a setting, has one too many, or one that is out of range.
     """
 
     settings: ClassVar[Mapping[str, range]]
@@ -72,7 +66,7 @@ class Working(ABC, Generic[State]):
                 )
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
-        """Question ``number`` of a level, the same on every machine, with one right answer."""
+        """Return a numbered question and one right answer, identical on every machine."""
         rng = random.Random(f"{type(self).__name__}/{number}")
         state = self.begin(rng, **self._levels[level])
         answer = " ".join(self.way(rng, state))
@@ -81,7 +75,7 @@ class Working(ABC, Generic[State]):
         return {"question": question, "answer": answer, "state": state, PARTIAL: partial}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
-        """1 where every step is allowed and the last one arrives, else 0 or a partial credit."""
+        """Return 1 for a right answer, else 0 or partial credit."""
         steps = answer.split(maxsplit=MOST_STEPS)
         state: State = entry["state"]
         for number, step in enumerate(steps[:MOST_STEPS]):
@@ -95,20 +89,20 @@ class Working(ABC, Generic[State]):
 
     @abstractmethod
     def begin(self, rng: random.Random, **settings: int) -> State:
-        """Where a question of a level with these settings begins."""
+        """Return the initial state of a question."""
 
     @abstractmethod
     def question(self, state: State) -> str:
-        """How it is asked, with how steps are written."""
+        """Return the question, including how to write steps."""
 
     @abstractmethod
     def way(self, rng: random.Random, state: State) -> Iterator[str]:
-        """The steps of one right answer."""
+        """Yield the steps of one right answer."""
 
     @abstractmethod
     def move(self, state: State, step: str) -> State | None:
-        """Where a step leads; None where it is not allowed."""
+        """Return the state after a step; None if the step is not allowed."""
 
     @abstractmethod
     def arrived(self, state: State) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether nothing is left to do."""

@@ -1,4 +1,4 @@
-"""Walking on a board, one square at a time."""
+"""Chain-of-thought families: walking, waiting, paying, halving, climbing, adding."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import ClassVar
 from node.tasks.chain_of_thought import NUMBER, Working, whole
 
 COLUMNS, ROWS = "abcdefghijklmnopqrst", "123456789"
-Square = tuple[int, int]
-"""Column and row, from 0."""
+Square = tuple[int, int]  # Column and row, from 0.
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Where one stands, where one goes, and what is in the way."""
+    """Current square, goal and holes of a walk."""
 
     here: Square
     goal: Square
@@ -25,12 +24,11 @@ class Walk:
 
 
 class Walking(Working[Walk]):
-    """From ``b2`` to ``d3`` is ``c2 c3 d3`` or any other way without a hole."""
+    """Walks from ``b2`` to ``d3``: ``c2 c3 d3`` or any other way without a hole."""
 
-    settings: ClassVar = {"steps": range(2, 25), "holes": range(9)}
+    settings: ClassVar = {"steps": range(2, 25), "holes": range(9)}  # Distance; maximum holes.
 
     def begin(self, rng: random.Random, **settings: int) -> Walk:
-        """Two squares that many steps apart, and holes beside one way between them."""
         steps = settings["steps"]
         across = rng.randint(max(1, steps - len(ROWS) + 1), min(steps, len(COLUMNS)) - 1)
         start = _place(rng, across, len(COLUMNS)), _place(rng, steps - across, len(ROWS))
@@ -47,20 +45,17 @@ class Walking(Working[Walk]):
         return replace(walk, holes=frozenset(holes))
 
     def question(self, state: Walk) -> str:
-        """The two squares and the holes."""
         holes = " ".join(map(_name, sorted(state.holes))) or "none"
         where = f"Walk from {_name(state.here)} to {_name(state.goal)}, holes {holes}"
         return f"{where}. Write down every square you step on, such as a1 a2 b2"
 
     def way(self, rng: random.Random, state: Walk) -> Iterator[str]:
-        """Towards the goal only, on squares from which it can be reached so."""
         while not self.arrived(state):
             ahead = [s for s in _ahead(state) if _open(replace(state, here=s))]
             state = replace(state, here=rng.choice(ahead))
             yield _name(state.here)
 
     def move(self, state: Walk, step: str) -> Walk | None:
-        """A neighbouring square that is none of the holes."""
         if len(step) != 2 or step[0] not in COLUMNS or step[1] not in ROWS:
             return None
         (column, row), (to_column, to_row) = state.here, _square(step)
@@ -70,12 +65,10 @@ class Walking(Working[Walk]):
         return replace(state, here=(to_column, to_row))
 
     def arrived(self, state: Walk) -> bool:
-        """One stands on the goal."""
         return state.here == state.goal
 
 
 def _place(rng: random.Random, steps: int, room: int) -> tuple[int, int]:
-    """Where a line of ``steps`` begins and ends, in either direction."""
     low = rng.randrange(room - steps)
     return (low, low + steps) if rng.random() < 0.5 else (low + steps, low)
 
@@ -85,7 +78,7 @@ def _between(first: int, last: int) -> tuple[int, int]:
 
 
 def _ahead(walk: Walk) -> list[Square]:
-    """The squares one step nearer to the goal."""
+    """Return the squares one step nearer to the goal."""
     (column, row), (to_column, to_row) = walk.here, walk.goal
     found = []
     if column != to_column:
@@ -96,7 +89,7 @@ def _ahead(walk: Walk) -> list[Square]:
 
 
 def _open(walk: Walk) -> bool:
-    """Whether the goal can be reached, by steps towards it only."""
+    """Return whether steps toward the goal alone reach it."""
     front = {walk.here} - walk.holes
     while front and walk.goal not in front:
         front = {s for here in front for s in _ahead(replace(walk, here=here))} - walk.holes
@@ -118,37 +111,33 @@ _TIME = re.compile("([0-9]|1[0-9]|2[0-3]):([0-5][0-9])")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Minutes since midnight: what time it is, and what it is to be."""
+    """Current time and target time, in minutes since midnight."""
 
     now: int
     goal: int
 
 
 class Waiting(Working[Wait]):
-    """From ``7:40`` to ``9:15`` is ``8:40 9:10 9:15`` or any other way."""
+    """Waits from ``7:40`` to ``9:15``: ``8:40 9:10 9:15`` or any other way."""
 
-    settings: ClassVar = {"minutes": range(20, DAY)}
+    settings: ClassVar = {"minutes": range(20, DAY)}  # Maximum wait; the minimum is half.
 
     def begin(self, rng: random.Random, **settings: int) -> Wait:
-        """As many fives apart as ``minutes`` has at most, and half as many at least."""
         fives = rng.randint(settings["minutes"] // 10, settings["minutes"] // 5)
         now = rng.randrange((DAY - 5 * fives) // 5) * 5
         return Wait(now, now + 5 * fives)
 
     def question(self, state: Wait) -> str:
-        """The two times."""
         wait = f"Wait from {_told(state.now)} to {_told(state.goal)}"
         return f"{wait}. Every wait takes 5, 10, 30 or 60 minutes. Write down the time after each"
 
     def way(self, rng: random.Random, state: Wait) -> Iterator[str]:
-        """One of the two longest waits that are not too long, a step."""
         now = state.now
         while now != state.goal:
             now += rng.choice([wait for wait in WAITS if now + wait <= state.goal][-2:])
             yield _told(now)
 
     def move(self, state: Wait, step: str) -> Wait | None:
-        """A later time, one wait away."""
         found = _TIME.fullmatch(step)
         if not found:
             return None
@@ -156,7 +145,6 @@ class Waiting(Working[Wait]):
         return replace(state, now=now) if now - state.now in WAITS else None
 
     def arrived(self, state: Wait) -> bool:
-        """It is the time that it was to be."""
         return state.now == state.goal
 
 
@@ -165,36 +153,32 @@ def _told(minutes: int) -> str:
 
 
 _STEP = re.compile(rf"{NUMBER}-{NUMBER}={NUMBER}")
-COINS = (2, 3, 5, 8, 10, 15, 20, 25, 50)
-"""Those beside 1 of which a question has three."""
+COINS = (2, 3, 5, 8, 10, 15, 20, 25, 50)  # A question has 1 and three of these.
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What is left to pay, and the coins that there are, the smallest first."""
+    """Amount left to pay, and the available coins in ascending order."""
 
     left: int
     coins: tuple[int, ...]
 
 
 class Paying(Working[Bill]):
-    """With coins of 1 2 5 20, ``27`` becomes ``27-20=7 7-5=2 2-2=0``; any of them will do."""
+    """Payments with any coins: of 1 2 5 20, ``27`` becomes ``27-20=7 7-5=2 2-2=0``."""
 
-    settings: ClassVar = {"most": range(24, 2000)}
+    settings: ClassVar = {"most": range(24, 2000)}  # Maximum amount; the minimum is half.
 
     def begin(self, rng: random.Random, **settings: int) -> Bill:
-        """From half of ``most`` up to it, in coins of four sizes, of which one is 1."""
         most = settings["most"]
         coins = sorted(rng.sample([coin for coin in COINS if coin < most], 3))
         return Bill(rng.randint(most // 2, most), (1, *coins))
 
     def question(self, state: Bill) -> str:
-        """The amount and the coins."""
         coins = " ".join(map(str, state.coins))
         return f"Pay {state.left} with coins of {coins}, one at a time. Steps are written 7-5=2"
 
     def way(self, rng: random.Random, state: Bill) -> Iterator[str]:
-        """The largest coin that fits, or with a third of its chance the one below, a step."""
         left = state.left
         while left:
             fits = [coin for coin in state.coins if coin <= left]
@@ -203,7 +187,6 @@ class Paying(Working[Bill]):
             left -= coin
 
     def move(self, state: Bill, step: str) -> Bill | None:
-        """What is left after a coin."""
         found = _STEP.fullmatch(step)
         if not found:
             return None
@@ -212,40 +195,35 @@ class Paying(Working[Bill]):
         return replace(state, left=after) if right and after >= 0 else None
 
     def arrived(self, state: Bill) -> bool:
-        """Nothing is left to pay."""
         return state.left == 0
 
 
 TAKEN = (1, 3, 7)
-LOWEST = 30
-"""Where questions end at most: the way to a large number is all small steps."""
+LOWEST = 30  # Maximum goal: the way to a large number consists of small steps only.
 
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """The number one has, and the one to come to."""
+    """Current number and goal."""
 
     here: int
     goal: int
 
 
 class Halving(Working[Descent]):
-    """From ``20`` to ``3`` is ``10 7 6 3`` or ``19 12 6 3`` or any other way."""
+    """Descents from ``20`` to ``3``: ``10 7 6 3``, ``19 12 6 3`` or any other way."""
 
-    settings: ClassVar = {"most": range(10, 100_000_000)}
+    settings: ClassVar = {"most": range(10, 100_000_000)}  # Maximum start; the minimum is half.
 
     def begin(self, rng: random.Random, **settings: int) -> Descent:
-        """From half of ``most`` up to it, to a number from its first quarter."""
         most = settings["most"]
         return Descent(rng.randint(most // 2, most), rng.randint(0, min(most // 4, LOWEST)))
 
     def question(self, state: Descent) -> str:
-        """The two numbers."""
         down = f"Bring {state.here} down to {state.goal}. Every step halves an even number"
         return f"{down} or takes away 1, 3 or 7. Write down every number"
 
     def way(self, rng: random.Random, state: Descent) -> Iterator[str]:
-        """A half where there is one that is not too low, or less by a drawn number."""
         here = state.here
         while here != state.goal:
             below = [number for number in _below(here) if number >= state.goal]
@@ -253,17 +231,15 @@ class Halving(Working[Descent]):
             yield str(here)
 
     def move(self, state: Descent, step: str) -> Descent | None:
-        """A half, or 1, 3 or 7 less."""
         number = whole(step)
         return None if number not in _below(state.here) else replace(state, here=number)
 
     def arrived(self, state: Descent) -> bool:
-        """It is the number to come to."""
         return state.here == state.goal
 
 
 def _below(number: int) -> list[int]:
-    """What one step can make of a number, the least first."""
+    """Return all numbers that one step can reach, in ascending order."""
     halves = [number // 2] if number and number % 2 == 0 else []
     return sorted(halves + [number - taken for taken in TAKEN if taken <= number])
 
@@ -273,29 +249,26 @@ MOST_ADDED = 5
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """The number one has, and the one to come to."""
+    """Current number and goal."""
 
     here: int
     goal: int
 
 
 class Climbing(Working[Climb]):
-    """From ``4`` to ``19`` is ``8 16 19`` or ``9 14 19`` or any other way."""
+    """Climbs from ``4`` to ``19``: ``8 16 19``, ``9 14 19`` or any other way."""
 
-    settings: ClassVar = {"most": range(20, 3001)}
+    settings: ClassVar = {"most": range(20, 3001)}  # Maximum goal; the minimum is half.
 
     def begin(self, rng: random.Random, **settings: int) -> Climb:
-        """To a number from half of ``most`` up, from one of its first quarter."""
         most = settings["most"]
         return Climb(rng.randint(1, most // 4), rng.randint(most // 2, most))
 
     def question(self, state: Climb) -> str:
-        """The two numbers."""
         climb = f"Climb from {state.here} to {state.goal}"
         return f"{climb}. Every step doubles the number or adds 1 to 5. Write down every number"
 
     def way(self, rng: random.Random, state: Climb) -> Iterator[str]:
-        """A doubling where there is room for it, or any number added, drawn."""
         here, goal = state.here, state.goal
         while here != goal:
             nexts = [2 * here] * (here > MOST_ADDED) + [here + rng.randint(1, MOST_ADDED)]
@@ -303,7 +276,6 @@ class Climbing(Working[Climb]):
             yield str(here)
 
     def move(self, state: Climb, step: str) -> Climb | None:
-        """Twice as much, or 1 to 5 more."""
         number = whole(step)
         if number is None or not (
             number == 2 * state.here or 1 <= number - state.here <= MOST_ADDED
@@ -312,7 +284,6 @@ class Climbing(Working[Climb]):
         return replace(state, here=number)
 
     def arrived(self, state: Climb) -> bool:
-        """It is the number to come to."""
         return state.here == state.goal
 
 
@@ -320,22 +291,19 @@ _ADDING_STEP = re.compile(rf"{NUMBER}\+{NUMBER}={NUMBER}")
 
 
 class Adding(Working[tuple[int, ...]]):
-    """``7 15 4`` becomes ``15+4=19 7+19=26``; which two come first is free."""
+    """Sums in any order: ``7 15 4`` becomes ``15+4=19 7+19=26``."""
 
-    settings: ClassVar = {"count": range(2, 33), "most": range(1, 1000)}
+    settings: ClassVar = {"count": range(2, 33), "most": range(1, 1000)}  # Numbers; their maximum.
 
     def begin(self, rng: random.Random, **settings: int) -> tuple[int, ...]:
-        """``count`` different numbers up to ``most``, or up to ``count`` where that is more."""
         most = max(settings["most"], settings["count"])
         return tuple(rng.sample(range(1, most + 1), settings["count"]))
 
     def question(self, state: tuple[int, ...]) -> str:
-        """The numbers."""
         numbers = " ".join(map(str, state))
         return f"Add up {numbers}, two numbers at a time. Steps are written 2+3=5"
 
     def way(self, rng: random.Random, state: tuple[int, ...]) -> Iterator[str]:
-        """Two drawn numbers a step."""
         left = list(state)
         while len(left) > 1:
             rng.shuffle(left)
@@ -344,7 +312,6 @@ class Adding(Working[tuple[int, ...]]):
             yield f"{first}+{second}={first + second}"
 
     def move(self, state: tuple[int, ...], step: str) -> tuple[int, ...] | None:
-        """Their sum in place of two numbers that are still there."""
         found = _ADDING_STEP.fullmatch(step)
         if not found:
             return None
@@ -357,7 +324,6 @@ class Adding(Working[tuple[int, ...]]):
         return (*left, total) if total == first + second else None
 
     def arrived(self, state: tuple[int, ...]) -> bool:
-        """One number is left."""
         return len(state) == 1
 
 

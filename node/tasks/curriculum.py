@@ -1,4 +1,4 @@
-"""Which of the levels that a node practises comes next."""
+"""Curricula, which select the next task's difficulty level, and the task sampler."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EnvLevel = tuple[str, int]
 
 
 class Curriculum(ABC):
-    """A rule that draws levels, and may learn from how they go; each has a file in ``curricula/``.
+    """A rule that samples levels and may learn from their rewards.
 
     Args:
-        group_size: completions a group.
-        options: an instance of ``Options``, where it has settings of its own.
+        group_size: completions per group.
+        options: instance of ``Options``, if the curriculum has settings.
 
     Attributes:
-        Options: those settings, keys of ``tasks.curriculum_options``; None: none.
+        Options: schema of ``tasks.curriculum_options``; None if there are no settings.
     """
 
     Options: ClassVar[type[Section] | None] = None
@@ -36,40 +36,39 @@ class Curriculum(ABC):
     def next(
         self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
     ) -> EnvLevel:
-        """The level of the next task.
+        """Return the level of the next task.
 
         Args:
-            levels: what is practised.
-            weights: relative frequency of every env in them, from zero up.
-            rng: the only source of chance.
+            levels: levels to sample from.
+            weights: relative frequency of each env in ``levels``, non-negative.
+            rng: the only source of randomness.
         """
 
     def observe(self, level: EnvLevel, rewards: Sequence[float]) -> None:
-        """Take in how a group went that was written for a drawn level."""
+        """Record the rewards of a group generated for a sampled level."""
         del level, rewards
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON does."""
+        """Return the JSON-compatible checkpoint state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore the state of :meth:`state_dict`."""
         del state
 
 
 class Uniform(Curriculum):
-    """Draws an env by weight, then one of its levels evenly."""
+    """Curriculum that samples an env by weight, then one of its levels uniformly."""
 
     def next(
         self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
     ) -> EnvLevel:
-        """Whatever was observed."""
         (env,) = rng.choices(list(weights), list(weights.values()))
         return rng.choice([level for level in levels if level[0] == env])
 
 
 def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tuple[EnvLevel, ...]:
-    """Every level of the envs named in ``served``, in the catalogue's order."""
+    """Return all levels of the envs in ``served``, in task set order."""
     return tuple(
         (spec.name, level)
         for spec in catalogue
@@ -79,22 +78,16 @@ def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tupl
 
 
 class TaskSampler:
-    """Draws tasks by the weights of their envs and a curriculum.
+    """Sampler of tasks by env weights and a curriculum (default: uniform).
 
     Args:
-        levels: what can be drawn.
-        weights: relative frequency by env name; empty means all alike, an env left out of a
-            non-empty mapping is never drawn.
-        rng: the only source of chance; its state is the sampler's.
-        curriculum: chooses the levels; left out, all of an env are alike.
-
-    Attributes:
-        levels: what is drawn from: those of envs with a weight above zero.
+        weights: relative frequency by env name. Empty: all equal; an env missing from a non-empty
+            mapping is never sampled.
+        rng: the only source of randomness; its state is the sampler's.
 
     Raises:
         CatalogueError: none of the swarm's envs is served.
-        ConfigError: a weight names no env, is no finite number from zero up, or none is above
-            zero.
+        ConfigError: a weight is invalid or names an unknown env, or no weight is positive.
     """
 
     def __init__(
@@ -119,19 +112,19 @@ class TaskSampler:
             raise ConfigError("tasks.weights", dict(weights), "Give an env a weight above 0.")
 
     def next(self) -> EnvLevel:
-        """Name and level of the next task."""
+        """Return the env name and level of the next task."""
         return self._curriculum.next(self.levels, self._weights, self._rng)
 
     def observe(self, pair: EnvLevel, rewards: Sequence[float]) -> None:
-        """Take in how a group went that was written for a drawn level."""
+        """Record the rewards of a group generated for a sampled level."""
         self._curriculum.observe(pair, rewards)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the checkpoint state."""
         return {"rng": self._rng.getstate(), "beliefs": self._curriculum.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore a checkpoint state."""
         version, words, gauss = state["rng"]
         self._rng.setstate((version, tuple(words), gauss))
         self._curriculum.load_state_dict(state["beliefs"])
@@ -151,18 +144,16 @@ def _check(weights: Mapping[str, float], names: Collection[str]) -> None:
 
 Level = tuple[str, int]
 
-KEPT = 0.7
-"""Of earlier counts, when a level is practised again: the policy has changed since."""
-FADE = 0.99
-"""Of counts, with every draw of any level; what is never practised becomes unknown again."""
+KEPT = 0.7  # Fraction of counts that remains at each observation: the policy has changed since.
+FADE = 0.99  # Decay of all counts per sampled task; unused levels become unknown again.
 
 
 class Beliefs:
-    """A Beta distribution of the success rate of every level, as in VADE (arXiv 2511.18902).
+    """Beta distribution of each level's success rate, as in VADE (arXiv 2511.18902).
 
-    Counts decay as in MoPPS (arXiv 2507.04632): with a constant success rate ``p`` and groups of
-    ``G`` completions, a level's first parameter tends to ``1 + G p / (1 - KEPT)`` where nothing
-    fades in between. A level that was never seen has the uniform prior.
+    Counts decay as in MoPPS (arXiv 2507.04632). With a constant success rate ``p``, groups of ``G``
+    completions and no fading, a level's first parameter tends to ``1 + G p / (1 - KEPT)``. The
+    prior is uniform.
     """
 
     def __init__(self) -> None:
@@ -170,25 +161,25 @@ class Beliefs:
         self._seen: dict[Level, tuple[float, float, int]] = {}
 
     def observe(self, level: Level, solved: float, failed: float) -> None:
-        """Take in a group: its summed rewards, and what they fall short of the best."""
+        """Record a group: its summed rewards, and their shortfall from the maximum."""
         won, lost = self._counts(level)
         self._seen[level] = (KEPT * won + solved, KEPT * lost + failed, self._draws)
 
     def draw(self, level: Level, rng: random.Random) -> float:
-        """A success rate, drawn from what is believed (Thompson sampling)."""
+        """Sample a success rate (Thompson sampling)."""
         won, lost = self._counts(level)
         return rng.betavariate(1 + won, 1 + lost)
 
     def tick(self) -> None:
-        """One task was chosen."""
+        """Count one sampled task."""
         self._draws += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """As JSON keeps it."""
+        """Return the JSON-compatible state."""
         return {"draws": self._draws, "seen": [[*k, *v] for k, v in self._seen.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore the state of :meth:`state_dict`."""
         self._draws = state["draws"]
         self._seen = {(env, n): (won, lost, at) for env, n, won, lost, at in state["seen"]}
 
@@ -199,15 +190,16 @@ class Beliefs:
 
 
 def teaches(rate: float, group_size: int) -> float:
-    """Chance that the completions of a group are neither all right nor all wrong."""
+    """Return the probability that a group is neither all right nor all wrong."""
     return 1.0 - rate**group_size - (1.0 - rate) ** group_size
 
 
 class Thompson(Curriculum):
-    """Draws a level by weight times the chance that a group on it teaches anything.
+    """Curriculum that favors levels likely to give informative groups.
 
-    It is told how groups went, draws a success rate ``p`` of every level from what it believes, and
-    takes ``1 - p^G - (1 - p)^G`` (Thompson sampling, as in VADE, arXiv 2511.18902).
+    A level's probability is proportional to its share of the env's weight, times
+    ``1 - p^G - (1 - p)^G``. ``p`` is sampled from :class:`Beliefs` (Thompson sampling, as in VADE,
+    arXiv 2511.18902).
     """
 
     def __init__(self, group_size: int, options: Any = None) -> None:
@@ -217,7 +209,6 @@ class Thompson(Curriculum):
     def next(
         self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
     ) -> EnvLevel:
-        """The more likely, the nearer its drawn success rate is to a half."""
         self._beliefs.tick()
         sizes = Counter(env for env, _ in levels)
         shares = [
@@ -230,14 +221,12 @@ class Thompson(Curriculum):
         return level
 
     def observe(self, level: EnvLevel, rewards: Sequence[float]) -> None:
-        """Believe it a little more."""
         self._beliefs.observe(level, sum(rewards), len(rewards) - sum(rewards))
 
     def state_dict(self) -> dict[str, Any]:
-        """What is believed."""
         return self._beliefs.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Believe what was believed; nothing, if another curriculum wrote it."""
+        """Restore the state; ignore the empty state of another curriculum."""
         if state:
             self._beliefs.load_state_dict(state)

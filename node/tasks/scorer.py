@@ -1,4 +1,4 @@
-"""The seam between whoever needs tasks and rewards and whatever builds and scores them."""
+"""Interface for building tasks, playing environments and scoring answers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,9 @@ from swarm.verification import (
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One more turn of a trajectory.
+    """The next turn of a trajectory; ``actions`` includes all earlier ones.
 
-    Attributes:
-        key: names the trajectory among those that are played now.
-        actions: every turn of the policy so far, the new one last.
-        final: none will follow, whatever is answered.
+    ``key`` identifies the trajectory among those in play. If ``final``, no turn follows.
     """
 
     key: int
@@ -42,12 +39,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What an environment made of a turn.
+    """An environment's response to a turn; ``over``: the environment has ended.
 
-    Attributes:
-        observation: empty where none will be read.
-        over: whether the environment has ended.
-        reward: of the whole trajectory, once nothing follows; None while it goes on.
+    Once no turn follows, ``observation`` is empty and ``reward`` is that of the whole trajectory.
     """
 
     observation: str
@@ -56,49 +50,47 @@ class Answered:
 
 
 Moved = Answered | JudgeRefused
-"""A trajectory whose environment is lost has no more turns, and no reward."""
+"""``JudgeRefused``: the environment is lost, so the trajectory gets no more turns and no reward."""
 
 
 def settled(moved: Moved) -> Future[Moved]:
-    """What has come already, for callers that would wait for it."""
+    """Wrap an available response in a completed future."""
     outcome: Future[Moved] = Future()
     outcome.set_result(moved)
     return outcome
 
 
 class Scorer(Protocol):
-    """Builds tasks and scores answers; :class:`~node.tasks.verifier.verifier.Verifier` in nodes."""
+    """Interface of :class:`~node.tasks.verifier.verifier.Verifier` and its stand-ins."""
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
-        """The prompts of tasks, in their order."""
+        """Return the prompts of tasks, in order; raise ``JudgeRefused`` if one fails."""
         ...
 
     @property
     def environments(self) -> frozenset[str]:
-        """Names of the envs that are played, not answered in one turn; unless told, none."""
+        """Names of the multi-turn envs; none by default."""
         return frozenset()
 
     @property
     def unrepeatable(self) -> frozenset[str]:
-        """Those of them that never answer twice alike: no judge has a verdict on a trajectory."""
+        """Multi-turn envs that are not replayable, so not verifiable."""
         return frozenset()
 
     @property
     def waiting(self) -> frozenset[str]:
-        """Those of them that are asynchronous: their turns wait side by side, however many."""
+        """Asynchronous multi-turn envs; any number of their turns wait concurrently."""
         return frozenset()
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
-        """Begin turns in :attr:`environments`, one of each trajectory at a time.
+        """Begin turns, one per trajectory at a time; return a future per move, in order.
 
-        Returns:
-            In their order, what comes of each as soon as its own environment has answered. None
-            raises for what an environment does.
+        Each is set when its environment responds, and never raises for what an environment does.
         """
         return [settled(JudgeRefused(UNKNOWN_ENV, f"{m.task.env!r} is not played")) for m in moves]
 
     def play(self, moves: Sequence[Move]) -> list[Moved]:
-        """Take turns, and wait for all of them; what comes of each, in their order."""
+        """Take turns, wait for all, and return the responses in order."""
         return [outcome.result() for outcome in self.play_each(moves)]
 
     def judge(self, task: TaskRef, texts: Sequence[Answer]) -> Verdict:
@@ -106,13 +98,13 @@ class Scorer(Protocol):
         ...
 
     def judge_some(self, asked: Sequence[Asked]) -> Sequence[Judged]:
-        """Judge the first of some groups, as :meth:`swarm.verification.Judge.judge_some` says."""
+        """Score the first groups: see :meth:`swarm.verification.Judge.judge_some`."""
         first = asked[0]
         return one_outcome(lambda: self.judge(first.task, first.texts))
 
 
 def judge_all(scorer: Scorer, asked: Sequence[Asked]) -> Iterator[Judged]:
-    """What comes of judging some groups, in their order."""
+    """Yield the verification result of each group, in order."""
     done = 0
     while done < len(asked):
         outcomes = scorer.judge_some(asked[done:])
@@ -125,13 +117,9 @@ def buildable(
     tasks: Sequence[TaskRef],
     unscored: Callable[[int, JudgeRefused], None],
 ) -> list[str | None]:
-    """The prompts of tasks; None where one cannot be built, so that no other is lost with it.
+    """Return the prompts of tasks, None for each that cannot be built.
 
-    Args:
-        unscored: told the number of each of those, and why.
-
-    Raises:
-        JudgeRefused: nothing can be built now.
+    ``unscored`` receives its index and the reason. ``JudgeRefused``: nothing can be built now.
     """
     try:
         return list(scorer.prompts(tasks))
@@ -151,7 +139,7 @@ def buildable(
 
 
 def nothing_built(count: int) -> JudgeRefused:
-    """What to raise where none of so many tasks could be built."""
+    """Return the error to raise if none of ``count`` tasks could be built."""
     return JudgeRefused(
         UNAVAILABLE, f"none of {counted(count, 'task')} can be built; the log says why"
     )
@@ -159,21 +147,21 @@ def nothing_built(count: int) -> JudgeRefused:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Rewards in the order of the completions, and how many of them tripped their verifier."""
+    """Rewards in completion order, and how many answers made the scorer raise."""
 
     rewards: list[float]
     unreadable: int
 
 
 def score(source: TaskSource, task: Task, answers: Sequence[Answer]) -> Scores:
-    """Score whole completions as answers to a task of ``source``; trajectories are replayed.
+    """Score whole completions as answers to a task; trajectories are replayed.
 
-    An answer that trips its verifier is a wrong answer.
+    An answer that makes the scorer raise counts as wrong.
 
     Raises:
-        NotReplayed: a trajectory is not what comes of playing it.
-        ScoringError: the env gave something that is no reward.
-        MemoryError, RecursionError: a verdict would depend on the machine.
+        NotReplayed: a replay does not reproduce the trajectory.
+        ScoringError: the env returned an invalid reward.
+        MemoryError, RecursionError: the result would depend on the machine.
     """
     rewards, unreadable = [], 0
     with kept():

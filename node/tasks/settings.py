@@ -1,9 +1,8 @@
-"""What a catalogue may set, checked before anything acts on it.
+"""Checks of the settings in a task set, made before anything uses them.
 
-A level's settings come from whoever founded the swarm. Each family of reasoning-gym takes the
-fields of the library's own configuration class, and of those only numbers within a range, truth
-values, words out of a closed set, and lists of these. No text reaches the library that the library
-did not write itself.
+The swarm creator chooses a level's settings. A reasoning-gym family takes the fields of the
+library's configuration class: numbers within a range, booleans, words from a closed set, and lists
+of these. The only text that reaches the library is its own.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from typing import Any
 
 from node.errors import CatalogueError
 
-NOT_OPEN = frozenset({"seed", "size", "data_file"})
-"""What is the draw's, and what names a file."""
+NOT_OPEN = frozenset({"seed", "size", "data_file"})  # Set by sampling, or names a file.
 
 ROOM = 10
-"""A number may be so many times the largest default of its field and of that field's other end."""
+"""Maximum of a number, in multiples of the largest default of its field and the opposite end."""
 
 _LARGEST: dict[str, dict[str, float]] = {
     "basic_arithmetic": {"min_digits": 10, "max_digits": 10, "min_terms": 20, "max_terms": 20},
@@ -58,16 +56,15 @@ _LARGEST: dict[str, dict[str, float]] = {
     "tsumego": {"max_board_size": 19, "max_stones": 60},
     "zebra_puzzles": {"num_people": 7, "num_characteristics": 7},
 }
-"""What grows with a power of the number, or is searched for. Beyond, one task may take minutes."""
+"""Cost grows as a power of these numbers or by search; above, one task may take minutes."""
 
 
 def largest(family: str, name: str) -> float | None:
-    """The most that a number may be, where that is less than the general rule allows."""
+    """Return a number's maximum if stricter than the general rule, else None."""
     return _LARGEST.get(family, {}).get(name)
 
 
-MAX_ITEMS = 64
-"""Of a list. The longest default of the library has 40."""
+MAX_ITEMS = 64  # Of a list. The library's longest default has 40.
 
 PLUGIN_DEPTH = 4
 PLUGIN_ITEMS = 256
@@ -77,28 +74,28 @@ PLUGIN_NUMBER = 1 << 53
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Truth:
-    """``true`` or ``false``."""
+    """Setting that is ``true`` or ``false``."""
 
     def wants(self, value: object) -> str | None:
-        """What is wrong with ``value``: the remedy, or None."""
+        """Return the remedy if ``value`` is invalid, else None."""
         return None if isinstance(value, bool) else "use true or false"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Number:
-    """A finite number from ``least`` to ``most``; a whole one unless ``real``."""
+    """Finite number from ``least`` to ``most``; whole unless ``real``."""
 
     least: float
     most: float
     real: bool
 
     def wants(self, value: object) -> str | None:
-        """What is wrong with ``value``: the remedy, or None."""
+        """Return the remedy if ``value`` is invalid, else None."""
         fits = isinstance(value, int | float) if self.real else isinstance(value, int)
         if not fits or isinstance(value, bool):
             return f"use a {'number' if self.real else 'whole number'}"
         assert isinstance(value, int | float)
-        # Compared first: a whole number may be too large to become a float.
+        # Compared first: an integer may be too large to convert to float.
         if not self.least <= value <= self.most or not math.isfinite(value):
             return f"use a number from {self.least:g} to {self.most:g}"
         return None
@@ -106,12 +103,12 @@ class Number:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Word:
-    """One of ``words``."""
+    """Setting that is one of ``words``."""
 
     words: tuple[str, ...]
 
     def wants(self, value: object) -> str | None:
-        """What is wrong with ``value``: the remedy, or None."""
+        """Return the remedy if ``value`` is invalid, else None."""
         if isinstance(value, str) and value in self.words:
             return None
         return f"use one of {', '.join(map(repr, self.words))}"
@@ -119,12 +116,12 @@ class Word:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Items:
-    """A list of ``kind``."""
+    """Setting that is a list of ``kind``."""
 
     kind: Word | Number
 
     def wants(self, value: object) -> str | None:
-        """What is wrong with ``value``: the remedy, or None."""
+        """Return the remedy if ``value`` is invalid, else None."""
         if not isinstance(value, list):
             return "use a list"
         if len(value) > MAX_ITEMS:
@@ -139,11 +136,7 @@ Kind = Truth | Number | Word | Items
 
 
 def schema(family: str, config: type) -> dict[str, Kind]:
-    """What the levels of a family may set: of the fields of its configuration, those that are open.
-
-    Args:
-        config: the library's configuration dataclass; all its fields have defaults.
-    """
+    """Return a family's open settings; all fields of ``config`` have defaults."""
     hints = typing.get_type_hints(config)
     template = config()
     fields = {f.name: getattr(template, f.name) for f in dataclasses.fields(config)}
@@ -156,11 +149,7 @@ def schema(family: str, config: type) -> dict[str, Kind]:
 def check_settings(
     env: str, level: int, settings: Mapping[str, Any], kinds: Mapping[str, Kind]
 ) -> None:
-    """Refuse settings that are not in a family's schema.
-
-    Raises:
-        CatalogueError: names the env, the level, the key, the value and what to use.
-    """
+    """Raise ``CatalogueError`` for settings that are not in a family's schema."""
     for name, value in settings.items():
         if name not in kinds:
             known = ", ".join(kinds) or "none"
@@ -172,13 +161,7 @@ def check_settings(
 
 
 def check_plain(env: str, level: int, settings: Mapping[str, Any]) -> None:
-    """Refuse settings for a package's task that are more than plain, bounded JSON.
-
-    What they mean is for the package to check.
-
-    Raises:
-        CatalogueError: names the env, the level, the key, the value and what to use.
-    """
+    """Raise ``CatalogueError`` for a package's settings that are not bounded JSON."""
     for name, value in settings.items():
         if not name.isidentifier() or len(name) > PLUGIN_TEXT:
             raise _refusal(env, level, short(name), value, "use letters, digits and _ in the name")
@@ -187,7 +170,7 @@ def check_plain(env: str, level: int, settings: Mapping[str, Any]) -> None:
 
 
 def _kind(family: str, name: str, hint: Any, fields: Mapping[str, Any]) -> Kind | None:
-    """What a field takes, by its annotation and its default; None for what stays closed."""
+    """Derive a field's type from its annotation and default; None keeps it closed."""
     default = fields[name]
     if typing.get_origin(hint) is typing.Literal:
         return Word(typing.get_args(hint))
@@ -207,7 +190,6 @@ def _kind(family: str, name: str, hint: Any, fields: Mapping[str, Any]) -> Kind 
 
 
 def _range(family: str, name: str, real: bool, fields: Mapping[str, Any]) -> Number:
-    """From the defaults of a field and of its other end, with room beyond."""
     ends = [fields[name], *(fields[other] for other in _other_ends(name) if other in fields)]
     scale = max(abs(end) for end in ends)
     most = largest(family, name) or max(ROOM, ROOM * scale)

@@ -1,7 +1,7 @@
-"""A task, and the source that builds it again from nothing but its seed.
+"""Tasks, the sources that rebuild them from a seed, and answer extraction.
 
-Questions kept for evaluation never appear in training: a question belongs to one split for ever,
-by its own hash, whatever family, level or seed it came from. One in eight is held out.
+A question's own hash assigns it permanently to one split, whatever its family, level or seed. One
+question in eight is held out for evaluation and never appears in training.
 """
 
 from __future__ import annotations
@@ -21,19 +21,15 @@ from protocol.manifest import Extract
 from swarm.groups import Split, TaskRef
 
 _DOMAIN = b"swarm-node/1/task-chance"
-_kept: ContextVar[bool] = ContextVar("kept", default=False)
-"""Whether this thread is inside :func:`kept`."""
+_kept: ContextVar[bool] = ContextVar("kept", default=False)  # Whether inside kept().
 
 
 @contextmanager
 def seeded(env: str, level: int, number: int) -> Iterator[None]:
-    """Seed the global generators of ``random`` and numpy, and put them back afterwards.
+    """Seed the global ``random`` and numpy generators, and restore them afterwards.
 
-    Some families of reasoning-gym draw from them, and would otherwise give a question or a score
-    that depends on what was asked before. numpy's is seeded where it is imported already.
-
-    Args:
-        number: 63 bits; of the question, or of the task that is scored.
+    Some reasoning-gym families use them: unseeded, a question or score would depend on earlier
+    requests. ``number`` has 63 bits. numpy is seeded only if it is already imported.
     """
     if not _kept.get():
         with kept(), seeded(env, level, number):
@@ -49,10 +45,9 @@ def seeded(env: str, level: int, number: int) -> Iterator[None]:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Put the global generators back after work that seeds them many times.
+    """Restore the global generators after work that seeds them many times.
 
-    That costs several times what seeding does. Inside another it does nothing: the outermost puts
-    them back.
+    Restoring costs several times as much as seeding, so nested calls leave it to the outermost.
     """
     if _kept.get():
         yield
@@ -79,17 +74,14 @@ class TaskError(ValueError):
 
 
 class ScoringError(ValueError):
-    """An env's scoring is broken: it gave something that is no reward."""
+    """An env's scorer is broken: its result is not a valid reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One question, rebuilt identically by everybody from its coordinates.
+    """One question, which every peer rebuilds identically from its coordinates.
 
-    Attributes:
-        prompt: the question inside the env's template.
-        entry: ``question`` (str) and whatever the source needs to score an answer; where one
-            exists, ``answer`` is a right one.
+    ``entry`` holds ``question`` (str), data for scoring, and a right ``answer`` if one exists.
     """
 
     ref: TaskRef
@@ -98,42 +90,32 @@ class Task:
 
 
 class Questions(Protocol):
-    """Questions of one env: what a reasoning-gym family, a file or a user's own task provides.
+    """Questions of one env: a reasoning-gym family, a file or a user's own task.
 
-    Attributes:
-        levels: number of levels.
-        evaluates_text: whether scoring may evaluate (``eval``, a parser built on it) the text of
-            an answer. Such an env is scored on this node's own text only.
+    With ``evaluates_text``, scoring may evaluate answers (``eval`` or a parser built on it). Such
+    an env opens only if ``tasks.evaluating`` names it.
     """
 
     levels: int
     evaluates_text: bool
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
-        """The question with this 63-bit number, the same in every process and on every machine.
-
-        Returns a mapping with at least ``question`` (str).
-        """
+        """Return the entry of a question by 63-bit number, identical on every machine."""
         ...
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
-        """How right ``answer`` is, in [0, 1]."""
+        """Return the correctness of ``answer``, in [0, 1]."""
         ...
 
 
 def split_of(question: str) -> Split:
-    """The split that a question belongs to: held out when its SHA-256 is a multiple of eight."""
+    """Return a question's split: held out if 8 divides its first SHA-256 byte."""
     first = hashlib.sha256(question.encode()).digest()[0]
     return Split.HELDOUT if first % _HELD_OUT_OF == 0 else Split.TRAIN
 
 
 def as_text(question: object) -> str:
-    """A question, once it is known to be one that can be asked and hashed.
-
-    Raises:
-        TypeError: it is no text.
-        ValueError: it has half of a character, as where a text was cut inside of one.
-    """
+    """Return the question, or raise ``TypeError`` or ``ValueError`` if not valid text."""
     if not isinstance(question, str):
         raise TypeError(f"a question is text, not {type(question).__name__}")
     question.encode()
@@ -141,14 +123,14 @@ def as_text(question: object) -> str:
 
 
 def draw_number(seed: int, attempt: int) -> int:
-    """The 63-bit number of the ``attempt``-th question tried for a seed."""
+    """Return the 63-bit number of the ``attempt``-th question tried for a seed."""
     material = _SEED_DOMAIN + seed.to_bytes(8, "big") + attempt.to_bytes(4, "big")
     return int.from_bytes(hashlib.sha256(material).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
-    """One env of a catalogue, opened: builds tasks inside a split and scores answers."""
+    """An opened env: builds tasks of a split and scores answers."""
 
     name: str
     template: str
@@ -157,26 +139,19 @@ class TaskSource:
 
     @property
     def levels(self) -> int:
-        """Number of levels."""
         return self.questions.levels
 
     @property
     def evaluates_text(self) -> bool:
-        """Whether scoring may evaluate the text of an answer."""
         return self.questions.evaluates_text
 
     @property
     def environment(self) -> Environments | None:
-        """What its tasks are played in, where they are not answered in one turn."""
+        """Environment that plays its tasks; None for single-turn tasks."""
         return self.questions if isinstance(self.questions, Environments) else None
 
     def build(self, level: int, seed: int, split: Split = Split.TRAIN) -> Task:
-        """Build the task of a seed, redrawing until the question falls into ``split``.
-
-        Raises:
-            TaskError: no such level, drawing fails, or the level has too few questions to serve
-                the split.
-        """
+        """Build a seed's task, resampling to fit ``split``, or raise ``TaskError``."""
         task = TaskRef(self.name, level, seed, split)
         for number in self._numbers(task):
             entry = self._draw(level, number)
@@ -186,11 +161,7 @@ class TaskSource:
         raise self._exhausted(task)
 
     async def begin(self, task: TaskRef) -> Episode:
-        """Begin the episode of a task, whose question is the first observation.
-
-        Raises:
-            TaskError: as :meth:`build`; or the task is answered in one turn.
-        """
+        """Begin the episode of a multi-turn task; raise ``TaskError`` on failure."""
         environment = self.environment
         if environment is None:
             raise TaskError(f"env {self.name!r} is answered in one turn")
@@ -207,7 +178,6 @@ class TaskSource:
         raise self._exhausted(task)
 
     def _numbers(self, task: TaskRef) -> Iterator[int]:
-        """Those of the questions that are tried for a task, in their order."""
         if not 0 <= task.level < self.levels:
             levels = f"levels 0 to {self.levels - 1}"
             raise TaskError(f"env {self.name!r} has {levels}, not {task.level}")
@@ -240,11 +210,7 @@ class TaskSource:
             raise self._undrawn(level, error) from error
 
     def score(self, task: Task, answer: str) -> float:
-        """Reward of an extracted answer, in [0, 1].
-
-        Raises:
-            ScoringError: the env gave something that is not in [0, 1].
-        """
+        """Return the reward, or raise ``ScoringError`` if it is outside [0, 1]."""
         with seeded(self.name, task.ref.level, task.ref.seed):
             reward = float(self.questions.score(task.entry, answer))
         if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
@@ -257,11 +223,10 @@ _BOX = r"\boxed{"
 
 
 def extract(text: str, how: Extract) -> str:
-    """The answer in a completion, stripped; empty when the completion holds none.
+    """Extract the answer from a completion, stripped; empty if there is none.
 
     Args:
-        text: the completion's own text.
-        how: ``text`` takes all of it, ``answer_tag`` the inside of the last
+        how: ``text`` takes the whole text, ``answer_tag`` the inside of the last
             ``<answer>…</answer>``, ``boxed`` the inside of the last ``\\boxed{…}``.
     """
     match how:

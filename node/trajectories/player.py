@@ -1,4 +1,4 @@
-"""Completions of tasks: answers in one turn, and trajectories in environments."""
+"""Generation of completions: single-turn answers and trajectories in environments."""
 
 from __future__ import annotations
 
@@ -15,24 +15,17 @@ from protocol.rollout import Finish, Tokens
 from swarm.groups import TaskRef
 from swarm.verification import Asked, Judged, Verdict
 
-STREAM = 1
-"""Of the engine's; others are theirs who write beside a player."""
-LOOK_SECONDS = 1.0
-"""Between two looks where nothing happens."""
-PATIENCE = 1.0
-"""Seconds that an environment which never waits may take before others go on without it."""
+STREAM = 1  # Of the engine; other users of the engine have other streams.
+LOOK_SECONDS = 1.0  # Poll timeout while nothing happens.
+PATIENCE = 1.0  # Seconds that a synchronous environment may take before others continue.
 
 
 class Player:
-    """Has an engine write, and environments answer, until all is written.
+    """Generator of completions: the engine samples turns, environments answer them.
 
-    Each trajectory goes on by itself: while one waits for its environment, others are written.
-    What is written follows from the engine's chance alone, unless an environment waits for
-    something or takes longer than :data:`PATIENCE`.
-
-    Args:
-        policy: whose engine it is.
-        scorer: plays the environments.
+    Trajectories progress independently: while one waits for its environment, others are sampled.
+    The output depends only on the engine's randomness, unless an environment waits or takes longer
+    than :data:`PATIENCE`.
     """
 
     def __init__(
@@ -51,15 +44,15 @@ class Player:
         sampling: Sampling,
         scripts: Mapping[TaskRef, Script] = MappingProxyType({}),
     ) -> list[list[Played]]:
-        """``n`` completions of each task, in the order of ``tasks``.
+        """Generate ``n`` completions of each task, in the order of ``tasks``.
 
         Args:
-            prompts: token ids, one list a task.
-            sampling: of answers in one turn; turns have the limits' own length.
-            scripts: what trajectories of some tasks are held to.
+            prompts: token ids, one list per task.
+            sampling: of single-turn answers; turns have the length in the limits.
+            scripts: by task, for trajectories that follow one.
 
         Raises:
-            ValueError: an empty prompt, or one that leaves no room for a completion.
+            ValueError: a prompt is empty or leaves no tokens for a completion.
         """
         many = self._scorer.environments
         done: dict[int, list[Played]] = {}
@@ -99,7 +92,6 @@ class Player:
         turns: Turns,
         scripts: Mapping[TaskRef, Script],
     ) -> None:
-        """Play until all have ended."""
         ready, left = list(opened.values()), len(opened)
         while left:
             over = [each.key for each in ready if each.over]
@@ -109,7 +101,7 @@ class Player:
             if going:
                 self._engine.submit(going, turn)
             written = self._engine.poll(LOOK_SECONDS, STREAM) if left else []
-            if strays := [key for key, _ in written if key not in opened]:  # of a play that failed
+            if strays := [key for key, _ in written if key not in opened]:  # from a failed play
                 self._engine.forget(strays)
                 written = [(key, sample) for key, sample in written if key in opened]
             for key, sample in written:
@@ -119,7 +111,7 @@ class Player:
             ready = turns.answered(PATIENCE)
 
     def _hold(self, each: OpenTrajectory, script: Script | None) -> None:
-        """Put a script's turn in the place of the last one where that departs from it."""
+        """Replace the last turn by the script's if it departs from the script."""
         if script and (action := script.instead(each.so_far)) is not None:
             ids = tuple(self._policy.encode_completion(action, stopped=True))
             versions = (self._policy.version,) * len(ids)
@@ -127,11 +119,10 @@ class Player:
 
 
 def judged(scorer: Scorer, written: Sequence[tuple[TaskRef, Sequence[Played]]]) -> Iterator[Judged]:
-    """Verdicts on the completions of some tasks, in their order.
+    """Yield the verification result of each task's completions, in order.
 
-    Trajectories are played once more, as everybody else will: what is not found again is not
-    shared, nor learned from. Of environments that never answer twice alike the reward is the one
-    that was seen.
+    Trajectories are replayed as peers do; what does not reproduce is neither shared nor trained on.
+    Environments that are not replayable keep the observed reward.
     """
     known = [_settled(scorer, task, group) for task, group in written]
     asked = [
@@ -145,7 +136,6 @@ def judged(scorer: Scorer, written: Sequence[tuple[TaskRef, Sequence[Played]]]) 
 
 
 def _settled(scorer: Scorer, task: TaskRef, group: Sequence[Played]) -> Judged | None:
-    """What there is to be said without asking a judge."""
     if lost := next((each.lost for each in group if each.lost), None):
         return lost
     if task.env not in scorer.unrepeatable:

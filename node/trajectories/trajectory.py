@@ -1,4 +1,4 @@
-"""A completion as it was written: one answer, or a trajectory."""
+"""Completions as generated: answers and trajectories, their limits and scripts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,9 @@ from swarm.verification import Answer, JudgeRefused, Turns
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the policy wrote at a time, and what it was answered.
+    """One turn of the policy, and the observation that it reads next, if any.
 
-    Attributes:
-        sample: the policy's own tokens, or as if they were.
-        observation: what it read next; None where nothing followed.
-        observed: the same as token ids.
-        own: whether the policy wrote it; another's turn, in place of its own, is not trained on.
+    A substituted turn is not the policy's ``own``, and is not trained on.
     """
 
     sample: Sample
@@ -34,14 +30,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A completion of one turn or more.
+    """A completion of one or more turns; the last one has no observation.
 
     Attributes:
-        turns: the last one is answered by nobody.
-        finish: ``LENGTH`` where it was cut: its last turn at the cap, or all of it before the
-            environment had ended.
-        reward: what the environment made of it; None where there is none, or it is lost.
-        lost: why it has no reward, where its environment was lost.
+        finish: ``LENGTH`` if truncated: the last turn at the cap, or all before the environment
+            ended.
+        reward: from the environment; None if there is none or it is ``lost``.
     """
 
     turns: tuple[Turn, ...]
@@ -51,17 +45,17 @@ class Played:
 
     @classmethod
     def once(cls, sample: Sample) -> Played:
-        """An answer in one turn."""
+        """Wrap a single-turn answer."""
         return cls((Turn(sample),), sample.finish)
 
     @property
     def text(self) -> str:
-        """The policy's own words."""
+        """Text of all policy turns."""
         return "".join(turn.sample.text for turn in self.turns)
 
     @property
     def tokens(self) -> Tokens:
-        """The policy's own tokens."""
+        """Tokens of all policy turns."""
         parts = [turn.sample.tokens for turn in self.turns]
         return Tokens(
             tuple(each for part in parts for each in part.ids),
@@ -71,7 +65,7 @@ class Played:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """As it is shared."""
+        """Segments as shared with peers."""
         told = []
         for turn in self.turns:
             told.append(Segment(Writer.POLICY, turn.sample.text, turn.sample.tokens))
@@ -80,13 +74,13 @@ class Played:
         return tuple(told)
 
     def answer(self, *, played: bool) -> Answer:
-        """As a judge is given it; ``played`` in an environment or not."""
+        """Return the answer for a verifier; ``played``: in an environment."""
         if not played:
             return self.text
         return Turns(tuple(each.text for each in self.segments), self.finish is Finish.LENGTH)
 
     def training(self) -> TrainingCompletion:
-        """As the learner reads it: what others wrote stands between own turns, untrained."""
+        """Return the learner's input; observations between turns are not trained on."""
         ids: list[int] = []
         trained: list[bool] = []
         behaviour: list[float] = []
@@ -100,16 +94,16 @@ class Played:
         return TrainingCompletion(tuple(ids), tuple(trained), tuple(behaviour), tuple(versions))
 
     def answered(self, observation: str, observed: tuple[int, ...]) -> Played:
-        """With what its last turn was answered."""
+        """Return a copy with the observation after its last turn."""
         last = replace(self.turns[-1], observation=observation, observed=observed)
         return replace(self, turns=(*self.turns[:-1], last))
 
     def with_turn(self, sample: Sample) -> Played:
-        """With one more turn."""
+        """Return a copy with one more turn."""
         return replace(self, turns=(*self.turns, Turn(sample)), finish=sample.finish)
 
     def with_turn_of_another(self, sample: Sample) -> Played:
-        """With another's turn in the place of the last one."""
+        """Return a copy whose last turn is replaced by one not from the policy."""
         return replace(
             self, turns=(*self.turns[:-1], Turn(sample, own=False)), finish=sample.finish
         )
@@ -117,13 +111,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """Caps of a trajectory in an environment.
-
-    Attributes:
-        turns: of the policy.
-        turn_tokens: of a turn, its end-of-sequence token included.
-        tokens: of all turns together; observations do not count.
-    """
+    """Caps of a trajectory; tokens include EOS, but not observations."""
 
     turns: int = 8
     turn_tokens: int = 8
@@ -131,13 +119,13 @@ class TurnLimits:
 
     @classmethod
     def of(cls, engine: EngineSection) -> TurnLimits:
-        """What a configuration says."""
+        """Derive the limits from a configuration."""
         share = engine.max_new_tokens // engine.max_turns
         turn_tokens = engine.max_turn_tokens or max(1, share)
         return cls(engine.max_turns, turn_tokens, engine.max_new_tokens)
 
     def last(self, played: Played) -> bool:
-        """Whether no turn may follow what was written."""
+        """Return whether no turn may follow."""
         written = sum(len(turn.sample.tokens.ids) for turn in played.turns)
         return len(played.turns) >= self.turns or written + self.turn_tokens > self.tokens
 
@@ -147,15 +135,12 @@ _keys = count()
 
 @dataclass(slots=True)
 class OpenTrajectory:
-    """A completion of one task, between its turns or in one.
+    """An unfinished completion of one task.
 
     Attributes:
-        task: what it is a completion of.
-        ids: all that the policy reads next; token ids are never spelled again.
-        key: names it to the engine and to environments, in this process for good.
-        played: its turns so far.
-        begun: what the turn has that is being written.
-        over: nothing follows.
+        ids: all tokens that the policy reads next; never tokenized again.
+        key: identifies it to the engine and to environments; unique in this process.
+        begun: tokens of the turn in progress.
     """
 
     task: TaskRef
@@ -166,39 +151,39 @@ class OpenTrajectory:
     over: bool = False
 
     def wanted(self, *, stream: int = 0, lasts: bool) -> Trajectory:
-        """Its next turn, or the rest of one that has begun, as an engine is asked for it."""
+        """Return the engine request for its next turn, or for the rest of one."""
         return Trajectory(self.key, tuple(self.ids), self.begun, stream, lasts)
 
     def add(self, sample: Sample) -> None:
-        """Take in one more turn."""
+        """Append one turn."""
         self.played = self.played.with_turn(sample) if self.played else Played.once(sample)
         self.ids += sample.tokens.ids
         self.begun = Tokens()
 
     def patch(self, sample: Sample) -> None:
-        """Put another's turn in the place of the last one, as if the policy had written it."""
+        """Replace the last turn, as if the policy had generated it."""
         played = self.so_far
         own = len(played.turns[-1].sample.tokens.ids)
         self.ids[len(self.ids) - own :] = sample.tokens.ids
         self.played = played.with_turn_of_another(sample)
 
     def read(self, observation: str, observed: Sequence[int]) -> None:
-        """Take in what its last turn was answered, as text and as token ids."""
+        """Append the response to its last turn, as text and as token ids."""
         self.ids += observed
         self.played = self.so_far.answered(observation, tuple(observed))
 
     def end(self, played: Played) -> None:
-        """Nothing follows; it has become ``played``."""
+        """Mark it as over, with ``played`` as its result."""
         self.played, self.over = played, True
 
     @property
     def so_far(self) -> Played:
-        """Its turns; there has to be one."""
+        """Its turns; at least one must exist."""
         assert self.played is not None
         return self.played
 
     def move(self, limits: TurnLimits) -> Move:
-        """Its last turn, as an environment is told of it."""
+        """Return its last turn as a request to an environment."""
         played = self.so_far
         actions = tuple(turn.sample.text for turn in played.turns)
         final = played.finish is Finish.LENGTH or limits.last(played)
@@ -207,22 +192,18 @@ class OpenTrajectory:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The semi-online rollouts of UI-S1 (arXiv 2509.11543), patched up to a limit.
+    """Semi-online rollouts of UI-S1 (arXiv 2509.11543), patched up to a limit.
 
-    The policy writes every turn itself, behind its own history. Where it departs from the script,
-    the script's turn takes the place of its own, which nobody learns from; once that was done so
-    often, the policy goes its own way. What the environment makes of the whole is the reward.
-
-    Attributes:
-        actions: its turns.
-        patches: most of them that take the place of own ones.
+    The policy samples every turn after its own history. A turn that departs from the script is
+    replaced and not trained on. After ``patches`` replacements, the policy continues freely. The
+    environment rewards the whole trajectory.
     """
 
     actions: tuple[str, ...]
     patches: int
 
     def instead(self, played: Played) -> str | None:
-        """What takes the place of the last turn; None where that stands."""
+        """Return the replacement of the last turn; None to keep it."""
         written = tuple(turn.sample.text for turn in played.turns)
         before, number = written[:-1], len(written) - 1
         if before != self.actions[:number] or number >= len(self.actions):

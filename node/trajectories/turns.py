@@ -1,4 +1,4 @@
-"""Turns of trajectories on their way through environments."""
+"""Turns of trajectories in environments, concurrent or one by one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ class _Asked:
 
 
 class Turns:
-    """Has environments answer the last turns of trajectories, each as soon as it can.
+    """Requests to environments for trajectories, each answered as soon as possible.
 
-    Args:
-        policy: reads the observations.
-        scorer: plays the environments.
-        nudge: called, from any thread, when there is something :meth:`answered`.
+    ``nudge`` is called from any thread when :meth:`answered` has something.
     """
 
     def __init__(
@@ -40,19 +37,19 @@ class Turns:
         self._asked: list[_Asked] = []
 
     def ask(self, trajectories: Sequence[OpenTrajectory]) -> None:
-        """Hand on the last turn of each."""
+        """Send the last turn of each trajectory."""
         self._begin(trajectories, [each.move(self._limits) for each in trajectories])
 
     def answered(self, patience: float = 0.0) -> list[OpenTrajectory]:
-        """Those that are over, and those that go on, in the order in which they were asked.
+        """Return trajectories that ended or continue, in request order.
 
         Args:
-            patience: seconds to wait for environments that never wait themselves, so that what is
-                written next does not depend on how quick a process is.
+            patience: seconds to wait for synchronous environments, so that the next samples do
+                not depend on process speed.
         """
         ready = []
         while done := self._done(patience):
-            # There was room for another turn, but not behind what these were answered.
+            # Another turn was allowed, but these observations leave no tokens for it.
             cut = []
             for each in done:
                 if self._take(each.trajectory, each.answer.result()):
@@ -82,7 +79,7 @@ class Turns:
         return done
 
     def _take(self, each: OpenTrajectory, moved: Moved) -> bool:
-        """Go on behind an answer, or end; False where it cannot go on and has no reward yet."""
+        """Continue or end; False if it cannot continue and has no reward yet."""
         if isinstance(moved, JudgeRefused):
             each.end(replace(each.so_far, lost=moved))
         elif moved.reward is not None:
@@ -101,16 +98,9 @@ def _ended(played: Played, moved: Answered) -> Played:
 
 
 class Sitting:
-    """Takes turns in a task; of a family of one turn, the answer.
+    """Session in one task, after the prompt ``first``.
 
-    Args:
-        scorer: plays the environment.
-
-    Attributes:
-        first: what is read first.
-
-    Raises:
-        JudgeRefused: the task cannot be built.
+    A single-turn task takes one turn. Raises ``JudgeRefused`` if the task cannot be built.
     """
 
     def __init__(self, scorer: Scorer, task: TaskRef) -> None:
@@ -120,11 +110,7 @@ class Sitting:
         (self.first,) = scorer.prompts([task])
 
     def take(self, text: str) -> Answered:
-        """Take a turn; what comes of it.
-
-        Raises:
-            JudgeRefused: the environment is lost.
-        """
+        """Take a turn and return the response; raise ``JudgeRefused`` if it is lost."""
         if self._task.env not in self._scorer.environments:
             verdict = self._scorer.judge(self._task, [text])
             return Answered("", True, verdict.rewards[0])
@@ -132,11 +118,7 @@ class Sitting:
         return self._moved(final=False)
 
     def leave(self) -> float:
-        """End it before it is over; what it is worth so far.
-
-        Raises:
-            JudgeRefused: the environment is lost.
-        """
+        """End early and return the reward so far; raise ``JudgeRefused`` if it is lost."""
         if not self._actions:
             return 0.0
         return self._moved(final=True).reward or 0.0
@@ -149,5 +131,5 @@ class Sitting:
 
 
 def turns_of(played: Played) -> list[tuple[str, str | None]]:
-    """What was written turn by turn, and what it was answered."""
+    """Return the text of each turn and the response to it."""
     return [(turn.sample.text, turn.observation) for turn in played.turns]

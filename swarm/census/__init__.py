@@ -1,1 +1,1 @@
-"""Who is in a swarm and what they share, as one observer sees it: counted, bounded and kept."""
+"""Swarm statistics of one observer: members and shared groups, bounded and kept."""

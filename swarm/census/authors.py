@@ -1,4 +1,4 @@
-"""What is remembered of each author of a swarm, and of whom, where there are too many."""
+"""Statistics of each author, in a bounded register, and counts of rejections."""
 
 from __future__ import annotations
 
@@ -13,24 +13,19 @@ from swarm.member import PeerInfo
 
 @dataclass(slots=True)
 class Mean:
-    """Of the mean verified rewards of groups.
-
-    Attributes:
-        groups: how many.
-        total: the sum of their rewards.
-    """
+    """Sum of the mean verified rewards (``total``) of ``groups`` groups."""
 
     groups: int = 0
     total: float = 0.0
 
     def take(self, other: Mean) -> None:
-        """Count what another one has counted."""
+        """Add the counts of another one."""
         self.groups += other.groups
         self.total += other.total
 
     @property
     def value(self) -> float | None:
-        """The mean; None of nothing."""
+        """The mean, None without groups."""
         return self.total / self.groups if self.groups else None
 
 
@@ -47,7 +42,7 @@ DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a peer says of itself; nobody has checked any of it."""
+    """Unverified claims of a peer about itself."""
 
     name: str | None = None
     line: str | None = None
@@ -56,7 +51,7 @@ class Told:
 
 
 def told_by(peer: PeerInfo) -> Told:
-    """What a peer says of itself; what it leaves empty is not told."""
+    """Return a peer's claims about itself; empty ones become None."""
     said = peer.profile
     if said is None:
         return Told()
@@ -65,13 +60,7 @@ def told_by(peer: PeerInfo) -> Told:
 
 @dataclass(slots=True)
 class Day:
-    """Groups of one author on one day.
-
-    Attributes:
-        start: unix time, seconds.
-        offered: as it announced.
-        rewards: of those that were verified.
-    """
+    """Groups of one author on a day from unix time ``start``; rewards are verified."""
 
     start: int
     offered: int = 0
@@ -83,14 +72,11 @@ class Author:
     """One author.
 
     Attributes:
-        first, last: unix times between which it was there, seconds.
-        present: at the last look.
-        link: how it is connected with the observer.
-        offered: groups, as it announced.
-        offers: content ids of its latest announcement, in hex.
-        verified: groups whose rewards the observer has found to be as claimed.
-        refused: refusals by reason.
-        rewards: verified, by family.
+        first, last: first and last time present, unix seconds.
+        link: type of its connection with the observer.
+        offered: groups, as announced; ``offers`` has the latest content ids, in hex.
+        verified: groups whose rewards the observer confirmed; ``rewards`` has them by family.
+        refused: rejections by reason.
         days: the latest, ascending.
     """
 
@@ -109,11 +95,11 @@ class Author:
 
     @property
     def checked(self) -> int:
-        """Groups that were looked at, and frames that could not be opened."""
+        """Checked groups, plus frames that could not be opened."""
         return self.verified + sum(self.refused.values())
 
     def meet(self, peer: PeerInfo, now: float) -> int:
-        """Note what a peer says now; how many groups it offers that it did not before."""
+        """Note a peer's current state; return the number of newly offered groups."""
         self.last, self.present = now, True
         self.policy_step, self.link = peer.policy_step or 0, peer.link
         self.told = told_by(peer)
@@ -126,17 +112,17 @@ class Author:
         return new
 
     def verify(self, env: str, reward: float, now: float) -> None:
-        """Note a group of which nothing was wrong."""
+        """Note a verified group."""
         self.verified += 1
         self.rewards.setdefault(env, Mean()).take(Mean(1, reward))
         self.day(now).rewards.take(Mean(1, reward))
 
     def refuse(self, reason: str, n: int) -> None:
-        """Note refusals."""
+        """Note rejections."""
         self.refused[reason] = self.refused.get(reason, 0) + n
 
     def day(self, now: float) -> Day:
-        """The present one; the last that was noted, where the clock was put back."""
+        """Return the current day, or the last one if the clock was set back."""
         start = int(now // DAY) * DAY
         if not self.days or self.days[-1].start < start:
             self.days = [*self.days[1 - DAYS :], Day(start)]
@@ -144,14 +130,11 @@ class Author:
 
 
 class Register:
-    """Authors by key in hex, at most :data:`MOST`.
+    """At most :data:`MAX_AUTHORS` authors by key in hex; changes ``authors`` in place.
 
-    Where it is full, those go first of whom no group was verified, of those who is not there, and
-    of those who has not been for the longest time. Whoever only says to be there takes no place
-    from one who is there, nor from one whose groups were verified: keys cost nothing.
-
-    Args:
-        authors: changed in place.
+    When it is full, authors without a verified group leave first, then absent ones, then those
+    absent longest. An author without a verified group replaces neither a present author nor one
+    with verified groups, because keys are free.
     """
 
     def __init__(self, authors: dict[str, Author]) -> None:
@@ -159,14 +142,14 @@ class Register:
         self._leaving: list[str] | None = None
 
     def begin(self, present: set[str]) -> None:
-        """A new look: who is there now."""
+        """Start a look: set which authors are present."""
         for key, author in self._authors.items():
             author.present = key in present
             author.link = author.link if author.present else None
         self._leaving = None
 
     def met(self, key: str, now: float) -> tuple[Author | None, bool]:
-        """An author who is there, and whether it is new; None where there is no place."""
+        """Return a present author and whether it is new; None if there is no place."""
         if (known := self._authors.get(key)) is not None:
             return known, False
         if len(self._authors) >= MAX_AUTHORS:
@@ -179,7 +162,7 @@ class Register:
         return self._added(key, now), True
 
     def earned(self, key: str, now: float) -> tuple[Author, bool]:
-        """An author of whom a group was verified, and whether it is new."""
+        """Return an author with a verified group, and whether it is new."""
         if (known := self._authors.get(key)) is not None:
             return known, False
         if len(self._authors) >= MAX_AUTHORS:
@@ -188,7 +171,7 @@ class Register:
         return self._added(key, now), True
 
     def known(self, key: str) -> Author | None:
-        """One that is remembered."""
+        """Return a known author."""
         return self._authors.get(key)
 
     def _added(self, key: str, now: float) -> Author:
@@ -205,25 +188,24 @@ def _groups(offers: Sequence[Offer], before: Sequence[str]) -> int:
 
 
 MAX_TALLIED = 4_096
-NOBODY = b""
-"""Stands for every author beyond so many."""
+NOBODY = b""  # stands for all authors beyond MAX_TALLIED
 
 
 class Tally:
-    """Counts refusals by author and reason until somebody takes them; used by several threads."""
+    """Thread-safe counts of rejections by author and reason."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[bytes, str]] = Counter()
         self._lock = threading.Lock()
 
     def refused(self, author: bytes, reason: str, n: int) -> None:
-        """Count refusals, as :meth:`swarm.reputation.Accounts.refuse` is told of them."""
+        """Count rejections; a callback of :meth:`swarm.reputation.Accounts.refuse`."""
         with self._lock:
             known = (author, reason) in self._counts or len(self._counts) < MAX_TALLIED
             self._counts[author if known else NOBODY, reason] += n
 
     def take(self) -> Counter[tuple[bytes, str]]:
-        """What was counted since the last time."""
+        """Return and reset the counts."""
         with self._lock:
             taken, self._counts = self._counts, Counter()
         return taken

@@ -1,4 +1,4 @@
-"""What was seen over time: fine of late, coarse of long ago, in a bounded number of buckets."""
+"""A swarm's history in buckets that get coarser with age, and recent mean rewards."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ HOUR = 3600
 FINE_SECONDS = 2 * DAY
 HOURLY_SECONDS = 60 * DAY
 MOST = 5_500
-"""Buckets kept: ten years of days, sixty days of hours and two days of ten minutes."""
+"""Maximum buckets: days of ten years, hours of 60 days, ten minutes of two days."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """A stretch of time.
+    """Counts of one time span from unix time ``start``.
 
     Attributes:
-        start: unix time, seconds.
-        seconds: its length.
-        looks: taken at the swarm.
-        nodes: that were there, summed over the looks.
-        joined: who came, or came back.
-        left: who went.
+        looks: observations of the swarm.
+        nodes: present nodes, summed over the looks.
+        joined: nodes that came or returned.
         offered, checked, verified, refused: groups.
-        rewards: verified, by family.
+        rewards: verified, by task family.
     """
 
     start: int
@@ -50,7 +47,7 @@ class Bucket:
         return self.start + self.seconds
 
     def take(self, other: Bucket) -> None:
-        """Count what another one has counted."""
+        """Add the counts of another one."""
         self.looks += other.looks
         self.nodes += other.nodes
         self.joined += other.joined
@@ -63,19 +60,15 @@ class Bucket:
 
 
 def bucket_at(now: float) -> Bucket:
-    """An empty one of ten minutes that unix time ``now`` lies in."""
+    """Return an empty ten-minute bucket that contains unix time ``now``."""
     return Bucket(int(now // TEN_MINUTES) * TEN_MINUTES)
 
 
 def record(buckets: list[Bucket], news: Bucket) -> None:
-    """Add what was seen in the present ten minutes.
+    """Add ``news``, the counts of the current ten minutes, to ``buckets`` in place.
 
-    A clock that is put back loses nothing: what was noted of a time that is yet to come counts as
-    of now.
-
-    Args:
-        buckets: ascending and apart from each other, which they stay.
-        news: of :func:`bucket_at` the present time.
+    Buckets stay ascending and disjoint. If the clock was set back, counts of future times move to
+    the current time.
     """
     if buckets and buckets[-1].start <= news.start < buckets[-1].end:
         buckets[-1].take(news)
@@ -95,7 +88,7 @@ def _thinned(buckets: Iterable[Bucket], now: int) -> list[Bucket]:
 
 
 def _place(bucket: Bucket, now: int) -> tuple[int, int]:
-    """Where a bucket lies from now on, and how long it is."""
+    """Return a bucket's new start and length."""
     for seconds, age in ((DAY, HOURLY_SECONDS), (HOUR, FINE_SECONDS)):
         start = bucket.start // seconds * seconds
         if bucket.seconds <= seconds and start + seconds <= now - age:
@@ -109,7 +102,7 @@ Column = list[float | None]
 
 
 def columns(buckets: Sequence[Bucket]) -> dict[str, Column]:
-    """The buckets as columns of equal length; None where nobody looked."""
+    """Return the buckets as columns of equal length; None without a look."""
     found: dict[str, Column] = {
         name: [getattr(bucket, name) for bucket in buckets]
         for name in ("seconds", "joined", "left", "offered", "checked", "verified", "refused")
@@ -120,7 +113,7 @@ def columns(buckets: Sequence[Bucket]) -> dict[str, Column]:
 
 
 def rewards(buckets: Sequence[Bucket]) -> dict[str, list[float | None]]:
-    """Mean verified rewards by family, as :func:`columns`; None where nothing was verified."""
+    """Return mean verified rewards by task family, one per bucket; None without any."""
     return {
         family: [b.rewards[family].value if family in b.rewards else None for b in buckets]
         for family in sorted({family for bucket in buckets for family in bucket.rewards})
@@ -129,23 +122,16 @@ def rewards(buckets: Sequence[Bucket]) -> dict[str, list[float | None]]:
 
 HOURS = 24
 MOST_IN_AN_HOUR = 1_000
-"""Authors, families and levels of one hour that are kept apart; what comes then counts together, as
-of one more author, so that an interval is wider rather than too narrow."""
+"""Maximum (family, level, author) cells per hour. Later authors count together as one, which widens
+the interval rather than narrowing it."""
 OTHERS = ""
 
-Cells = dict[str, dict[int, dict[str, Mean]]]
-"""By family, level and author."""
+Cells = dict[str, dict[int, dict[str, Mean]]]  # by family, level and author
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The mean verified reward of a family's level.
-
-    Attributes:
-        groups: that were verified.
-        reward: the mean of their means, in [0, 1].
-        low, high: a 95 % interval; None where fewer than two authors gave any.
-    """
+    """Mean verified reward of a level, with a 95 % interval from two authors on."""
 
     env: str
     level: int
@@ -157,16 +143,12 @@ class Estimate:
 
 @dataclass(slots=True)
 class Lately:
-    """Sums by the hour in which groups were verified.
-
-    Attributes:
-        hours: by the number of the hour since 1970.
-    """
+    """Reward sums by the hour of verification, counted since 1970."""
 
     hours: dict[int, Cells] = field(default_factory=dict)
 
     def add(self, now: float, env: str, level: int, author: str, reward: float) -> None:
-        """Count a group that was verified at unix time ``now``."""
+        """Count a group verified at unix time ``now``."""
         hour = int(now // HOUR)
         cells = self.hours.setdefault(hour, {})
         levels = cells.setdefault(env, {})
@@ -176,12 +158,12 @@ class Lately:
         authors.setdefault(author, Mean()).take(Mean(1, reward))
 
     def forget(self, now: float) -> None:
-        """Drop the hours that are no part of the last day, those to come included."""
+        """Drop all hours outside the last day, including future ones."""
         hour = int(now // HOUR)
         self.hours = {at: cells for at, cells in self.hours.items() if hour - HOURS < at <= hour}
 
     def estimates(self) -> list[Estimate]:
-        """Of each family and level, in order."""
+        """Return the estimate of each family and level, in order."""
         whole: dict[tuple[str, int], dict[str, Mean]] = {}
         for cells in self.hours.values():
             for env, levels in cells.items():
@@ -197,8 +179,10 @@ def _size(cells: Cells) -> int:
 
 
 def _estimate(env: str, level: int, authors: Collection[Mean]) -> Estimate:
-    """Groups of one author are alike, so authors are what varies (cluster-robust variance of a
-    mean, Liang and Zeger 1986, with the correction for few clusters)."""
+    """Estimate with authors as clusters, because groups of one author are alike.
+
+    Cluster-robust variance of a mean (Liang and Zeger 1986), corrected for few clusters.
+    """
     groups = sum(mean.groups for mean in authors)
     reward = sum(mean.total for mean in authors) / groups
     count = len(authors)

@@ -1,4 +1,4 @@
-"""A swarm as a whole, counted by one observer who believes nothing that it has not verified."""
+"""Statistics of a swarm, from an observer that trusts only what it has verified."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from swarm.member import MemberStatus, PeerInfo
 
 @dataclass(slots=True)
 class Totals:
-    """Since the first look.
+    """Counts since the first look; an author that returns after a drop counts again.
 
     Attributes:
-        authors: that were met; one that was forgotten meanwhile counts again.
-        offered: groups, as their authors announced.
-        verified: groups.
+        offered: groups, as announced.
         refused: by reason; groups, or 1 for a frame that could not be opened.
     """
 
@@ -31,20 +29,19 @@ class Totals:
 
     @property
     def checked(self) -> int:
-        """What was looked at, whatever came of it."""
+        """All checked groups and frames."""
         return self.verified + sum(self.refused.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The swarm at the last look, the observer left out.
+    """The swarm at the last look, without the observer.
 
     Attributes:
-        nodes: authors whose announcement of this epoch or the two before has not expired.
-        seeds: of these, those who never shared a group.
-        estimated: authors of the whole swarm, where only a part of it is seen.
-        connected, direct, relayed: nodes that the observer has a connection with.
-        groups_offered: now.
+        nodes: authors with an unexpired announcement of this time slot or the two before.
+        seeds: of these, the ones that never shared a group.
+        estimated: authors of the whole swarm, if only a part of it is visible.
+        connected, direct, relayed: nodes connected with the observer.
     """
 
     nodes: int = 0
@@ -58,13 +55,11 @@ class Present:
 
 @dataclass(slots=True)
 class CensusState:
-    """All that is kept, made of plain values.
+    """The persistent state, made of plain values, since unix time ``since``.
 
     Attributes:
         swarm: its id in hex.
-        since: unix time of the first look, seconds.
-        authors: by key in hex.
-        present: keys of those who were there at the last look.
+        authors, present: by key in hex; ``present`` as of the last look.
     """
 
     swarm: str
@@ -77,15 +72,7 @@ class CensusState:
 
 
 class Census:
-    """Counts what it is shown at each look; pure bookkeeping, bounded whatever strangers do.
-
-    Args:
-        state: what was counted before, which goes on.
-        clock: tells the time of a look.
-
-    Attributes:
-        now: the swarm as it was last seen.
-    """
+    """Counts each look at a swarm (``now``); pure bookkeeping with bounded memory."""
 
     def __init__(self, state: CensusState, clock: Clock) -> None:
         self.state = state
@@ -99,12 +86,10 @@ class Census:
         arrived: Iterable[Candidate] = (),
         refused: Mapping[tuple[bytes, str], int] | None = None,
     ) -> None:
-        """Count once more.
+        """Count the swarm's state, and groups verified and rejected since the last look.
 
         Args:
-            status: of the observer.
-            arrived: groups that were verified since the last look.
-            refused: what was refused since, by author and reason.
+            refused: rejections by author and reason.
         """
         now = self._clock.time()
         there = {p.author.hex(): p for p in status.peers if p.author and p.policy_step is not None}

@@ -1,1 +1,1 @@
-"""What every part of the swarm's side stands on: time, totals, fair shares and bounds."""
+"""Shared basics of the swarm package: clocks, counters, fair limits and small utilities."""

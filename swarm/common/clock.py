@@ -1,4 +1,4 @@
-"""Time as an argument: the wall clock for a node, a hand-moved one for tests and simulation."""
+"""Clocks passed as arguments: system time for a node, virtual time for tests and simulation."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
-# Loop turns given to woken tasks before the clock moves on: enough for a chain of awaits that
+# Event loop turns for woken tasks before the clock advances: enough for a chain of awaits that
 # never leaves the loop.
 SETTLE_TURNS = 32
 
 
 class Clock(Protocol):
-    """What the swarm needs of time."""
+    """The time functions that the swarm needs."""
 
     def time(self) -> float:
-        """Unix time, seconds."""
+        """Return Unix time, seconds."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; it never goes back, whatever the wall clock does."""
+        """Return seconds since an arbitrary start; it never decreases."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return after ``seconds``; at once when not positive."""
+        """Return after ``seconds``; immediately if not positive."""
         ...
 
 
 class SystemClock:
-    """The machine's wall clock."""
+    """The machine's clock."""
 
     def time(self) -> float:
         return time.time()
@@ -46,11 +46,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that stands still until :meth:`advance` moves it; sleepers wake in order of time.
-
-    Sleepers due at the same moment wake in the order they went to sleep, so a run is a function of
-    its inputs.
-    """
+    """A clock moved by :meth:`advance`; sleepers wake by time, then by order of sleep."""
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._now = start
@@ -72,7 +68,7 @@ class VirtualClock:
         await woken
 
     async def advance(self, seconds: float) -> None:
-        """Move time forward by ``seconds``, running every sleeper that falls due on the way."""
+        """Advance time by ``seconds``, waking every sleeper due on the way."""
         target = self._now + seconds
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= target:
@@ -91,11 +87,7 @@ class VirtualClock:
 
 
 async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
-    """Await ``work`` for at most ``seconds`` of ``clock``.
-
-    Raises:
-        TimeoutError: time ran out; ``work`` was cancelled.
-    """
+    """Await ``work`` for at most ``seconds``, then cancel it and raise TimeoutError."""
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(clock.sleep(seconds))
     try:

@@ -1,4 +1,4 @@
-"""Named totals: every refusal, failure and byte is counted here and shown by the monitor."""
+"""Counters that the monitor shows, a filter for repeated log messages, and a clock watch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from swarm.common.clock import Clock
 
 
 class Counters:
-    """Thread-safe totals under names with labels, as in ``refused{reason=bad_signature}``."""
+    """Thread-safe totals by name and labels, as in ``refused{reason=bad_signature}``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals: dict[str, float] = {}
 
     def add(self, name: str, n: float = 1, **labels: str) -> None:
-        """Add ``n`` to the total under ``name`` and ``labels``, whose order does not matter."""
+        """Add ``n`` to a total; the order of ``labels`` does not matter."""
         key = name
         if labels:
             key += "{" + ",".join(f"{k}={labels[k]}" for k in sorted(labels)) + "}"
@@ -26,40 +26,32 @@ class Counters:
             self._totals[key] = self._totals.get(key, 0.0) + n
 
     def snapshot(self) -> dict[str, float]:
-        """All totals so far, by name, sorted."""
+        """Return all totals so far, sorted by name."""
         with self._lock:
             return {name: self._totals[name] for name in sorted(self._totals)}
 
 
 PERIOD_SECONDS = 600.0
-LINES = 8
-"""Of messages that differ in what they name only, in one period."""
+LINES = 8  # messages per wording and period that differ only in the names they contain
 MAX_KINDS = 1024
 _TOLD = "repeats_told"
 UNREPEATED = {_TOLD: True}
-"""What a message has as ``extra`` that is always told, such as a round's."""
+"""The ``extra`` of a message that is always logged, such as a round's."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Messages of one wording, in the period that began at ``since``."""
-
     since: float
     told: set[tuple[str, ...]] = field(default_factory=set)
     untold: int = 0
 
 
 class Repeats(logging.Filter):
-    """Lets through of a message that repeats one line every ten minutes, with the number of others.
+    """A filter that logs a repeated message once per ten minutes, with a count.
 
-    Messages are alike when they have one wording and name the same things, whatever their numbers.
-    Of those of one wording that name different things, as peers that anybody may make up, only
-    the first few are let through. Debugging is left as it is.
-
-    One filter serves all handlers of a log: a message is counted once.
-
-    Args:
-        clock: whose monotonic time it goes by.
+    Messages are alike if they have one wording and contain the same names, ignoring numbers. Peers
+    can invent names, so of one wording only the first few messages with different names pass. Debug
+    messages always pass. One filter serves all handlers of a log, so each message is counted once.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -69,18 +61,17 @@ class Repeats(logging.Filter):
         self._kinds: OrderedDict[tuple[str, int, str], _Kind] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a message is told; the number of untold ones is put at its end."""
         if record.levelno <= logging.DEBUG:
             return True
         found = vars(record)
         with self._lock:
-            if _TOLD not in found:  # else another handler has asked
+            if _TOLD not in found:  # otherwise another handler called first
                 found[_TOLD] = self._take(record)
             return bool(found[_TOLD])
 
     def _take(self, record: logging.LogRecord) -> bool:
         now = self._clock.monotonic()
-        # What is nothing but "%s" is a message that was made elsewhere.
+        # With the format "%s" the argument is the complete message.
         wording = record.getMessage() if record.msg == "%s" else str(record.msg)
         key, names = (record.name, record.levelno, wording), _names(record)
         kind = self._kinds.get(key)
@@ -101,7 +92,6 @@ class Repeats(logging.Filter):
 
 
 def _names(record: logging.LogRecord) -> tuple[str, ...]:
-    """What a message names: its arguments but numbers, and the error that it tells of."""
     found = record.args if isinstance(record.args, tuple) else (record.args,)
     names = tuple(str(each) for each in found if not isinstance(each, int | float))
     error = record.exc_info[0] if record.exc_info else None
@@ -110,15 +100,14 @@ def _names(record: logging.LogRecord) -> tuple[str, ...]:
 
 log = logging.getLogger(__name__)
 
-LEAST_STEP = 2.0
-"""Seconds; what time services put right in one go is less."""
+LEAST_STEP = 2.0  # seconds; more than time services correct in one step
 
 
 class ClockWatch:
-    """Tells and counts (``clock_steps``) when wall time jumps.
+    """Reports and counts (``clock_steps``) jumps of the wall clock.
 
-    Durations are measured on the other clock and outlast it. What peers agree on by wall time,
-    epochs and expiries, is of the new time from the next turn on.
+    Durations use the monotonic clock, so a jump does not affect them. Time slots and expiries,
+    which peers agree on by wall time, follow the new time from the next turn.
     """
 
     def __init__(self, clock: Clock, counters: Counters) -> None:
@@ -127,7 +116,7 @@ class ClockWatch:
         self._offset = self._read()
 
     def look(self) -> float:
-        """Seconds that the clock was moved by since the last look; 0 where it was not."""
+        """Return the seconds that the clock jumped since the last call, or 0."""
         before, self._offset = self._offset, self._read()
         step = self._offset - before
         if abs(step) < LEAST_STEP:

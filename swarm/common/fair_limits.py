@@ -1,9 +1,4 @@
-"""A bounded map that no flood of new keys can take over: places are drawn by lot, not by arrival.
-
-Each key has a rank that outsiders can neither choose nor foresee, and the lowest ranks stay. So of
-all strangers that ever came, each had the same chance, whoever came first and however often; the
-known come before them (bottom-k sampling, Cohen and Kaplan, PODC 2007).
-"""
+"""Limits that unknown peers cannot exhaust: reputation cache, bounded map, byte budget, backoff."""
 
 from __future__ import annotations
 
@@ -20,49 +15,43 @@ from protocol.identity import author_of
 from swarm.common.clock import Clock
 
 Standing = Callable[[bytes], float]
-"""Author's public key -> standing in [0, 1]; see :meth:`swarm.reputation.Accounts.standing`."""
+"""Author's public key -> reputation in [0, 1]; see :meth:`swarm.reputation.Accounts.standing`."""
 
-KNOWN = 0.25
-"""Standing from which a peer counts as known to be useful."""
+KNOWN = 0.25  # reputation from which a peer counts as known to be useful
 
-KEPT = 0.25
-"""Part of every bounded thing that strangers cannot take from known peers."""
+KEPT = 0.25  # part of every bounded resource that unknown peers cannot take from known ones
 
 REMEMBERED_SECONDS = 5.0
 MAX_REMEMBERED = 4096
 
 
 class Remembers(Protocol):
-    """Remembers what authors proved to be worth, as :class:`swarm.reputation.Accounts` does."""
+    """A source of authors' reputations, such as :class:`swarm.reputation.Accounts`."""
 
     def standing(self, author: bytes) -> float:
-        """Standing of an author, in [0, 1]."""
+        """Return an author's reputation, in [0, 1]."""
 
     def standings(self) -> Mapping[bytes, float]:
-        """The standing of everyone who has any."""
+        """Return the reputation of every author that has any."""
 
 
 class OwnFirst:
-    """What is known of authors, with this node's own at the top: it keeps its records like any."""
+    """Reputations of authors, with this node's own at 1, so it keeps its records too."""
 
     def __init__(self, own: bytes, accounts: Remembers) -> None:
         self._own = own
         self._accounts = accounts
 
     def __call__(self, author: bytes) -> float:
-        """Standing of an author, in [0, 1]."""
         return 1.0 if author == self._own else self._accounts.standing(author)
 
     def all(self) -> dict[bytes, float]:
-        """The standing of everyone who has any."""
+        """Return the reputation of every author that has any."""
         return {**self._accounts.standings(), self._own: 1.0}
 
 
 class Standings:
-    """Asks for standings at most every few seconds, for strangers may make it ask very often.
-
-    Nobody is known before :meth:`use` has told whom to ask.
-    """
+    """A cache of reputations, which are all 0 before :meth:`use` sets the source."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -70,12 +59,12 @@ class Standings:
         self._remembered: dict[bytes, tuple[float, float]] = {}
 
     def use(self, standing: Standing) -> None:
-        """Ask ``standing`` from now on."""
+        """Set the source of reputations."""
         self._ask = standing
         self._remembered.clear()
 
     def of(self, author: bytes) -> float:
-        """Standing of an author, in [0, 1]."""
+        """Return an author's reputation, in [0, 1]."""
         if self._ask is None:
             return 0.0
         now = self._clock.monotonic()
@@ -89,7 +78,7 @@ class Standings:
         return value
 
     def of_peer(self, peer: str) -> float:
-        """Standing of a peer by its id; 0 for an id that is no author's."""
+        """Return a peer's reputation by its id; 0 if the id is not an author's."""
         if self._ask is None:
             return 0.0
         try:
@@ -98,19 +87,18 @@ class Standings:
             return 0.0
 
     def knows(self, peer: str) -> bool:
-        """Whether a peer is known to be useful."""
+        """Return whether a peer is known to be useful."""
         return self.of_peer(peer) >= KNOWN
 
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-WEIGHT = 16.0
-"""How much a little standing, below ``KNOWN``, helps in the draw."""
+WEIGHT = 16.0  # how much a small reputation, below ``KNOWN``, improves the drawn rank
 
 
 def lot(secret: bytes, *parts: bytes) -> float:
-    """A number in [0, 1) that is a function of all arguments and looks drawn without the secret."""
+    """Return a number in [0, 1) from a keyed hash, unpredictable without ``secret``."""
     digest = blake2b(key=secret[:64], digest_size=8)
     for part in parts:
         digest.update(len(part).to_bytes(4, "big") + part)
@@ -118,15 +106,19 @@ def lot(secret: bytes, *parts: bytes) -> float:
 
 
 def rank_of(drawn: float, standing: float) -> float:
-    """Rank of who drew ``drawn`` in [0, 1): negative for the known, the more so the better."""
+    """Return the rank for ``drawn`` in [0, 1); negative for known, lower if better."""
     return -standing if standing >= KNOWN else drawn / (1.0 + WEIGHT * standing)
 
 
 class Bounded(Generic[K, V]):
-    """At most ``limit`` keys with their values, those of the lowest ranks among all that came.
+    """A map that keeps the ``limit`` keys of the lowest ranks among all that were put.
+
+    A flood of new keys cannot take it over, because peers can neither choose nor predict ranks. All
+    unknown keys have the same chance, independent of order and frequency. Known ones come before
+    them (bottom-k sampling, Cohen and Kaplan, PODC 2007).
 
     Args:
-        rank: of a key, asked whenever it is put; equal ranks: whoever came first stays.
+        rank: of a key, computed at every put; between equal ranks the earlier key stays.
     """
 
     def __init__(self, limit: int, rank: Callable[[K], float]) -> None:
@@ -147,19 +139,19 @@ class Bounded(Generic[K, V]):
         return iter(self._values)
 
     def get(self, key: K) -> V | None:
-        """The value of a key, None where it is not held."""
+        """Return the value of a key, or None."""
         return self._values.get(key)
 
     def rank(self, key: K) -> float:
-        """The rank of a held key, as of when it was last put."""
+        """Return a key's rank as of its last put."""
         return self._ranks[key]
 
     def values(self) -> list[V]:
-        """All values."""
+        """Return all values."""
         return list(self._values.values())
 
     def put(self, key: K, value: V) -> K | None:
-        """Hold a key with its value; the key that has no place any more, which may be this one."""
+        """Insert or update a key; return the key evicted for it, which may be ``key``."""
         rank = self._rank(key)
         if self._ranks.get(key) != rank:
             if key not in self._values and len(self._values) >= self._limit:
@@ -176,12 +168,12 @@ class Bounded(Generic[K, V]):
         return worst
 
     def pop(self, key: K) -> V | None:
-        """Forget a key; its value."""
+        """Remove a key and return its value."""
         self._ranks.pop(key, None)
         return self._values.pop(key, None)
 
     def worst(self) -> K | None:
-        """The key that would have to go next; None where nothing is held."""
+        """Return the key to be evicted next; None if the map is empty."""
         return self._top() if self._values else None
 
     def _note(self, key: K, rank: float) -> None:
@@ -201,19 +193,16 @@ class Bounded(Generic[K, V]):
 
 BURST_SECONDS = 4.0
 PEER_SHARE = 0.25
-GREED = 0.5
-"""A peer may have used this much of what is left unused by all."""
+GREED = 0.5  # a peer may use this fraction of the unused rest
 
 LEAST_COST = 1024
-"""Least bytes that a message is charged, so that small ones are bounded in number too."""
+"""Minimum bytes charged per message, so that small messages are limited in number too."""
 
 MAX_PEERS = 4096
 
 
 @dataclass(slots=True)
 class _Use:
-    """Bytes charged, fading by a factor e in ``BURST_SECONDS``."""
-
     bytes: float
     at: float
 
@@ -224,22 +213,20 @@ class _Use:
 
 
 class ByteBudget:
-    """Decides whether a message from or to a peer may be handled now.
+    """Byte budget that decides whether to handle a message from or to a peer now.
 
-    What was charged lately, to one and to all, may not exceed the burst. A peer may go on only
-    while it has used at most half of what is still free: n greedy ones so end at equal shares of
-    2 : n with the free rest, and a newcomer always finds room (dynamic thresholds, Choudhury and
-    Hahne, 1998). Strangers together leave a quarter to known peers.
+    Recent charges, per peer and in total, must not exceed the burst. A peer may continue only while
+    it has used at most half of what is free. So n greedy peers end with equal shares, free bytes
+    relate to theirs as 2 : n, and a new peer always finds space (dynamic thresholds, Choudhury and
+    Hahne, 1998). All unknown peers together leave a quarter to known peers.
 
     Args:
-        rate: bytes a second over all peers; one peer gets up to a quarter of it.
-        largest: bytes of the largest message; each can be handled once its peer has waited long
-            enough.
-        standings: who is known.
+        rate: bytes per second over all peers; one peer gets up to a quarter of it.
+        largest: bytes of the largest message; any message can pass once its peer has waited enough.
     """
 
     def __init__(self, rate: float, largest: int, clock: Clock, standings: Standings) -> None:
-        # So that the largest message fits again once a burst's time has passed since the last.
+        # The largest message fits again once a burst's time has passed since the last one.
         least = largest / (PEER_SHARE * -math.expm1(-1.0))
         self._burst = max(BURST_SECONDS * rate, least)
         self._clock = clock
@@ -249,7 +236,7 @@ class ByteBudget:
         self._peers: OrderedDict[str, _Use] = OrderedDict()
 
     def has_room(self, peer: str, size: int = LEAST_COST) -> bool:
-        """Whether a message of ``size`` bytes would be handled."""
+        """Return whether a message of ``size`` bytes would be handled."""
         return self._allows(peer, size, self._clock.monotonic())
 
     def take(self, peer: str, size: int) -> bool:
@@ -262,7 +249,7 @@ class ByteBudget:
         return True
 
     def owe(self, peer: str, size: int) -> None:
-        """Charge what was not known before it was sent, whatever is left."""
+        """Charge bytes unconditionally, if their number was unknown before sending."""
         self._charge(peer, size, self._clock.monotonic())
 
     def _allows(self, peer: str, cost: int, now: float) -> bool:
@@ -287,12 +274,12 @@ class ByteBudget:
 
 
 class Backoff(Generic[K]):
-    """Pauses that double with every failure in a row and are forgotten at the first success.
+    """Pauses that double with every consecutive failure and end at the first success.
 
     Args:
         first: seconds of the first pause.
-        longest: seconds of a pause at most; a failure this long ago is forgotten too.
-        free: failures in a row that cost nothing, for everybody has a bad moment.
+        longest: maximum pause, seconds; a failure this long ago is also forgotten.
+        free: consecutive failures without a pause, because any peer may fail briefly.
     """
 
     def __init__(self, clock: Clock, *, first: float, longest: float, free: int = 0) -> None:
@@ -306,12 +293,12 @@ class Backoff(Generic[K]):
         return len(self._failures)
 
     def failed(self, key: K) -> float:
-        """Note a failure; seconds of the pause that begins now."""
+        """Note a failure and return the seconds of the pause that begins now."""
         count = self._count(key) + 1
         pause = 0.0
         if count > self._free:
             pause = min(self._longest, self._first * 2.0 ** min(count - self._free - 1, 60))
-        # The oldest go first: who makes others be forgotten by new keys forgets its own at that.
+        # The oldest entry is evicted first: a peer that floods with new keys also loses its own.
         self._failures.pop(key, None)
         if len(self._failures) >= MAX_REMEMBERED:
             del self._failures[next(iter(self._failures))]
@@ -323,7 +310,7 @@ class Backoff(Generic[K]):
         self._failures.pop(key, None)
 
     def waits(self, key: K) -> bool:
-        """Whether the key's pause is not over."""
+        """Return whether the key is in a pause."""
         return key in self._failures and self._failures[key][1] > self._clock.monotonic()
 
     def _count(self, key: K) -> int:

@@ -1,4 +1,4 @@
-"""What one thread does, told to a task on the event loop of another."""
+"""Utilities: wakeups between threads, durable files, formatting, statistics and processes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 
 
 class Wakeup:
-    """Set by any thread; while nobody listens that is forgotten."""
+    """A signal from any thread to one listener; lost if nothing listens."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listening: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def set(self) -> None:
-        """Set the event of whoever listens."""
-        # Under the lock, so that no loop is called after its listener has gone and it was closed.
+        """Set the listener's event."""
+        # The lock ensures that no loop is called after its listener ended and the loop was closed.
         with self._lock:
             if self._listening is not None:
                 loop, event = self._listening
@@ -31,11 +31,7 @@ class Wakeup:
 
     @contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """An event of the running loop that is set by :meth:`set` until the block ends.
-
-        Raises:
-            RuntimeError: somebody listens already.
-        """
+        """Yield an event that :meth:`set` sets; raise RuntimeError if it has a listener."""
         event = asyncio.Event()
         with self._lock:
             if self._listening is not None:
@@ -49,7 +45,7 @@ class Wakeup:
 
 
 def fsync_path(path: Path) -> None:
-    """Flush a file or a folder's entries to the disk; on Windows files, as folders cannot be."""
+    """Flush a file or a folder's entries to disk; on Windows, files only."""
     windows = os.name != "posix"
     if windows and path.is_dir():
         return
@@ -61,7 +57,7 @@ def fsync_path(path: Path) -> None:
 
 
 def replace_durably(finished: Path, target: Path) -> None:
-    """Rename ``finished`` to ``target`` so that either the old or the whole new file is there."""
+    """Rename ``finished`` to ``target``; a crash leaves the old or the new file whole."""
     fsync_path(finished)
     finished.replace(target)
     if os.name == "posix":
@@ -72,10 +68,10 @@ PRIVATE_FILE = 0o600
 
 
 def make_private(path: Path) -> Path:
-    """Make an empty file for its owner alone, unless there is one; for any umask.
+    """Create an empty file with mode 0600 under any umask, unless it exists.
 
-    Whoever opens it then finds its mode set. SQLite takes it for a new database and gives its mode
-    to the files beside it. What keeps it from being made is left for the opening to say.
+    So the mode is set before anything opens the file. SQLite treats it as a new database and gives
+    its mode to the files beside it. Errors are ignored; opening the file reports them.
     """
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))
@@ -84,16 +80,16 @@ def make_private(path: Path) -> Path:
 
 UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 ENOUGH = 2.0
-"""Of a unit, before it is taken: 90 minutes are told apart from 60."""
+"""Minimum number of a unit before it is used, so that 60 and 90 minutes stay distinct."""
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 round`` or ``2 rounds``: a noun whose plural ends in s, with how many there are."""
+    """Return a count with its noun, plural in s: ``1 round`` or ``2 rounds``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def duration(seconds: float) -> str:
-    """A time as a whole number of the unit that suits it, at least one."""
+    """Format a time as a whole number, at least one, of a suitable unit."""
     unit, size = next((u for u in reversed(UNITS) if seconds >= ENOUGH * u[1]), UNITS[0])
     return f"{max(1, round(seconds / size))} {unit}"
 
@@ -102,7 +98,7 @@ DISTRIBUTION = "swarm-node"
 
 
 def version() -> str:
-    """Of this program; empty in a source tree that is not installed."""
+    """Return this program's version; empty in a source tree that is not installed."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -117,27 +113,25 @@ _T95 = (
 
 
 def t95(freedom: int) -> float:
-    """The two-sided 95 % point of Student's t; beyond 30 degrees of freedom the normal one."""
+    """Return Student's two-sided 95 % point; the normal one above 30 degrees."""
     return _T95[freedom - 1] if freedom <= len(_T95) else 1.96
 
 
 def import_path() -> str:
-    """Where this process imports from, for the environment of another."""
+    """Return this process's import path, for the environment of another process."""
     return os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
 
 
 def in_words(status: int) -> str:
-    """An exit status as people say it."""
+    """Describe an exit status."""
     if status < 0:
-        return f"signal {signal.Signals(-status).name}"
+        known = -status in set(signal.Signals)  # not so for most real-time signals
+        return f"signal {signal.Signals(-status).name if known else -status}"
     return f"exit status {status}"
 
 
 def socket_at_stdin() -> socket.socket:
-    """The socket at descriptor 0, moved where nothing that reads standard input meets it.
-
-    On Windows, where a socket is no file, standard input says which one was shared.
-    """
+    """Return the socket at descriptor 0 (shared through it on Windows), freeing stdin."""
     if sys.platform == "win32":
         return socket.fromshare(sys.stdin.buffer.read())
     end = socket.socket(fileno=os.dup(0))

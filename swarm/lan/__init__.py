@@ -1,1 +1,1 @@
-"""Members on the same local network: announced and found by multicast DNS, and dialled."""
+"""Members on the local network: announced and discovered by multicast DNS."""

@@ -1,4 +1,4 @@
-"""Announces this node on its local networks, and dials the members of its swarm that it hears."""
+"""Announces this node on its local networks, and dials swarm members found there."""
 
 from __future__ import annotations
 
@@ -16,21 +16,17 @@ from swarm.transport.transport import Transport, TransportError, is_relayed, por
 
 AT_A_TIME = 8
 EACH = 2
-"""Of one host in a turn, so that a host with a thousand names takes no turn from another."""
+"""Maximum dials per host and turn, so a host with many names cannot displace others."""
 
 ENOUGH = 32
-"""Peers found here and connected; the hash table introduces all others."""
+"""Maximum connected peers found here; the DHT introduces all others."""
 
 FIRST_REDIAL_PAUSE = 30.0
 LONGEST_PAUSE = 600.0
 
 
 class Neighbours:
-    """Draws whom to dial, and leaves alone for a while who was dialled in vain.
-
-    Args:
-        own: this node's peer id.
-    """
+    """Chooses which peers to dial, never ``own``, and backs off from failed ones."""
 
     def __init__(self, own: str, clock: Clock, rng: random.Random) -> None:
         self._own = own
@@ -43,11 +39,11 @@ class Neighbours:
     def due(
         self, seen: Iterable[Sighting], connected: Collection[str], swarm: str = ""
     ) -> list[Sighting]:
-        """Whom to dial now, in an order that nobody who announces names can foresee.
+        """Return the peers to dial now, in an order that announcers cannot predict.
 
         Args:
             connected: peer ids.
-            swarm: id of the one that is looked for, or how it begins.
+            swarm: swarm id or its beginning; empty for any.
         """
         self._met &= set(connected)
         if len(self._met) >= ENOUGH:
@@ -69,11 +65,11 @@ class Neighbours:
         self._met.add(sighting.peer_id)
 
     def failed(self, sighting: Sighting) -> None:
-        """Note that nobody answered there, or somebody else."""
+        """Note that no peer, or another peer, answered."""
         self._failed.failed(sighting)
 
     def _fair(self, waiting: list[Sighting]) -> list[Sighting]:
-        """One of each host, then the second ones; no peer twice."""
+        """Take one per host, then the second ones; no peer twice."""
         turns: list[list[Sighting]] = [[] for _ in range(EACH)]
         taken: dict[str, int] = {}
         peers: set[str] = set()
@@ -91,17 +87,12 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 
 FIRST_PAUSE = 15.0
-"""Seconds after which everybody is asked and told again, as what is said may be lost: each time is
-taken for a failure, so that they double (RFC 6762 §5.2, §8.3)."""
+"""Seconds until queries and announcements repeat, since packets get lost. Each repeat doubles the
+pause (RFC 6762 §5.2, §8.3)."""
 
 
 class Discovery:
-    """Looks around on the local network; every coroutine runs on the transport's loop.
-
-    Args:
-        transport: is started.
-        listen: multiaddresses that it listens at.
-    """
+    """The search on the local network; coroutines run on the transport's loop."""
 
     def __init__(
         self,
@@ -124,23 +115,15 @@ class Discovery:
         self._said = ""
 
     async def look(self, swarm: str = "") -> list[Sighting]:
-        """Whom to dial now in search of a swarm.
+        """Return peers to dial in search of a swarm; raises ``MulticastUnavailable``.
 
-        Args:
-            swarm: its id in hex, or how it begins; any when empty.
-
-        Raises:
-            MulticastUnavailable
+        ``swarm`` is its id in hex or its beginning; empty for any.
         """
         ear = await self._listening()
         return self._neighbours.due(await ear.seen(), self._transport.peers(), swarm)
 
     async def dial(self, sighting: Sighting) -> str:
-        """The peer id of who answers there, which is the one that was announced.
-
-        Raises:
-            TransportError
-        """
+        """Dial a sighting; return the announced peer id. Raises ``TransportError``."""
         try:
             peer = await self._transport.connect(sighting.address)
         except TransportError as error:
@@ -153,7 +136,7 @@ class Discovery:
         return peer
 
     async def run(self, swarm: bytes) -> None:
-        """Announce this node as a member and dial the others, until cancelled."""
+        """Announce this node as a member and dial others, until cancelled."""
         self._swarm = swarm
         while True:
             try:
@@ -167,7 +150,7 @@ class Discovery:
             await self._clock.sleep(LOOK_SECONDS)
 
     async def close(self) -> None:
-        """Say good-bye and listen no more. May be called twice."""
+        """Withdraw the announcement and stop listening; may be called twice."""
         ear, self._ear, self._announced = self._ear, None, (b"", 0)
         if ear is not None:
             self._asked.succeeded(ear)
@@ -177,10 +160,9 @@ class Discovery:
         try:
             await self.dial(sighting)
         except TransportError:
-            return  # counted and told
+            return  # already counted and logged
 
     async def _listening(self) -> Multicast:
-        """What listens on the networks of this moment, and says what is to be said there."""
         here = networks(self._listen)
         saying = self._swarm, self._port()
         if self._ear is not None:
@@ -200,12 +182,12 @@ class Discovery:
         return self._ear
 
     def _port(self) -> int:
-        """Where this node is dialled on its networks: as told, else as drawn; 0 while unknown."""
+        """Return the configured or chosen port of this node; 0 while unknown."""
         own = (each for each in self._transport.addresses() if not is_relayed(each))
         return next((port for port in map(port_of, (*self._listen, *own)) if port), 0)
 
     def _failed(self, what: str, error: Exception | None = None) -> None:
         self._counters.add("lan_failed")
-        if what != self._said:  # once, for it may last
+        if what != self._said:  # log once, because it may last
             logger.warning("looking for members on the local network: %s", what, exc_info=error)
         self._said = what

@@ -1,6 +1,6 @@
-"""Multicast DNS by the package zeroconf: what is announced on this machine's networks, and heard.
+"""Multicast DNS on the zeroconf package: announces this node and finds others.
 
-Its parser bounds what a datagram costs, its cache holds at most 10,000 records.
+The package's parser bounds the cost of a datagram; its cache holds at most 10,000 records.
 """
 
 from __future__ import annotations
@@ -26,26 +26,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DRAWN = 512
-"""Names of all that are heard that are looked at in one turn."""
+DRAWN = 512  # maximum names examined per turn, sampled from the cache
 
-ASKED = 4
-"""Names in one turn whose records are asked for, where not all of them came by themselves."""
+ASKED = 4  # maximum names per turn whose missing records are requested
 
 ASK_SECONDS = 1.5
 CLOSE_SECONDS = 5.0
 
 
 class MulticastUnavailable(Exception):  # noqa: N818 - reads as what it says
-    """This machine or its network does no multicast. The message ends in what to do about it."""
+    """This machine or network has no multicast; the message ends with a remedy."""
 
 
 class Multicast:
-    """An ear and a voice on some networks; another one once these have changed.
-
-    Attributes:
-        networks: it listens and announces on.
-    """
+    """A listener and announcer on fixed networks; create another after a change."""
 
     def __init__(
         self,
@@ -66,11 +60,7 @@ class Multicast:
     async def open(
         cls, networks: tuple[Interface, ...], counters: Counters, rng: random.Random
     ) -> Multicast:
-        """Begin to listen.
-
-        Raises:
-            MulticastUnavailable
-        """
+        """Start listening; raises ``MulticastUnavailable``."""
         from zeroconf import Error
         from zeroconf.asyncio import AsyncZeroconf
 
@@ -95,9 +85,10 @@ class Multicast:
         return cls(networks, zeroconf, _browser(zeroconf), counters, rng)
 
     async def again(self) -> None:
-        """Ask who is here a few times more, and say once more that this node is: both are done at
-        the start alone otherwise, and nothing is sure to arrive on a busy network or machine. Who
-        has a part of what was said asks no more for all of it.
+        """Repeat the query and the announcement, because packets get lost.
+
+        zeroconf sends both only at the start. A node with part of an announcement does not ask for
+        the rest.
         """
         await self._browser.async_cancel()
         self._browser = _browser(self._zeroconf)
@@ -105,10 +96,9 @@ class Multicast:
             await self._zeroconf.async_update_service(self._announced)
 
     async def announce(self, peer_id: str, swarm: bytes, port: int) -> None:
-        """Say that this node is here, and answer whoever asks.
+        """Announce this node and answer queries.
 
-        No name is claimed and none given up: whoever else answers to this one proves to be another
-        when it is dialled.
+        No name is claimed or defended: dialing reveals another node under the same name.
         """
         from zeroconf import ServiceInfo
 
@@ -124,7 +114,7 @@ class Multicast:
         self._announced = info
 
     async def seen(self) -> list[Sighting]:
-        """Nodes that some names tell of, drawn among all that are heard."""
+        """Return the nodes behind a sample of all received names."""
         names = {
             record.alias
             for record in self._zeroconf.zeroconf.cache.entries_with_name(SERVICE)
@@ -145,7 +135,7 @@ class Multicast:
         return [*found, *(sighting for info in asked for sighting in self._read(info))]
 
     async def close(self) -> None:
-        """Take the name back, as far as anybody listens, and close every socket."""
+        """Withdraw the name and close all sockets."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._browser.async_cancel()
@@ -155,7 +145,7 @@ class Multicast:
             logger.info("leaving the local network: %s", error or type(error).__name__)
 
     def _known(self, name: str) -> Any:
-        """What the cache has of a name; None for one that is no name of this service."""
+        """Return the cached records of a name; None if it is not one of this service."""
         from zeroconf import BadTypeInNameException
         from zeroconf.asyncio import AsyncServiceInfo
 
@@ -179,9 +169,7 @@ class Multicast:
 
 
 def _browser(zeroconf: AsyncZeroconf) -> AsyncServiceBrowser:
-    """Asks for answers to everybody: one to this address goes to whichever program of the machine
-    the port 5353 that they share gives it to.
-    """
+    """Query for multicast answers: a unicast one reaches any program on port 5353."""
     from zeroconf import DNSQuestionType
     from zeroconf.asyncio import AsyncServiceBrowser
 
@@ -192,7 +180,7 @@ def _browser(zeroconf: AsyncZeroconf) -> AsyncServiceBrowser:
 
 
 def _heard(**change: Any) -> None:
-    """The cache holds it; a browser wants somebody to tell."""
+    """Do nothing: the cache holds the record, but a browser requires a handler."""
 
 
 FAMILIES = {AF_INET: IPv4Address, AF_INET6: IPv6Address}
@@ -200,13 +188,10 @@ MAX_INTERFACES = 16
 
 
 def networks(listen: Sequence[str]) -> tuple[Interface, ...]:
-    """This machine's addresses that are listened at, each with its network.
+    """Return this machine's addresses among ``listen``, each with its network.
 
-    The loopback interface counts only where there is nothing else. Link-local IPv6 addresses are
-    left out: a multiaddress does not say on which interface they are.
-
-    Args:
-        listen: multiaddresses; 0.0.0.0 and :: are all of their family.
+    The loopback interface counts only if there is no other. Link-local IPv6 addresses are left out,
+    because a multiaddress does not name their interface. 0.0.0.0 and :: mean all of their family.
     """
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = [
@@ -225,5 +210,4 @@ def networks(listen: Sequence[str]) -> tuple[Interface, ...]:
 
 
 def _length(netmask: str) -> int:
-    """Of a prefix, in bits."""
     return int(ip_address(netmask)).bit_count()

@@ -1,4 +1,4 @@
-"""What multicast DNS tells of a node nearby: strictly read, and true only once it is dialled."""
+"""Nodes announced by multicast DNS: strictly parsed, and unverified until dialed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from protocol.identity import author_of
 SERVICE = "_swarm-node._tcp.local."
 VERSION = b"1"
 LOWEST_PORT = 1024
-"""Below are the machine's own services, which nobody has this node knock at."""
+"""Lower ports belong to system services, which announcements must not make this node dial."""
 
 HIGHEST_PORT = 65535
-MAX_HOSTS = 4
-"""Addresses of one name that are looked at."""
+MAX_HOSTS = 4  # maximum addresses per name
 
 _SWARM = re.compile(rb"[0-9a-f]{64}")
 
@@ -25,7 +24,7 @@ Interface = IPv4Interface | IPv6Interface
 
 
 class BadSighting(Exception):  # noqa: N818 - reads as what it says
-    """A name that tells of no node that could be dialled; ``reason`` (snake_case) is counted."""
+    """A name without a node to dial; ``reason`` (snake_case) is counted."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -34,14 +33,7 @@ class BadSighting(Exception):  # noqa: N818 - reads as what it says
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A node as it is said to be, by whoever is on this network.
-
-    Attributes:
-        peer_id: base58.
-        swarm: id of its swarm, 64 hex digits.
-        host: IP address, on a network that this machine is on.
-        port: TCP.
-    """
+    """A node as announced, unverified: base58 peer id, swarm id in hex, IP, TCP port."""
 
     peer_id: str
     swarm: str
@@ -56,7 +48,7 @@ class Sighting:
 
 
 def text_of(peer_id: str, swarm: bytes) -> dict[bytes, bytes]:
-    """The TXT record of this node."""
+    """Return the TXT record of this node."""
     return {b"v": VERSION, b"peer": peer_id.encode(), b"swarm": swarm.hex().encode()}
 
 
@@ -66,16 +58,10 @@ def sightings_of(
     hosts: Sequence[str],
     networks: Sequence[Interface],
 ) -> tuple[Sighting, ...]:
-    """What a name's records say, once for each of its addresses; keys not known are left out.
+    """Parse a name's records, one sighting per address; raises ``BadSighting``.
 
-    Args:
-        text: of the TXT record.
-        port: of the SRV record; None without one.
-        hosts: IP addresses of the name's host.
-        networks: those that this machine is on. Nobody has it dial any other.
-
-    Raises:
-        BadSighting
+    Unknown keys are ignored. Addresses outside of ``networks``, those of this machine, are never
+    dialed. ``port`` is that of the SRV record, None without one.
     """
     if text.get(b"v") != VERSION:
         raise BadSighting("version")

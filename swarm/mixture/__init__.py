@@ -1,1 +1,1 @@
-"""What an update takes from outside: bounds for every author, and a rule for how much and what."""
+"""Which peers' groups an update takes: caps per author, and a selection rule."""

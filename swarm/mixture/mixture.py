@@ -1,22 +1,18 @@
-"""Which external groups an update takes beside the own ones.
+"""Choose the peers' groups that join the local groups of an update.
 
-An author is drawn first, all alike, and then one of its groups; nobody gives a second one before
-everybody else who has any gave one. Groups without advantage are dropped first. How many are taken
-is up to a rule (:mod:`swarm.mixture.selection`).
+Each step samples an author uniformly, then one of its groups. No author gives a second group before
+every author with groups has given one. Uninformative groups are dropped first. The selection rule
+(:mod:`swarm.mixture.selection`) sets the number of groups.
 
-What anybody can get. Let an update be of n groups, own ones included, or of as many as the rule
-fills it up to where those are fewer, and let both shares be a quarter, the default:
+Guarantees for an update of n groups, local ones included, where n is at most the rule's size, with
+both shares at the default of a quarter:
 
-- one author gets n / 4 of them, but always one;
-- all newcomers together (authors whose groups have not yet proved useful here,
-  :mod:`swarm.reputation`) get n / 4 too, but always one, however many keys they are. Beside P
-  proven authors who have groups left they are drawn as if they were one more, so they get
-  1 / (P + 1) of the room;
-- among newcomers those come first whose groups were of use so far, then those who were never
-  tried, then those who were of no use. So a key that was minted to do harm is taken up once, and
-  an honest author whom an update found among ever so many stays until it is proven;
-- newcomers spare the node no own group. Beside any number of new keys it generates as if it were
-  alone, and only authors who proved useful, each within its cap, take that burden off it.
+- One author gets at most n / 4 groups, but always one.
+- All unproven authors (:mod:`swarm.reputation`) together get at most n / 4, but always one,
+  whatever their number of keys. Beside P proven authors they count as one more and get 1 / (P + 1).
+- Among unproven authors, those with useful groups come first, then untried ones, then useless ones.
+  A key minted to do harm is taken once; a useful honest author stays until it is proven.
+- Only proven authors, each within its cap, reduce the number of local groups.
 """
 
 from __future__ import annotations
@@ -40,23 +36,19 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Groups that one author, and all newcomers together, may have in one update."""
+    """Maximum groups in an update of one author, and of all unproven authors."""
 
     author: int
     newcomers: int
 
 
 class Mixture:
-    """A pure state machine: the same seed, observations, turn, own share and set of candidates give
-    the same groups.
+    """A pure state machine: equal seeds, observations and arguments give equal groups.
 
     Args:
-        settings: sizes and bounds of what is taken.
-        seed: of this node; other nodes' choices should differ.
-        lead: of peers, as far as it is known.
-        rule: says how many are taken, and which of an author's first.
-        options: of the rule.
-        discard: groups without advantage are dropped first.
+        seed: differs between nodes, so that their choices differ.
+        rule: sets the number of groups and the order of an author's; ``options`` are its own.
+        discard: whether to drop uninformative groups.
     """
 
     def __init__(
@@ -76,23 +68,19 @@ class Mixture:
         self._rule = rule(settings, self._lead, options)
 
     def observe(self, groups: Iterable[Earned], proven: Set[bytes]) -> None:
-        """Take in what the groups of a round earned, own ones and those that were admitted."""
+        """Observe the rewards of a round's local and admitted groups."""
         self._lead.observe(groups, proven)
 
     @property
     def lead(self) -> float | None:
-        """How far peers are ahead; None where nothing tells."""
+        """Peers' reward advantage, None while unknown."""
         return self._lead.value
 
     def spared(self, candidates: Iterable[Candidate], proven: Set[bytes]) -> int:
-        """Own groups that need not be generated.
+        """Return the number of local groups that need not be generated.
 
-        Only unused groups with an advantage count, of authors with standing, and of each no more
-        than an update of the published size could take.
-
-        Args:
-            candidates: what the pool holds.
-            proven: authors with standing.
+        Only unused informative ``candidates`` of ``proven`` authors count, up to the cap per author
+        of an update of the published size.
         """
         settings = self._settings
         held = Counter(
@@ -105,7 +93,7 @@ class Mixture:
         return min(takeable, round(self._rule.worth * settings.external))
 
     def caps(self, size: int) -> Caps:
-        """What is allowed in an update of ``size`` groups."""
+        """Return the caps of an update of ``size`` groups."""
         settings = self._settings
         counted = min(size, self._rule.slots)
         return Caps(
@@ -114,11 +102,7 @@ class Mixture:
         )
 
     def wanted(self, informative: int) -> int:
-        """External groups that an update has room for.
-
-        Args:
-            informative: own groups in the update that have an advantage.
-        """
+        """Return the room for peers' groups beside ``informative`` local groups."""
         return self._rule.room(informative)
 
     def choose(
@@ -130,26 +114,21 @@ class Mixture:
         proven: Set[bytes],
         tried: Mapping[bytes, float] = NOBODY,
     ) -> list[Candidate]:
-        """As many candidates with advantage as are wanted and the caps allow.
+        """Choose as many informative candidates as wanted and allowed by the caps.
 
-        Those that earlier updates used less often come first.
+        Candidates that earlier updates used less often come first. Each turn samples again.
 
         Args:
-            candidates: with distinct keys; their order does not matter.
-            turn: number of the choice, usually the round; each turn draws anew.
-            informative: see :meth:`wanted`.
-            own: own groups in the update.
-            proven: authors with standing.
-            tried: what authors have earned of whom updates took a group.
-
-        Returns:
-            The chosen; fewer than wanted where there are not enough or the caps forbid more.
+            candidates: with distinct keys, in any order.
+            turn: number of the choice, usually the round.
+            informative: informative local groups in the update, of ``own`` in all.
+            tried: earnings of authors with a group in an earlier update.
         """
         useful = [c for c in candidates if c.informative or not self._discard]
         useful.sort(key=lambda c: (c.uses, c.key))
         room = self.wanted(informative)
         while True:
-            # Caps are shares of the update as it comes to be, so a smaller one allows less.
+            # Caps are shares of the final update, so a smaller update allows less.
             draw = random.Random(f"mixture/{self._seed}/{turn}")
             chosen = self._draw(useful, draw, room, self.caps(own + room), proven, tried)
             if len(chosen) == room:
@@ -157,12 +136,11 @@ class Mixture:
             room = len(chosen)
 
     def within(self, authors: Sequence[bytes], own: int, proven: Set[bytes]) -> list[int]:
-        """The places of those groups that the caps of their update allow.
+        """Return the indices of peers' groups that the caps of their update allow.
 
         Args:
-            authors: of the external groups that the update is to have.
-            own: own groups in the update.
-            proven: authors with standing.
+            authors: one per group of a peer.
+            own: local groups in the update.
         """
         kept = list(range(len(authors)))
         while True:
@@ -186,7 +164,7 @@ class Mixture:
         proven: Set[bytes],
         tried: Mapping[bytes, float],
     ) -> list[Candidate]:
-        """At most ``room`` groups, no author and not the newcomers over their caps."""
+        """Return at most ``room`` groups within the caps."""
         chosen: list[Candidate] = []
         for _, equals in groupby(useful, key=lambda c: c.uses):
             left = room - len(chosen)
@@ -206,13 +184,13 @@ class Mixture:
                 tiers[_tier(author, tried)].append(line[: caps.author - taken[author]])
             newcomers = [c for _, lines in sorted(tiers.items()) for c in _in_turns(lines)]
             newcomers = newcomers[: caps.newcomers - met]
-            # All newcomers together are one voice among those of proven authors.
+            # All unproven authors together count as one among the proven authors.
             lines.insert(draw.randint(0, len(lines)), newcomers)
             chosen += _in_turns(lines)[:left]
         return chosen
 
     def _stacks(self, candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
-        """Groups by author, those who gave the newest first; a rule may look at these alone."""
+        """Return groups by author, newest first, limited to those that the rule uses."""
         newest = sorted(candidates, key=lambda c: (-c.received, c.key))
         stacks = _by_author(newest)
         if not self._rule.newest:
@@ -223,7 +201,7 @@ class Mixture:
     def _drawn(
         self, stacks: Mapping[bytes, Sequence[Candidate]], draw: random.Random
     ) -> dict[bytes, list[Candidate]]:
-        """Authors in a drawn order, and of each the groups as the rule orders them."""
+        """Return authors in random order, each with its groups in the rule's order."""
         authors = sorted(stacks)
         draw.shuffle(authors)
         return {author: self._rule.order(stacks[author], draw) for author in authors}
@@ -237,12 +215,12 @@ def _by_author(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
 
 
 def _tier(author: bytes, tried: Mapping[bytes, float]) -> int:
-    """When a newcomer's turn comes: first those of use, then those not tried, then the others."""
+    """Rank an unproven author: 0 with useful groups, 1 untried, 2 without use."""
     if author not in tried:
         return 1
     return 0 if tried[author] >= PROMISING else 2
 
 
 def _in_turns(lines: Iterable[Sequence[Candidate]]) -> list[Candidate]:
-    """The first of every line, then the second of every line that has one, and so on."""
+    """Return the first of every line, then the second of every line, and so on."""
     return [c for row in zip_longest(*lines) for c in row if c is not None]

@@ -1,4 +1,4 @@
-"""How far peers are ahead of a node on what they share, and what that is worth to it."""
+"""The reward advantage of peers over this node, and the weight of their groups."""
 
 from __future__ import annotations
 
@@ -8,32 +8,26 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-KEPT = 0.97
-"""Of what was seen, each round; half of it after 23 rounds."""
-FORGOTTEN = 0.05
-"""Weight below which a group is not remembered any more, after 99 rounds."""
-DOUBT = 4.0
-"""Pairs of groups for which a lead of nothing is taken to have been seen before the first one."""
+KEPT = 0.97  # decay factor per round: half remains after 23 rounds
+FORGOTTEN = 0.05  # weight below which a group is dropped, after 99 rounds
+DOUBT = 4.0  # pairs of groups in an initial pseudo-observation with a lead of 0
 OTHERS = 1.0 / 3.0
-"""Most that one voice counts, of what all others do: a quarter of the whole."""
+"""Maximum weight of one voice relative to all others: a quarter of the total."""
 BEHIND, FAR_BEHIND = -0.05, -0.12
-"""Equal policies are within 0.05 of each other but for noise; in experiments a node among weaker
-ones finds their groups 0.12 to 0.2 behind."""
+"""Equal policies differ by up to 0.05 plus noise; in experiments, groups of weaker peers are 0.12
+to 0.2 behind."""
 
-Level = tuple[str, int]
-"""Env and index of the level."""
+Level = tuple[str, int]  # env and index of the level
 OWN, NEWCOMERS = b"", b"newcomers"
-"""Who no author can be: their keys are 32 bytes."""
+"""Keys that no author can have: theirs are 32 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earned:
-    """What the completions of one group earned.
+    """One group's rewards, one per completion, as verified by this node.
 
     Attributes:
         author: raw key; :data:`OWN` for this node.
-        env, level: of its task.
-        rewards: this node's own verdict, one a completion.
     """
 
     author: bytes
@@ -43,13 +37,13 @@ class Earned:
 
     @property
     def mean(self) -> float:
-        """Reward of the group."""
+        """Mean reward of the group."""
         return math.fsum(self.rewards) / len(self.rewards)
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Groups and the sum of their rewards, both decayed."""
+    """Decayed number of groups and sum of their rewards."""
 
     count: float = 0.0
     total: float = 0.0
@@ -63,21 +57,20 @@ _Levels = defaultdict[Level, _Seen]
 
 
 class PeersLead:
-    """What informative groups of peers earn more than this node's own on tasks of the same level.
+    """The reward advantage of peers' informative groups on tasks of the same level.
 
-    With ``n`` and ``m`` the decayed number and the mean reward of groups with an advantage, a voice
-    ``v`` that shared some of level ``l`` weighs ``u = n_v n_o / (n_v + n_o)`` there beside the own
-    ones ``o``, the inverse variance of a difference of means. The lead is the weighted mean of
-    ``m_v - m_o``, drawn towards 0 as if :data:`DOUBT` had been seen before. Groups without
-    advantage count on neither side: peers do not share theirs.
+    Let ``n`` and ``m`` be the decayed number and the mean reward of informative groups. On a level,
+    a voice ``v`` weighs ``u = n_v n_o / (n_v + n_o)`` against the local groups ``o``: the inverse
+    variance of a difference of means. The lead is the weighted mean of ``m_v - m_o``, shrunk
+    towards 0 as if :data:`DOUBT` pairs were seen before. Uninformative groups count on neither
+    side, because peers do not share theirs.
 
-    Every author is a voice of its own once its groups have proved useful here; all others together
-    are one. None weighs more than a third of the rest, or than :data:`DOUBT` where there is little
-    else, so whoever floods, and however many keys they have, moves the mean by a quarter of how far
-    they are from it.
+    Each proven author is one voice, all unproven ones together are one. No voice weighs more than a
+    third of the others, or than :data:`DOUBT` if that is more. A flooding author, with any number
+    of keys, therefore moves the mean by a quarter of its distance.
 
     Attributes:
-        value: the lead, in rewards; None where nothing was seen on both sides of any level.
+        value: the lead, in rewards; None while no level has groups of both sides.
     """
 
     def __init__(self) -> None:
@@ -85,13 +78,7 @@ class PeersLead:
         self._seen: defaultdict[bytes, _Levels] = defaultdict(lambda: defaultdict(_Seen))
 
     def observe(self, groups: Iterable[Earned], proven: Set[bytes]) -> None:
-        """Let a round pass, and take in the groups that came in it.
-
-        Args:
-            groups: own ones, and those of others that were admitted; each is told once. Those
-                whose rewards are all alike are left out of account.
-            proven: authors with standing.
-        """
+        """Decay by one round, then add that round's local and admitted groups, each once."""
         self._fade()
         for group in groups:
             if min(group.rewards) < max(group.rewards):
@@ -100,12 +87,12 @@ class PeersLead:
 
     @property
     def worth(self) -> float:
-        """From 1, where peers are no worse, down to 0, where they are far behind."""
+        """From 1 if peers are not behind, down to 0 if they are far behind."""
         lead = self.value or 0.0
         return min(1.0, max(0.0, (lead - FAR_BEHIND) / (BEHIND - FAR_BEHIND)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain JSON."""
+        """Return the state as plain JSON."""
         seen = [
             [author.hex(), env, level, each.count, each.total]
             for author, levels in self._seen.items()
@@ -114,7 +101,7 @@ class PeersLead:
         return {"value": self.value, "seen": seen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Restore the state from :meth:`state_dict`."""
         self._seen.clear()
         for author, env, level, count, total in state["seen"]:
             self._seen[bytes.fromhex(author)][env, level] = _Seen(count, total)
@@ -163,13 +150,7 @@ class PeersLead:
 
 @dataclass(frozen=True, slots=True)
 class _Voice:
-    """What one of those who share has to say.
-
-    Attributes:
-        weight: pairs of groups that its lead is measured on.
-        lead: mean over them.
-        counts: groups by level, where this node has some too.
-    """
+    """The advantage of one voice: ``lead`` over a ``weight`` of pairs of groups."""
 
     weight: float
     lead: float
@@ -189,5 +170,5 @@ def _weighed(levels: Mapping[Level, _Seen], own: Mapping[Level, _Seen]) -> _Voic
 
 
 def _pairs(peers: float, own: float) -> float:
-    """What a difference of two means of so many groups weighs."""
+    """Return the weight of a difference of two means of so many groups."""
     return peers * own / (peers + own)

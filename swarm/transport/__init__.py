@@ -1,1 +1,1 @@
-"""The network as the swarm sees it, and what guards it against whoever comes."""
+"""The network layer: transports, and limits that protect them from peers."""

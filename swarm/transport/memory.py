@@ -1,8 +1,7 @@
-"""The transport's contract inside one process: a small hash table and streams on a given clock.
+"""The transport inside one process: a small DHT and streams on a given clock.
 
-Each peer holds records as a real node does: only what its own validator passes. Everything drawn
-comes from one generator, so a run on a :class:`swarm.common.clock.VirtualClock` is a function of
-its seed.
+Each peer stores only the records that its own validator passes. One random generator draws
+everything, so a run on a :class:`swarm.common.clock.VirtualClock` is a function of its seed.
 """
 
 from __future__ import annotations
@@ -43,19 +42,14 @@ REPLICAS = 3
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How the network behaves.
+    """Latency and loss of the network."""
 
-    Attributes:
-        latency: mean seconds of one way, drawn uniformly between half and one and a half times it.
-        loss: probability that a request, or a record to or from one replica, is lost.
-    """
-
-    latency: float = 0.0
-    loss: float = 0.0
+    latency: float = 0.0  # mean one-way seconds; delays are uniform in 0.5 to 1.5 times this
+    loss: float = 0.0  # probability per request, and per record to or from one replica
 
 
 class MemoryNetwork:
-    """All peers of one process, the ring that records are spread over, and the weather."""
+    """All peers of one process, the ring that holds the records, and the conditions."""
 
     def __init__(self, clock: Clock, seed: int = 0, conditions: Conditions | None = None) -> None:
         self.clock = clock
@@ -67,25 +61,25 @@ class MemoryNetwork:
         self._side: dict[str, int] = {}
 
     def add(self, member: MemoryTransport) -> None:
-        """Let a started transport take part."""
+        """Add a started transport."""
         self.members[member.peer_id] = member
         self._ring = sorted((sha256(peer.encode()).digest(), peer) for peer in self.members)
 
     def remove(self, member: MemoryTransport) -> None:
-        """Take a transport and the records it holds away."""
+        """Remove a transport and the records that it holds."""
         self.members.pop(member.peer_id, None)
         self._ring = [place for place in self._ring if place[1] != member.peer_id]
 
     def partition(self, *sides: Iterable[str]) -> None:
-        """Cut the network into sides; peers on none of them form one more. No sides: heal it."""
+        """Split the network; peers on no side form one more. Without sides, heal it."""
         self._side = {peer: number for number, side in enumerate(sides, 1) for peer in side}
 
     def reachable(self, source: str, target: str) -> bool:
-        """Whether ``target`` runs and is on the same side as ``source``."""
+        """Return whether ``target`` runs and is on the same side as ``source``."""
         return target in self.members and self._side.get(source) == self._side.get(target)
 
     def replicas(self, source: str, key: bytes) -> list[MemoryTransport]:
-        """The first reachable peers after the key's place on the ring."""
+        """Return the first reachable peers after the key's place on the ring."""
         start = bisect_left(self._ring, (key, ""))
         around = self._ring[start:] + self._ring[:start]
         found: list[MemoryTransport] = []
@@ -101,11 +95,11 @@ class MemoryNetwork:
         return self.conditions.loss > 0 and self._random.random() < self.conditions.loss
 
     def takes_time(self, source: str) -> bool:
-        """Whether an answer of ``source`` is under way for a while."""
+        """Return whether an answer of ``source`` takes time."""
         return self.conditions.latency > 0 or source in self.upload_rate
 
     async def travel(self) -> None:
-        """One way through the network."""
+        """Wait for the latency of one way."""
         if self.conditions.latency > 0:
             await self.clock.sleep(self.conditions.latency * self._random.uniform(0.5, 1.5))
 
@@ -182,7 +176,7 @@ class MemoryTransport:
         return {subkey: record.value for subkey, record in latest.items()}
 
     def take(self, record: RecordView) -> bool:
-        """Hold a record for others, as a node of the hash table does."""
+        """Store a record for others, as a DHT node does."""
         if record.expiry <= self._network.clock.time() or not self._passes(record):
             return False
         held = self._records.setdefault(record.key, {})
@@ -194,7 +188,7 @@ class MemoryTransport:
         return True
 
     def records(self, key: bytes) -> list[RecordView]:
-        """What this peer holds under a hashed key and has not expired."""
+        """Return the unexpired records under a hashed key."""
         now = self._network.clock.time()
         for stale in [k for k, held in self._records.items() if _all_expired(held, now)]:
             del self._records[stale]
@@ -230,11 +224,7 @@ class MemoryTransport:
         self._services[protocol] = Service(protocol, handler, limits, self._counters, self._guests)
 
     async def serve(self, peer: str, protocol: str, payload: bytes) -> bytes:
-        """Answer a request of ``peer``.
-
-        Raises:
-            Refusal, PeerUnreachable
-        """
+        """Answer a request of ``peer``; raise ``Refusal`` or ``PeerUnreachable``."""
         service = self._services.get(protocol)
         if service is None:
             raise PeerUnreachable(f"peer {self.peer_id} does not speak {protocol}")

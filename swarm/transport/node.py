@@ -1,4 +1,4 @@
-"""What a transport asks of the node below it: one identity's connections and hash table."""
+"""The :class:`Node` interface below a transport, its settings, and daemon helpers."""
 
 from __future__ import annotations
 
@@ -20,32 +20,23 @@ from swarm.transport.request_limits import Guests
 from swarm.transport.transport import TransportError, is_relayed
 
 Role = Literal["public", "private", ""]
-"""What a node takes itself for: dialled and a relay for others; behind relays; it guesses."""
+"""``public``: can be dialed and relays; ``private``: behind relays; empty: the node guesses."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """How a node runs.
+    """Settings of a node."""
 
-    Attributes:
-        identity: libp2p private key file.
-        listen: multiaddresses to listen on.
-        announce: multiaddresses told to others instead of the ones listened on.
-        start_timeout: seconds for it to come up.
-        role: what others are told of it.
-        relays: addresses of peers that relay for this one in the role "private".
-    """
-
-    identity: Path
-    listen: tuple[str, ...]
-    announce: tuple[str, ...]
-    start_timeout: float
-    role: Role = ""
-    relays: tuple[str, ...] = ()
+    identity: Path  # libp2p private key file, as protocol.identity.Identity writes it
+    listen: tuple[str, ...]  # multiaddresses
+    announce: tuple[str, ...]  # multiaddresses published instead of listen
+    start_timeout: float  # seconds
+    role: Role = ""  # as reported to others
+    relays: tuple[str, ...] = ()  # addresses of peers that relay for it in the role "private"
 
     @property
     def client(self) -> bool:
-        """Whether the node asks the hash table and holds nothing of it."""
+        """Whether the node queries the DHT and stores none of it."""
         return self.role == "private"
 
 
@@ -54,7 +45,7 @@ StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awai
 
 
 class Node(Protocol):
-    """Lives until it fails or is stopped; decides and retries nothing."""
+    """One identity's connections and DHT, until it fails or is stopped; no retries."""
 
     @property
     def peer_id(self) -> str:
@@ -62,43 +53,39 @@ class Node(Protocol):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Full multiaddresses as last looked at, those through relays first."""
+        """Full multiaddresses as of the last :meth:`look`, relayed ones first."""
 
     @property
     def gate(self) -> RecordGate:
-        """Where the check of records is set."""
+        """The gate that takes the check of records."""
 
     @property
     def daemon(self) -> int | None:
-        """Process id of the daemon below it; None where there is none."""
+        """Process id of the daemon; None if there is none."""
 
     async def connect(self, address: str) -> tuple[str, float]:
-        """Dial a peer and meet it in the hash table: its id, and its clock in unix seconds.
-
-        Raises:
-            PeerUnreachable
-        """
+        """Meet a peer in the DHT; return id and unix time or raise ``PeerUnreachable``."""
 
     async def find_neighbours(self) -> None:
         """Fill the routing table with the nodes nearest to this one."""
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
-        """Full addresses of the peers connected, by peer id."""
+        """Return full addresses of the connected peers, by peer id."""
 
     async def seen_at(self, peer: str) -> tuple[str, ...]:
-        """Addresses that a peer's connections come from or go to, whatever it says itself."""
+        """Return the observed addresses of a peer's connections, not its own claims."""
 
     async def look(self) -> None:
-        """Bring the addresses up to date: those through relays come and go."""
+        """Update the addresses: relayed ones come and go."""
 
     async def disconnect(self, peer: str) -> None:
         """End all connections with a peer, and its streams with them."""
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Whether at least one replica took the record."""
+        """Store a record; return whether at least one replica took it."""
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """Records under ``key``, merged over its replicas."""
+        """Return the records under ``key``, merged over its replicas."""
 
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
         """Serve incoming streams of ``protocol``."""
@@ -106,33 +93,29 @@ class Node(Protocol):
     async def open_stream(
         self, peer: str, protocol: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A stream to ``peer``, dialling it if need be.
-
-        Raises:
-            PeerUnreachable
-        """
+        """Open a stream, dialing if needed; raise ``PeerUnreachable`` on failure."""
 
     async def call(self, peer: str, name: str, request: bytes) -> bytes:
-        """What a peer's handler of that name answers; :class:`Refused` where it does not."""
+        """Return the answer of a peer's handler; raise :class:`Refused` without one."""
 
     def stand_still(self, seconds: float) -> None:
-        """Let the threads that it has of its own stand still for a while."""
+        """Block the node's own threads for a while."""
 
     def end(self) -> None:
-        """Come to an end, so that whoever watches it starts another."""
+        """End the node, so that its supervisor starts another."""
 
     async def wait_dead(self) -> str:
-        """Return when it has failed, with what happened."""
+        """Wait until the node has failed and return what happened."""
 
     async def stop(self) -> None:
-        """Leave nothing of it on the machine."""
+        """Stop the node and remove everything of it from the machine."""
 
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        """``settings`` with the port that was drawn for ``/tcp/0`` written into ``listen``."""
+        """Return ``settings`` with the port drawn for ``/tcp/0`` in ``listen``."""
 
 
 Launch = Callable[[NodeSettings, Counters, Any, Guests], Awaitable[Node]]
-"""Starts a node, in place of a dead one of its kind or None. Raises ``TransportError``."""
+"""Starts a node, which replaces a dead one of its kind or None. Raises ``TransportError``."""
 
 
 logger = logging.getLogger(__name__)
@@ -154,11 +137,11 @@ for name, value in (("GOMAXPROCS", "1"), ("GOGC", "50")):
 os.execv(sys.argv[1], sys.argv[1:])
 """,
 )
-"""Runs a daemon, the command behind it, as the same process in a new session.
+"""Command prefix that runs a daemon as the same process in a new session.
 
-On Linux it is killed with the thread that started it, even while it stands still. It gets one core,
-which is enough for thousands of calls a second, and collects its garbage twice as often as Go does
-by itself: a flood left it three times as large.
+On Linux, the daemon is killed with the thread that started it, even while it is stopped. It gets
+one core, enough for thousands of calls per second, and collects garbage twice as often as Go's
+default, because a flood left it three times as large.
 """
 
 
@@ -169,19 +152,16 @@ class DaemonFailed(TransportError):  # noqa: N818
 
 
 class PortTaken(TransportError):  # noqa: N818
-    """Another process listens where this node was told to."""
+    """Another process listens on a port of this node."""
 
     code = "port_taken"
 
 
 def check_ports(listen: Iterable[str]) -> None:
-    """Refuse TCP ports that somebody listens on.
+    """Raise :class:`PortTaken` for TCP ports that are in use or cannot be bound.
 
-    p2pd binds with ``SO_REUSEPORT`` and would start on such a port without a word, each of the two
-    processes then getting some of the connections.
-
-    Raises:
-        PortTaken
+    p2pd binds with ``SO_REUSEPORT``. It would start on a used port without an error, and each of
+    the two processes would get some of the connections.
     """
     for address in listen:
         parts = address.strip("/").split("/")
@@ -189,7 +169,7 @@ def check_ports(listen: Iterable[str]) -> None:
             continue
         family = socket.AF_INET6 if parts[0] == "ip6" else socket.AF_INET
         with socket.socket(family) as probe:
-            if os.name == "posix":  # Windows would let it take a port from its holder
+            if os.name == "posix":  # on Windows this would take a port from its holder
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((parts[1], int(parts[3])))
@@ -206,7 +186,7 @@ def check_ports(listen: Iterable[str]) -> None:
 
 
 def sweep_sockets(folder: Path = Path("/tmp")) -> int:
-    """Remove sockets whose daemon was killed; the number removed. Live and young ones stay."""
+    """Remove old sockets of killed daemons and return how many; keep live ones."""
     removed = 0
     for path in folder.glob(SOCKET_PATTERN):
         try:
@@ -228,7 +208,7 @@ def _answers(path: Path) -> bool:
 
 
 def with_port_of(visible: Sequence[str], listen: Sequence[str]) -> tuple[str, ...]:
-    """``listen`` with the port that was drawn for ``/tcp/0``, as in the addresses ``visible``."""
+    """Return ``listen`` with the port drawn for ``/tcp/0``, as found in ``visible``."""
     own = (address for address in visible if "/tcp/" in address and not is_relayed(address))
     drawn = next((address.split("/tcp/")[1] for address in own), "0/")
     port = drawn.split("/")[0]

@@ -1,4 +1,4 @@
-"""The swarm over a supervised node: its hash table for records, its streams for the rest."""
+"""The transport over a supervised node: its DHT for records, streams for requests."""
 
 from __future__ import annotations
 
@@ -37,28 +37,21 @@ from swarm.transport.transport import (
 
 logger = logging.getLogger(__name__)
 
-LOOKUP_SECONDS = 15.0
-"""Of a read or a store: a search, and the calls that follow it, on a busy machine."""
+LOOKUP_SECONDS = 15.0  # for a read or store: a search and its calls, on a busy machine
 
 
 class NodeTransport:
     """:class:`swarm.transport.transport.Transport` over a supervised node.
 
     Args:
-        launch: starts a node.
-        identity: libp2p private key file, as :class:`protocol.identity.Identity` writes it.
-        listen: multiaddresses; a port 0 is drawn once and kept over restarts of the node.
-        announce: multiaddresses told to others in place of the ones listened on.
-        peers: full multiaddresses of bootstrap peers, dialled until they answer.
-        relay: find out whether peers can dial this node, and be relayed for where they cannot.
-        start_timeout: seconds for the node to come up.
+        identity, listen, announce, start_timeout: as in :class:`NodeSettings`. A port 0 is drawn
+            once and kept over restarts of the node.
+        peers: full multiaddresses of bootstrap peers, dialed until they answer.
+        relay: check whether peers can dial this node, and use relays if they cannot.
         peer_cache: file of peers met before.
-
-    Attributes:
-        relays: whether nodes of this kind relay for others.
     """
 
-    relays: ClassVar[bool] = False
+    relays: ClassVar[bool] = False  # whether nodes of this kind relay for others
 
     def __init__(
         self,
@@ -102,11 +95,11 @@ class NodeTransport:
 
     @staticmethod
     def prepare_process() -> None:
-        """Prepare a process that runs only this transport; call it before everything else."""
+        """Prepare a process that runs only this transport; call it first."""
 
     @property
     def node(self) -> Any:
-        """The node below, a :class:`swarm.transport.node.Node`; another one after each failure."""
+        """The current :class:`swarm.transport.node.Node`; another one after each failure."""
         return self._supervisor.node
 
     @property
@@ -122,12 +115,6 @@ class NodeTransport:
         return self._bytes_out
 
     async def start(self) -> None:
-        """Bring the node up and dial the peers known; without an answer, go on alone.
-
-        Raises:
-            PortTaken, DaemonFailed
-            ClockSkew: every peer that answered disagrees with this machine's clock.
-        """
         await self._supervisor.start()
         if self._finds_out:
             self._supervisor.spawn(self._reachability.run())
@@ -146,16 +133,16 @@ class NodeTransport:
 
     @property
     def daemon(self) -> int | None:
-        """Process id of the daemon; None while there is none."""
+        """Process id of the daemon; None if there is none."""
         return self._supervisor.node.daemon if self._supervisor.started else None
 
     def stand_still(self, seconds: float) -> None:
-        """Let the threads that the node has of its own stand still for a while."""
+        """Block the node's own threads for a while."""
         if self._supervisor.started:
             self._supervisor.node.stand_still(seconds)
 
     def state(self) -> dict[str, Any]:
-        """What others ask of it, as it is now; before the start and after the end less."""
+        """Return the current state; it has fewer items while the node is not started."""
         state: dict[str, Any] = {"bytes_in": self._bytes_in, "bytes_out": self._bytes_out}
         if self._supervisor.started:
             state |= {

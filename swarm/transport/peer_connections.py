@@ -1,4 +1,4 @@
-"""Addresses of peers met before, kept in a file so that a node finds the swarm again."""
+"""Peer connections: redials, address cache, direct reconnects, timings, errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from swarm.transport.transport import ClockSkew, Timing, TransportError, links_o
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
 LOST_SECONDS = 5.0
-"""For a peer met before to come back by itself: one behind a router that starts again dials from
-the port that it would be dialled at, and of two who dial each other so, neither gets through."""
+"""Time for a lost peer to come back by itself. A peer behind a router dials, after a restart, from
+the port at which others dial it. If two peers dial each other this way, neither gets through."""
 
 LONGEST_FOR_BOOTSTRAP = 10.0
 AT_A_TIME = 8
@@ -29,11 +29,11 @@ MAX_REMEMBERED = 64
 
 
 class Redial:
-    """Doubling pauses between the attempts at each address, until its peer is connected.
+    """Addresses to dial, with doubling pauses until each peer is connected.
 
-    Bootstrap addresses are dialled whenever their peer is missing. Of peers met before, all are
-    dialled while nobody is connected, and otherwise a few at a time: a swarm that was cut in two
-    has peers on either side, and its bootstrap peers may be gone by the time that it is whole.
+    Bootstrap addresses are dialed whenever their peer is missing. Remembered peers are all dialed
+    while no peer is connected, otherwise a few at a time: a split swarm has peers on both sides,
+    and its bootstrap peers may be gone when the split ends.
     """
 
     def __init__(self, bootstrap: Iterable[str], remembered: Iterable[str], clock: Clock) -> None:
@@ -44,18 +44,18 @@ class Redial:
         self.remember(remembered)
 
     def remember(self, addresses: Iterable[str]) -> None:
-        """Peers met, in place of those before; the first ``MAX_REMEMBERED`` of them."""
+        """Replace the remembered peers with the first ``MAX_REMEMBERED`` addresses."""
         wanted = [a for a in dict.fromkeys(addresses) if a not in self._bootstrap]
         self._remembered = dict.fromkeys(wanted[:MAX_REMEMBERED])
         dialled = {*self._bootstrap, *self._remembered}
         self._next = {address: at for address, at in self._next.items() if address in dialled}
 
     def due(self, connected: Collection[str]) -> tuple[str, ...]:
-        """Addresses to dial now, given the peer ids connected; each is thereby taken as tried."""
+        """Return the addresses to dial now, given connected peer ids; mark them as tried."""
         now = self._clock.monotonic()
         wanted = [a for a in self._bootstrap if self._waited(a, connected, now)]
         met = [a for a in self._remembered if self._waited(a, connected, now)]
-        # Whoever was tried longest ago first, so that each has its turn.
+        # The address tried longest ago comes first, so that each has its turn.
         met.sort(key=lambda address: self._next.get(address, (0.0, 0.0))[0])
         ready = wanted + (met[:AT_A_TIME] if connected else met)
         for address in ready:
@@ -64,7 +64,6 @@ class Redial:
         return tuple(ready)
 
     def _waited(self, address: str, connected: Collection[str], now: float) -> bool:
-        """Whether the peer is missing and its pause is over."""
         if peer_of(address) in connected:
             self._next.pop(address, None)
             if address not in self._bootstrap:
@@ -78,7 +77,7 @@ class Redial:
 
 
 def peer_of(address: str) -> str:
-    """The peer id that a full multiaddress ends in; empty when there is none."""
+    """Return the peer id that a full multiaddress ends in, or an empty string."""
     return address.rpartition("/p2p/")[2] if "/p2p/" in address else ""
 
 
@@ -90,7 +89,7 @@ MAX_FILE_BYTES = 1 << 16
 
 
 class PeerCache:
-    """Full multiaddresses, one a line, the most useful first; ``path`` None keeps none."""
+    """A file of full multiaddresses, one per line, most useful first (or no file)."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -98,11 +97,10 @@ class PeerCache:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """What is remembered now."""
         return tuple(self._addresses)
 
     def load(self) -> tuple[str, ...]:
-        """What the file holds. A missing file is empty; so is a damaged one, with a warning."""
+        """Read the file; a missing file is empty, and so is a damaged one (warning)."""
         if self._path is None or not self._path.exists():
             return ()
         try:
@@ -118,10 +116,7 @@ class PeerCache:
         return self.addresses
 
     def meet(self, addresses: Iterable[str]) -> bool:
-        """Note peers at once, in the places that are free, and write the file; whether any is new.
-
-        Nobody is pushed out for them: who may be is :meth:`remember`'s to say, now and then.
-        """
+        """Add peers while there is space, and save; return whether any is new."""
         met = [a for a in _few_of_each(addresses) if a not in self._addresses]
         new = met[: MAX_ADDRESSES - len(self._addresses)]
         if new:
@@ -132,13 +127,10 @@ class PeerCache:
     def remember(
         self, addresses: Iterable[str], standing: Callable[[str], float] = lambda peer: 0.0
     ) -> None:
-        """Note peers that are connected now and write the file anew, all or nothing.
+        """Add connected peers, known ones first, and write the file atomically.
 
-        Peers of standing come first. A crowd of strangers, some of whom are drawn, takes at most
-        half of the places from those who were met before.
-
-        Args:
-            standing: of a peer id.
+        Unknown peers are sampled and take at most half of the places from peers met before, so
+        Sybil identities cannot fill the file. ``standing`` returns the reputation of a peer id.
         """
         met = list(_few_of_each(addresses))
         older = [a for a in self._addresses if a not in met]
@@ -178,15 +170,13 @@ def _few_of_each(addresses: Iterable[str]) -> Iterator[str]:
             yield address
 
 
-SETTLED_SECONDS = 20.0
-"""After which both ends of a connection have been told where they are seen."""
+SETTLED_SECONDS = 20.0  # by then, both ends of a connection know their observed addresses
 
-AGAIN_SECONDS = 1800.0
-"""Between two attempts with a peer: what a relayed connection lives at most."""
+AGAIN_SECONDS = 1800.0  # between two attempts with a peer: maximum lifetime of a relayed connection
 
 
 class Shortcuts:
-    """Each relayed peer once, when its connection has lasted, by one of its two ends."""
+    """Relayed peers to reconnect directly: each once, by one end, after it settled."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -194,17 +184,12 @@ class Shortcuts:
         self._tried: dict[str, float] = {}
 
     def due(self, own: str, connected: Mapping[str, Sequence[str]]) -> str:
-        """The peer to hang up on and to dial again now, thereby taken as tried; empty: none.
-
-        Args:
-            own: peer id of this node.
-            connected: addresses of the peers connected, by peer id.
-        """
+        """Return the peer to disconnect and redial now, marked as tried, or empty."""
         now = self._clock.monotonic()
         relayed = [peer for peer, link in links_of(connected).items() if link == "relayed"]
         self._since = {peer: self._since.get(peer, now) for peer in relayed}
         self._tried = {p: at for p, at in self._tried.items() if now - at < AGAIN_SECONDS}
-        # One end alone, for who is hung up on is just being dialled.
+        # Only one end acts, because the other end is being dialed.
         ours = (peer for peer in relayed if own < peer and peer not in self._tried)
         peer = next((p for p in ours if now - self._since[p] >= SETTLED_SECONDS), "")
         if peer:
@@ -213,31 +198,24 @@ class Shortcuts:
 
 
 PING = "DHTProtocol.rpc_ping"
-CLOCK_FIELD = 4
-"""Of the answer: the peer's clock, a double in unix seconds (section 10 of the protocol)."""
+CLOCK_FIELD = 4  # of the answer: the peer's clock, a double in unix seconds (protocol, section 10)
 
-EVERY_SECONDS = 60.0
-"""Between two measurements of one peer: some 300 bytes each way."""
+EVERY_SECONDS = 60.0  # between two measurements of one peer: about 300 bytes each way
 
-END_OF_TIME = 2.0**33
-"""Unix seconds, in the year 2242."""
+END_OF_TIME = 2.0**33  # unix seconds, in the year 2242
 
 
 class Timings:
-    """Measures whoever is connected and was not measured for longest, one at a time.
-
-    Attributes:
-        latest: of each connected peer that answered when it was last asked, by peer id.
-    """
+    """Timings of connected peers, measured one at a time, oldest first."""
 
     def __init__(self, clock: Clock, counters: Counters) -> None:
-        self.latest: Mapping[str, Timing] = {}
+        self.latest: Mapping[str, Timing] = {}  # of peers that answered last time, by peer id
         self._clock = clock
         self._counters = counters
         self._asked: dict[str, float] = {}
 
     def due(self, connected: Collection[str]) -> str:
-        """The peer to measure now, thereby taken as asked; empty: none. Forgets who is gone."""
+        """Return the peer to measure now, marked as asked, or empty; drop lost peers."""
         now = self._clock.monotonic()
         self._asked = {peer: self._asked.get(peer, -math.inf) for peer in connected}
         self.latest = {peer: each for peer, each in self.latest.items() if peer in self._asked}
@@ -248,7 +226,7 @@ class Timings:
         return peer
 
     async def measure(self, node: Node, peer: str) -> None:
-        """Call a peer, and note what that tells; nothing is left of one that does not answer."""
+        """Call a peer and store its timing; drop the timing if it does not answer."""
         asked, began = self._clock.time(), self._clock.monotonic()
         try:
             theirs = _clock_in(await node.call(peer, PING, b""))
@@ -258,7 +236,7 @@ class Timings:
             self.latest = {each: timing for each, timing in self.latest.items() if each != peer}
             return
         took = self._clock.monotonic() - began
-        if peer in self._asked:  # it may have gone meanwhile
+        if peer in self._asked:  # the peer may be gone by now
             self.latest = {**self.latest, peer: Timing(took, theirs - asked - took / 2)}
 
 
@@ -269,33 +247,28 @@ def _clock_in(answer: bytes) -> float:
     return value
 
 
-REMEMBERED = 4096
-"""Addresses that did not answer, most of which peers choose; with more, all are told of anew."""
+REMEMBERED = 4096  # unreachable addresses, mostly chosen by peers; when full, the set is cleared
 
 
 class DialLog:
-    """Remembers which addresses it has said not to answer."""
+    """A log of dials that reports each unreachable address once."""
 
     def __init__(self) -> None:
         self._unreachable: set[str] = set()
 
     def failed(self, address: str, error: BaseException, *, reached: bool) -> None:
-        """Tell of a dial that failed.
-
-        Args:
-            reached: others that were dialled with it answered.
-        """
+        """Log a failed dial; ``reached``: others that were dialed with it answered."""
         if address in self._unreachable:
             return
         if len(self._unreachable) >= REMEMBERED:
             self._unreachable.clear()
         self._unreachable.add(address)
-        # Where others answer, a clock that is wrong is the peer's.
+        # If other peers answer, this peer's clock is the wrong one.
         level = logging.WARNING if isinstance(error, ClockSkew) and reached else logging.INFO
         logger.log(level, "%s; dialling goes on", error)
 
     def answered(self, address: str, peer: str) -> None:
-        """Tell of a peer that is back."""
+        """Log that a peer answers again."""
         if address in self._unreachable:
             logger.info("peer %s answers again at %s", peer, address)
             self._unreachable.discard(address)
@@ -312,16 +285,17 @@ MAX_REASONS = 1024
 
 
 class DialReasons:
-    """Reads p2pd's errors, and remembers by address what the last real attempt met.
+    """Readable reasons for p2pd's dial errors.
 
-    While p2pd pauses between its attempts at an address it answers nothing but that it pauses.
+    While p2pd pauses between attempts at an address, it reports only the pause. The last real
+    error of each address is therefore remembered.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
 
     def of(self, address: str, error: Exception) -> str:
-        """The reason in one line."""
+        """Return the reason in one line."""
         text = str(error) or type(error).__name__
         if BACKOFF in text:
             return self._last.get(address, "not reached lately")
@@ -342,5 +316,5 @@ class DialReasons:
         return reason
 
     def forget(self, address: str) -> None:
-        """Note that the address answered."""
+        """Record that the address answered."""
         self._last.pop(address, None)

@@ -1,7 +1,6 @@
-"""As much of protobuf's encoding as the calls of the hash table take, from their field numbers.
+"""A minimal protobuf codec for DHT calls, by field number.
 
-Written from the numbers in ``docs/protocol.md``, so that these are what is spoken and tried, and
-not what a library's schema happens to say.
+It uses the numbers in ``docs/protocol.md`` and not those of a library's schema.
 """
 
 from __future__ import annotations
@@ -14,22 +13,18 @@ from swarm.transport.streams import varint
 
 Field = bool | int | float | bytes
 Fields = dict[int, list[Field]]
-"""Values by field number, in their order; a message inside another one is bytes."""
+"""Values by field number, in message order; a nested message is bytes."""
 
 _VARINT, _DOUBLE, _BYTES = 0, 1, 2
 
 
 def encode(fields: Mapping[int, Field | Sequence[Field]]) -> bytes:
-    """A message; a sequence is a repeated field, packed where it holds numbers."""
+    """Encode a message; a sequence is a repeated field, packed if it holds numbers."""
     return b"".join(_encode(number, value) for number, value in fields.items())
 
 
 def decode(data: bytes) -> Fields:
-    """The fields of a message; packed numbers stay bytes (:func:`doubles`, :func:`varints`).
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Decode a message, or raise ``ValueError``; packed numbers stay bytes."""
     fields, at = defaultdict[int, list[Field]](list), 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -53,11 +48,7 @@ def decode(data: bytes) -> Fields:
 
 
 def doubles(values: Sequence[Field]) -> list[float]:
-    """Of a repeated field of doubles, packed or not.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a repeated field's doubles, packed or not, or raise ``ValueError``."""
     found: list[float] = []
     for value in values:
         if isinstance(value, bytes):
@@ -70,7 +61,7 @@ def doubles(values: Sequence[Field]) -> list[float]:
 
 
 def varints(values: Sequence[Field]) -> list[int]:
-    """Of a repeated field of truth values or whole numbers, packed or not."""
+    """Return the values of a repeated bool or integer field, packed or not."""
     found: list[int] = []
     for value in values:
         if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Finds out whether others can dial this node, and has it relayed for where they cannot."""
+"""Reachability: dial-back checks and their handler, and the use of relays."""
 
 from __future__ import annotations
 
@@ -51,33 +51,26 @@ ASKED = 3
 RELAYS = 3
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-RELAYED_AFTER_SECONDS = 10.0
-"""For the daemon to be relayed for, before other relays are tried."""
+RELAYED_AFTER_SECONDS = 10.0  # for relays to work before the node tries others
 
 AGAIN_SECONDS = 60.0
-DIRECT_SECONDS = 600.0
-"""From one time that peers are asked to the next: a router's address changes, a port is opened."""
+DIRECT_SECONDS = 600.0  # between two checks: a router's address changes, a port is opened
 
-Ask = Callable[[str, bytes], Awaitable[bytes]]
-"""(peer id, request) -> answer of its dial-back."""
+Ask = Callable[[str, bytes], Awaitable[bytes]]  # (peer id, request) -> dial-back answer
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What the peers said that were asked last, and those among them that relay, by their ids."""
+    """The last dial-back answers, and the ids of answering peers that relay."""
 
     answers: tuple[DialledBack, ...] = ()
     relays: tuple[str, ...] = ()
 
 
 class Reachability:
-    """Watches one node; in the role "private" it is relayed for.
+    """Monitor of one node's ``reach``; in the role "private" the node uses relays.
 
-    Args:
-        relays: whether nodes of this kind relay for others.
-
-    Attributes:
-        reach: as it is now.
+    ``relays`` says whether nodes of this kind relay for others.
     """
 
     def __init__(
@@ -94,11 +87,11 @@ class Reachability:
 
     @property
     def relays(self) -> bool:
-        """Whether this node relays for others: it is not known to need that itself."""
+        """Whether this node relays for others: it is not known to need relays itself."""
         return self._relays and not self._supervisor.settings.client
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         loop = asyncio.get_running_loop()
         asked_at = relayed_at = -DIRECT_SECONDS
         while True:
@@ -117,12 +110,11 @@ class Reachability:
                 relayed_at = loop.time()
 
     def _near(self) -> list[str]:
-        """Peers that are connected directly."""
         links = links_of(self._supervisor.connected)
         return [peer for peer, way in links.items() if way == "direct"]
 
     async def _try(self, near: list[str]) -> bool:
-        """Ask some of these peers to dial this node; whether any answered."""
+        # Returns whether any of the asked peers answered.
         ports = self._ports()
         chosen = sample(near, min(ASKED, len(near)))
         found = await asyncio.gather(*(self._dialled_by(peer, ports) for peer in chosen))
@@ -145,7 +137,7 @@ class Reachability:
             return None
 
     def _decide(self, lost: bool) -> bool:
-        """Have the node run as the answers say; whether it changes."""
+        # Returns whether the node restarts in another role.
         supervisor, settings = self._supervisor, self._supervisor.settings
         if dialled(self._tried.answers):
             self._failed_before = False
@@ -155,7 +147,7 @@ class Reachability:
             self._set("direct")
             return False
         if self.reach.way == "direct" and not self._failed_before:
-            self._failed_before = True  # who tried may have been at fault: once more
+            self._failed_before = True  # try again: the fault may be the peers'
             return False
         relays = self._addresses_of(self._tried.relays)
         if relays and (lost or not settings.client or not settings.relays):
@@ -175,7 +167,6 @@ class Reachability:
         return {"direct": DIRECT_SECONDS, "unknown": 0.0}.get(self.reach.way, AGAIN_SECONDS)
 
     def _note(self) -> None:
-        """Bring links and way up to date with the connections and addresses of this moment."""
         links = links_of(self._supervisor.connected)
         way = self.reach.way
         if self._supervisor.settings.client or (way != "direct" and self._tried.answers):
@@ -197,14 +188,13 @@ class Reachability:
         return told(way, self._ports(), hosts, len(through))
 
     def _ports(self) -> tuple[int, ...]:
-        """Where it may be dialled: as announced, as mapped by the router, as listened on."""
+        # In this order: announced, mapped by the router, listened on.
         settings = self._supervisor.settings
         own = (a for a in self._supervisor.node.addresses if not is_relayed(a))
         ports = map(port_of, (*settings.announce, *own, *settings.listen))
         return tuple(dict.fromkeys(port for port in ports if port))[:MAX_PORTS]
 
     def _addresses_of(self, peers: Sequence[str]) -> tuple[str, ...]:
-        """One direct address of each of a few peers that are connected."""
         near = {
             peer: [a for a in self._supervisor.connected.get(peer, ()) if not is_relayed(a)]
             for peer in peers
@@ -222,15 +212,11 @@ NONCE = bytes(12)
 
 
 class NoPeer(Exception):  # noqa: N818
-    """Nobody answers there, or none that proves an Ed25519 PeerID."""
+    """No answer, or no proof of an Ed25519 PeerID."""
 
 
 async def who_answers(host: str, port: int, seconds: float) -> str:
-    """The PeerID of the libp2p peer that listens there, proved by its signature.
-
-    Raises:
-        NoPeer
-    """
+    """Return a libp2p listener's PeerID, proved by signature; raise :class:`NoPeer`."""
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(seconds):
@@ -253,7 +239,7 @@ async def who_answers(host: str, port: int, seconds: float) -> str:
 
 
 class Handshake:
-    """The initiator's side, up to the other's proof; one for each attempt."""
+    """The initiator's side of one Noise handshake, up to the responder's proof."""
 
     def __init__(self) -> None:
         self._ours = X25519PrivateKey.generate()
@@ -262,7 +248,7 @@ class Handshake:
         self._mix(b"")
 
     def first(self) -> bytes:
-        """The first message: an ephemeral public key and nothing else."""
+        """Return the first message: an ephemeral public key and nothing else."""
         public = self._ours.public_key().public_bytes(
             serialization.Encoding.Raw, serialization.PublicFormat.Raw
         )
@@ -271,11 +257,7 @@ class Handshake:
         return public
 
     def peer_of(self, second: bytes) -> str:
-        """The PeerID that the second message proves.
-
-        Raises:
-            NoPeer
-        """
+        """Return the PeerID that the second message proves; raise :class:`NoPeer`."""
         ends = KEY_BYTES, 2 * KEY_BYTES + TAG_BYTES
         theirs, sealed, payload = second[: ends[0]], second[ends[0] : ends[1]], second[ends[1] :]
         try:
@@ -293,7 +275,7 @@ class Handshake:
         self._hash = sha256(self._hash + data).digest()
 
     def _agree(self, public: bytes) -> None:
-        """Mix the secret that our ephemeral key shares with ``public`` into chain and key."""
+        # Mix the secret that our ephemeral key shares with ``public`` into chain and key.
         secret = self._ours.exchange(X25519PublicKey.from_public_bytes(public))
         drawn = hmac.digest(self._chain, secret, sha256)
         self._chain = hmac.digest(drawn, b"\x01", sha256)
@@ -306,7 +288,7 @@ class Handshake:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """One line of multistream-select, whose length fits one byte."""
+    # The length of a multistream-select line fits in one byte.
     size = (await reader.readexactly(1))[0]
     if size > LARGEST_LINE:
         raise NoPeer("what answers does not speak multistream-select")
@@ -318,10 +300,9 @@ def _framed(message: bytes) -> bytes:
 
 
 def identity_in(payload: bytes) -> tuple[bytes, bytes]:
-    """Public key and signature of a handshake's payload: fields 1 and 2, below 128 bytes each.
+    """Return public key and signature, fields 1 and 2, of a handshake's payload.
 
-    Raises:
-        ValueError
+    Each is shorter than 128 bytes. Raises ``ValueError`` if the key is not an Ed25519 key.
     """
     found: dict[int, bytes] = {}
     at = 0
@@ -335,26 +316,21 @@ def identity_in(payload: bytes) -> tuple[bytes, bytes]:
     return key[len(ED25519) :], signature
 
 
-DIAL_SECONDS = 2.0
-"""Less than an asker waits for an answer to begin."""
+DIAL_SECONDS = 2.0  # less than the asking peer waits for an answer to begin
 
 PAUSE_SECONDS = 5.0
 LIMITS = Limits(MAX_DIAL_BACK_REQUEST_BYTES, concurrent=4, concurrent_per_peer=1)
 
-Connections = Callable[[str], Awaitable[tuple[str, ...]]]
-"""Addresses of a peer's present connections, by peer id."""
+Connections = Callable[[str], Awaitable[tuple[str, ...]]]  # peer id -> current addresses
 
 
 class DialBack:
     """The handler of ``/swarm-node/1/dial-back``.
 
-    A peer has its own address dialled only: the one that its connection comes from, which it
-    cannot feign, as a connection takes packets both ways. It has that done once in
-    ``PAUSE_SECONDS`` and at four ports at most; each attempt sends 150 bytes and ends.
-
-    Args:
-        connections: of a peer.
-        relays: whether this node is one that others can dial.
+    It dials only the address of the peer's connection. A peer cannot forge that address, because
+    a connection carries packets both ways. Each peer gets one request per ``PAUSE_SECONDS`` and at
+    most four ports; each attempt sends 150 bytes and ends. ``connections`` returns a peer's
+    addresses; ``relays`` returns whether this node relays for others.
     """
 
     def __init__(self, connections: Connections, relays: Callable[[], bool], clock: Clock) -> None:
@@ -363,7 +339,6 @@ class DialBack:
         self._lately: Backoff[str] = Backoff(clock, first=PAUSE_SECONDS, longest=PAUSE_SECONDS)
 
     async def __call__(self, peer: str, request: bytes) -> bytes:
-        """The answer; as :data:`swarm.transport.transport.Handler`."""
         try:
             ports = decode_dial_back_request(request)
         except ProtocolError as error:

@@ -1,7 +1,6 @@
-"""What a node of the hash table lets in: strict decoding and checked records.
+"""DHT records: strict decoding, validation and notification of stored records.
 
-Stand-ins for two parts of ``hivemind.dht`` that trust their peers. They keep the methods that
-its node calls and import nothing of it.
+:class:`StrictSerializer` and :class:`RecordGate` replace trusting parts of ``hivemind.dht``.
 """
 
 from __future__ import annotations
@@ -32,16 +31,13 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.transport import RECORD_LIMIT, RecordCheck, RecordView
 
-MAX_TOLD = 128
-"""Records told of for one set of keys. A node is given some twenty to hold in an epoch, however
-large its swarm: four versions of every author's go to five nodes each."""
+MAX_TOLD = 128  # a node stores about 20 per time slot in any swarm: 4 versions, 5 nodes each
 
-Heard = Callable[[bytes], None]
-"""Takes a record's value."""
+Heard = Callable[[bytes], None]  # takes a record's value
 
 
 class Watch:
-    """Tells of records under some keys, so many at most, whoever floods them."""
+    """A bounded number of notifications about records stored under some keys."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -50,17 +46,13 @@ class Watch:
         self._left = 0
 
     def begin(self, keys: Collection[str], heard: Heard) -> None:
-        """Tell ``heard`` from now on, of records under ``keys`` and of no others."""
+        """Call ``heard`` for records under ``keys`` from now on, and for no others."""
         self._keys = frozenset(map(dht_key_of, keys))
         self._heard = heard
         self._left = MAX_TOLD
 
     def stored(self, key: bytes, value: bytes) -> None:
-        """Tell of a record that was checked and is held now.
-
-        Args:
-            key: hashed, as the hash table knows it.
-        """
+        """Report a checked and stored record; ``key`` is hashed, as in the DHT."""
         if self._heard is None or key not in self._keys:
             return
         if not self._left:
@@ -72,20 +64,18 @@ class Watch:
 
 logger = logging.getLogger(__name__)
 
-DICTIONARY_CODE = 0x50
-"""msgpack extension under which hivemind sends the subkeys of one key."""
+DICTIONARY_CODE = 0x50  # hivemind's msgpack extension for the subkeys of one key
 
 MAX_SUBKEYS = 1024
 SUBKEY_LIMIT = 64
 BIN_HEADER = 3
 MESSAGE_LIMIT = 4 << 20
 REMEMBERED_CHECKS = 8192
-FRESH_SECONDS = 600.0
-"""Records checked in one such span go before all that were checked earlier."""
+FRESH_SECONDS = 600.0  # a check displaces checks from earlier intervals of this length
 
 
 class StrictSerializer:
-    """Decodes records and dictionaries of records, and nothing else that msgpack can express."""
+    """A msgpack serializer that accepts only records and dictionaries of records."""
 
     def __init__(self, dictionary: type[Any]) -> None:
         self._dictionary = dictionary
@@ -95,11 +85,7 @@ class StrictSerializer:
         return bytes(msgpack.packb(value, use_bin_type=True, default=self._pack, strict_types=True))
 
     def loads(self, data: bytes) -> object:
-        """Decode what :meth:`dumps` wrote.
-
-        Raises:
-            ValueError: anything else.
-        """
+        """Decode the output of :meth:`dumps`; raise ``ValueError`` for other input."""
         return msgpack.unpackb(
             data,
             ext_hook=self._unpack,
@@ -117,10 +103,8 @@ class StrictSerializer:
         return msgpack.ExtType(DICTIONARY_CODE, value.packb())
 
     def _unpack(self, code: int, data: bytes) -> object:
-        """A key's records: ``[size bound, latest expiry, [[subkey, value, expiry], ...]]``.
-
-        Containers are entered by hand, so none can be nested where a scalar is due.
-        """
+        # Layout: [size bound, latest expiry, [[subkey, value, expiry], ...]]. Containers are read
+        # one by one, so that none can be nested where a scalar is expected.
         if code != DICTIONARY_CODE:
             raise ValueError(f"unexpected msgpack extension {code}")
         unpacker = msgpack.Unpacker(
@@ -159,7 +143,7 @@ def _enter(unpacker: msgpack.Unpacker, least: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DictionaryRecord:
-    """One record of a key, as hivemind's ``DHTRecord`` has it."""
+    """One record of a key, with the fields of hivemind's ``DHTRecord``."""
 
     key: bytes
     subkey: bytes
@@ -168,10 +152,10 @@ class DictionaryRecord:
 
 
 class RecordGate:
-    """hivemind's record validator: asks ``check``, remembers its answer, refuses before it is set.
+    """hivemind's record validator, with a cache of passed checks.
 
-    Every read brings the records of a shard again from each replica, so without the memory most
-    of a node's signature checks would be repetitions.
+    It refuses all records until ``check`` is set. The cache avoids most signature checks, because
+    each read returns a shard's records from every replica.
     """
 
     def __init__(
@@ -190,7 +174,7 @@ class RecordGate:
         )
 
     def validate(self, record: Any) -> bool:
-        """Whether a record from a peer may be kept or read (hivemind's ``DHTRecord``)."""
+        """Return whether a peer's record (a ``DHTRecord``) may be stored or read."""
         head = repr((record.key, record.subkey, record.expiration_time)).encode()
         digest = sha256(head + record.value).digest()
         if digest in self._passed:
@@ -207,10 +191,10 @@ class RecordGate:
         return True
 
     def prune(self, key: bytes, dictionary: Any) -> bool:
-        """Drop the records that do not pass and keep the others; always True.
+        """Drop records that do not pass and keep the others; always return True.
 
-        hivemind's own check throws a replica's records away altogether for one that is bad, which
-        lets any author hide everybody else's at the replicas whose clocks are ahead.
+        hivemind's own check drops all of a replica's records if one is bad. Any author could then
+        hide all other authors' records at replicas whose clocks are ahead.
         """
         with dictionary.freeze():
             for subkey, (value, expiry) in list(dictionary.items()):
@@ -221,18 +205,18 @@ class RecordGate:
         return True
 
     def stored(self, key: bytes, packed: bytes) -> None:
-        """Tell the watch of a record that passed and is held now."""
+        """Report a validated, stored record to the watch."""
         if self.watch is not None:
             value = self._serializer.loads(packed)
             assert isinstance(value, bytes), "no other passes"
             self.watch.stored(key, value)
 
     def sign_value(self, record: Any) -> bytes:
-        """Records come signed by their author; nothing is added."""
+        """Return the value unchanged: authors sign their records themselves."""
         return bytes(record.value)
 
     def strip_value(self, record: Any) -> bytes:
-        """Nothing was added, nothing is taken off."""
+        """Return the value unchanged: :meth:`sign_value` adds nothing."""
         return bytes(record.value)
 
     def _examine(self, record: Any) -> bool:
@@ -249,19 +233,11 @@ class RecordGate:
 
 
 class RecordRule:
-    """Checks records; for :meth:`swarm.transport.transport.Transport.use_validator`.
+    """Record check for :meth:`swarm.transport.transport.Transport.use_validator`.
 
     Args:
-        signed: the swarm's manifest as its founder signed it.
-        opener: :func:`protocol.announcement.open_announcement`, or what remembers its results for
-            many nodes.
-
-    Attributes:
-        manifest: what is in it.
-        swarm_id: its hash, 32 bytes.
-
-    Raises:
-        ProtocolError: ``signed`` is no manifest.
+        signed: manifest, signed by the swarm creator; anything else raises ``ProtocolError``.
+        opener: :func:`protocol.announcement.open_announcement`, or a cached version of it.
     """
 
     def __init__(
@@ -279,7 +255,6 @@ class RecordRule:
         self._opener = opener
 
     def __call__(self, record: RecordView) -> bool:
-        """Whether the hash table may hold a record."""
         now = self._clock.time()
         try:
             _, announcement = check_record(
@@ -293,7 +268,7 @@ class RecordRule:
                 self._opener,
             )
         except Expired:
-            # A replica whose clock is behind still holds it; nothing is wrong with the record.
+            # A replica whose clock is behind still stores the record, which is valid.
             return record.expiry > now - CLOCK_SKEW
         except ProtocolError as error:
             self.refused(error.code)
@@ -301,18 +276,16 @@ class RecordRule:
         return self.begun(announcement.epoch)
 
     def opened(self, record: bytes) -> tuple[bytes, Announcement]:
-        """Author and announcement of a record, everything checked but clock and place.
+        """Return a record's author and announcement, or raise ``ProtocolError``.
 
-        Raises:
-            ProtocolError
+        It does not check the clock and the record's place in the DHT.
         """
         return self._opener(record, self.swarm_id, self.manifest)
 
     def begun(self, epoch: int) -> bool:
-        """Whether an epoch has begun by this node's clock.
+        """Return whether a time slot has begun by this node's clock.
 
-        A record that came early would be there before all others; its author, whose clock may be
-        ahead in good faith, announces again.
+        An early record would precede all others. An author with a fast clock announces it again.
         """
         if epoch <= epoch_of(self._clock.time(), self.manifest.epoch_seconds):
             return True
@@ -320,5 +293,5 @@ class RecordRule:
         return False
 
     def refused(self, reason: str) -> None:
-        """Count an announcement that is not taken."""
+        """Count a refused announcement."""
         self._counters.add("announcements_refused", reason=reason)

@@ -1,7 +1,8 @@
-"""Who may hold one of a service's places, and who gives way: pure, on an injected clock.
+"""Limits on peers' requests: request slots, backoff, floods and byte budgets.
 
-A place is held from the first byte of a request to the last of its answer. While a peer lets this
-node wait, for its request or for taking its answer, its place can go to somebody who holds fewer.
+A request holds a slot from its first byte to the last byte of its answer. While this node waits for
+the peer to send the request or to take the answer, a peer with fewer slots can get the slot.
+Everything runs on an injected clock.
 """
 
 from __future__ import annotations
@@ -18,41 +19,31 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, Standings
 from swarm.transport.transport import Handler, Limits, Refusal, TransportError
 
-YOUNG_SECONDS = 0.25
-"""A request waited for less than this gives way only to peers with two places fewer."""
+YOUNG_SECONDS = 0.25  # a younger request yields only to peers with two slots fewer
 
 TAKING_SECONDS = 2.0
-CONTESTED_RATE = 65_536.0
-"""Bytes a second at which an answer must be taken to be safe while others wait for the place."""
+CONTESTED_RATE = 65_536.0  # bytes per second at which a peer must take an answer to keep its slot
 
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """One request under way.
-
-    Attributes:
-        waiting: the peer is due, with its request or with taking the answer.
-        since: unix time at which the waiting began, seconds.
-        safe_until: unix time up to which it gives way to nobody of almost as many places.
-        lost: it was given to somebody else.
-        give_way: called when it is; set by whoever awaits the peer.
-    """
+    """The slot of one request."""
 
     peer: str
     known: bool
-    since: float
-    safe_until: float
-    waiting: bool = True
-    firm: bool = False
-    lost: bool = False
-    give_way: Callable[[], None] = field(default=lambda: None)
+    since: float  # unix seconds at which the waiting began
+    safe_until: float  # unix seconds, until which it yields only to peers with two slots fewer
+    waiting: bool = True  # for the request, or for the peer to take the answer
+    firm: bool = False  # it yields to no peer before safe_until
+    lost: bool = False  # another peer got the slot
+    give_way: Callable[[], None] = field(default=lambda: None)  # called when the slot is lost
 
 
 class Places:
-    """A service's places, some for each peer and a quarter of all for known peers only.
+    """A service's slots: some for each peer, a quarter of all for known peers only.
 
-    When no place is left for a newcomer, the one waited for longest of the peer that holds most
-    gives way, strangers before known peers; a place that nobody waits for never does.
+    If none is free, the peer with most slots loses the one waited for longest. Unknown peers lose
+    slots before known peers. A slot that does not wait for its peer is never lost.
     """
 
     def __init__(self, total: int, each: int, clock: Clock, standings: Standings) -> None:
@@ -67,11 +58,11 @@ class Places:
         return len(self._places)
 
     def held_by(self, peer: str) -> int:
-        """Places of one peer."""
+        """Return the number of slots of one peer."""
         return self._held[peer]
 
     def take(self, peer: str) -> Place | None:
-        """A place for a request of ``peer`` that is to come; None: there is none."""
+        """Take a slot for an incoming request of ``peer``; return None if there is none."""
         if self._held[peer] >= self._each:
             return None
         known, now = self._standings.knows(peer), self._clock.time()
@@ -88,17 +79,17 @@ class Places:
         return place
 
     def work(self, place: Place) -> None:
-        """The request is complete: its answer is up to this node."""
+        """Note that the request is complete and this node prepares the answer."""
         place.waiting = False
 
     def hand_over(self, place: Place, size: int) -> None:
-        """An answer of ``size`` bytes is ready: it is up to the peer again."""
+        """Note that an answer of ``size`` bytes is ready for the peer to take."""
         place.waiting = place.firm = True
         place.since = self._clock.time()
         place.safe_until = place.since + TAKING_SECONDS + size / CONTESTED_RATE
 
     def release(self, place: Place) -> None:
-        """The place is free again; nothing happens when it was lost."""
+        """Free the slot; do nothing if it was lost."""
         if place in self._places:
             del self._places[place]
             self._held[place.peer] -= 1
@@ -137,14 +128,14 @@ MAX_REMEMBERED = 4096
 
 
 class Flood:
-    """Counts refusals of each peer; they fade by a factor e in ``FADE_SECONDS``."""
+    """Refusals of each peer, which decay by a factor e in ``FADE_SECONDS``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._refusals: dict[str, tuple[float, float]] = {}
 
     def refused(self, peer: str) -> bool:
-        """Note a refusal; whether it is one too many, upon which counting begins anew."""
+        """Count a refusal; return whether it is one too many, which resets the count."""
         now = self._clock.monotonic()
         count, at = self._refusals.pop(peer, (0.0, now))
         count = 1.0 + count * math.exp((at - now) / FADE_SECONDS)
@@ -165,17 +156,12 @@ LONGEST_PAUSE = 120.0
 
 
 class Guests:
-    """Standing, patience and floods of the peers of all services of one transport.
-
-    Attributes:
-        standings: who is known to be useful.
-        show_out: called with the id of a peer that floods this node, to end its connections.
-    """
+    """Reputation, backoff and flood state of the peers of one transport."""
 
     def __init__(self, clock: Clock, counters: Counters) -> None:
         self.clock = clock
         self.standings = Standings(clock)
-        self.show_out: Callable[[str], None] = lambda peer: None
+        self.show_out: Callable[[str], None] = lambda peer: None  # ends a peer's connections
         self._counters = counters
         self._patience: Backoff[str] = Backoff(
             clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE, free=FREE_TIMEOUTS
@@ -184,26 +170,26 @@ class Guests:
         self._outside: Backoff[str] = Backoff(clock, first=FLOOD_PAUSE, longest=LONGEST_PAUSE)
 
     def welcome(self, peer: str) -> bool:
-        """Whether a peer's requests are listened to now."""
+        """Return whether the node accepts requests of a peer now."""
         return not (self._patience.waits(peer) or self.shown_out(peer))
 
     def shown_out(self, peer: str) -> bool:
-        """Whether a peer flooded this node lately and is not to be back yet."""
+        """Return whether a peer flooded this node recently and is still excluded."""
         return self._outside.waits(peer)
 
     def let_wait(self, peer: str) -> None:
-        """Note that a peer did not complete its request or did not take its answer in time."""
+        """Record that a peer sent its request or took its answer too late."""
         pause = self._patience.failed(peer)
         if pause:
             self._counters.add("peers_backed_off")
             logger.info("peer %s lets this node wait and is refused for %g s", peer, pause)
 
     def kept_time(self, peer: str) -> None:
-        """Note that a peer did."""
+        """Record that a peer was in time."""
         self._patience.succeeded(peer)
 
     def refused(self, peer: str) -> None:
-        """Note a refusal; a peer that goes on and on is shown out, and again if it comes back."""
+        """Record a refusal; disconnect a flooding peer, also each time it returns."""
         if not self.shown_out(peer):
             if not self._flood.refused(peer):
                 return
@@ -214,11 +200,7 @@ class Guests:
 
 
 class Service:
-    """A handler that takes a bounded number of requests at a time, in total and from each peer.
-
-    Args:
-        guests: what is known of those who ask, shared by all services of a transport.
-    """
+    """A handler with a maximum of simultaneous requests, in total and per peer."""
 
     def __init__(
         self,
@@ -239,11 +221,10 @@ class Service:
 
     @contextmanager
     def admit(self, peer: str) -> Iterator[Place]:
-        """Hold one of the peer's places from the first byte read to the last one sent.
+        """Hold one of the peer's slots from the first byte read to the last one sent.
 
-        Raises:
-            Refusal: ``busy``, no place is free; ``backed_off``, the peer let this node wait lately;
-                ``gave_way``, the place went to somebody else meanwhile.
+        Raises :class:`Refusal`: ``busy`` if no slot is free, ``backed_off`` if the peer was late
+        recently, ``gave_way`` if another peer got the slot.
         """
         if not self.guests.welcome(peer):
             raise self._turned_away(peer, "backed_off")
@@ -272,18 +253,18 @@ class Service:
         self._places.hand_over(place, size)
 
     def check_size(self, size: int) -> None:
-        """Raises :class:`Refusal` ``too_large`` when a request of ``size`` bytes is over limit."""
+        """Raise :class:`Refusal` ``too_large`` for a request over the limit."""
         if size > self.request_limit:
             raise self.refusal("too_large")
 
     async def answer(self, peer: str, request: bytes) -> bytes:
-        """The handler's answer; whatever goes wrong inside it becomes a :class:`Refusal`."""
+        """Return the handler's answer; turn its errors into a :class:`Refusal`."""
         try:
             return await self._handler(peer, request)
         except Refusal as refusal:
             raise self._turned_away(peer, refusal.reason) from None
         except TransportError as error:
-            # of the process that the handler is in, which has told where it comes from
+            # The handler's process has already logged the origin of this error.
             logger.error("handler of %s failed on a request of %s: %s", self.protocol, peer, error)
             raise self.refusal("internal") from None
         except Exception:
@@ -291,7 +272,7 @@ class Service:
             raise self.refusal("internal") from None
 
     def refusal(self, reason: str) -> Refusal:
-        """A counted refusal, to be raised."""
+        """Count and return a refusal, to be raised."""
         self._counters.add("requests_refused", protocol=self.protocol, reason=reason)
         return Refusal(reason)
 
@@ -306,9 +287,9 @@ RPC_LARGEST = 1 << 19
 
 
 class CallBudget:
-    """Charges every call that comes in, and its answer.
+    """Byte budgets for incoming calls and their answers.
 
-    So nobody can keep this node verifying records or sending the same shard again and again.
+    They prevent a peer from making this node verify records or send a shard again and again.
     """
 
     def __init__(self, counters: Counters, guests: Guests) -> None:
@@ -320,11 +301,7 @@ class CallBudget:
         self._sent = ByteBudget(RPC_SENT_PER_SECOND, RPC_LARGEST, guests.clock, guests.standings)
 
     async def serve(self, caller: str, size: int, handle: Callable[[], Awaitable[bytes]]) -> bytes:
-        """What ``handle`` answers to a request of ``caller`` with ``size`` bytes.
-
-        Raises:
-            PermissionError: the caller has used up its share.
-        """
+        """Charge and answer a call; raise ``PermissionError`` over the caller's share."""
         served = not self._guests.shown_out(caller) and self._received.take(caller, size)
         if not (served and self._sent.take(caller, 0)):
             self._counters.add("dht_calls_refused")

@@ -1,4 +1,4 @@
-"""A search of the hash table among nodes that may answer anything, or nothing."""
+"""A DHT search and a store that tolerate false and missing answers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,20 @@ from typing import Generic, TypeVar
 
 from swarm.common.counters import Counters
 
-BUCKET = 20
-"""Neighbours that an honest node names, and nodes that a search is content with."""
+BUCKET = 20  # neighbors in an honest answer, and nodes that a search returns
 
 REPLICAS = 5
 WORKERS = 4
 PATIENCE_SECONDS = 0.5
-"""After which another is asked beside a peer that has not answered: it may still do so, but whoever
-knows silent peers holds nobody up with them."""
+"""Time before another peer is asked in parallel, so that silent peers delay nothing."""
 
-MOST_ASKED = 64
-"""Nodes asked in one search, however many are named."""
+MOST_ASKED = 64  # nodes asked in one search, however many are named
 
-SEARCH_SECONDS = 5.0
-"""After which nobody is asked any more: what was found until then is what there is."""
+SEARCH_SECONDS = 5.0  # until the search asks no more nodes and returns what it has
 
-PLACING_SECONDS = 5.0
-"""After which a record is where it is: nobody is waited for any longer."""
+PLACING_SECONDS = 5.0  # until a store waits for no more answers
 
-MISNAMED = 4
-"""Neighbours of one peer's that have not answered, or have another id than it said, after which
-those that nobody else names are asked last."""
+MISNAMED = 4  # false or silent neighbors of one peer, after which its other ones are asked last
 
 N = TypeVar("N", bound=Hashable)
 P = TypeVar("P", bound=Hashable)
@@ -41,26 +34,24 @@ Answer = tuple[N | None, Iterable[tuple[N, P]]]
 
 @dataclass(slots=True)
 class _Request(Generic[N, P]):
-    """One that is under way; ``slow`` once its patience, on the monotonic clock, has ended."""
-
     pair: tuple[N, P]
-    patience_ends: float
+    patience_ends: float  # monotonic seconds, after which the request is slow
     slow: bool = False
 
 
 class Search(Generic[N, P]):
-    """Kademlia's search for the nodes nearest to a key (Maymounkov and Mazieres, 2002).
+    """Kademlia's search for the nodes nearest to a key.
 
-    No peer leads it astray for long: each is asked once, whatever ids it is named under, and counts
-    under the id that it has itself; it names no more than a bucket, each peer once and never this
-    node. Who names what does not hold is believed less, and takes nothing from what others name.
+    Source: Maymounkov and Mazieres, 2002. Each peer is asked once, under whatever ids it is named,
+    and counts under its own id. An answer adds at most one bucket of neighbors, each peer once and
+    never this node. A peer that names false neighbors is trusted less; neighbors that others also
+    name are not affected.
 
     Args:
         own: id and peer of this node.
-        distance: of a node's id from the key.
-        ask: a peer's own id, None where it is no node of the table, and its neighbours nearest to
-            the key; None where it does not answer, or nonsense. What else an answer holds, such as
-            records, is for whoever asks to keep.
+        distance: distance of a node id from the key.
+        ask: returns a peer's own id (None if it is not a DHT node) and its neighbors nearest to
+            the key; None without a valid answer. It keeps other content, such as records, itself.
     """
 
     def __init__(
@@ -82,11 +73,7 @@ class Search(Generic[N, P]):
         self._answered: dict[P, N] = {}
 
     async def nearest(self, start: Iterable[tuple[N, P]]) -> list[tuple[N, P]]:
-        """Those that answered of the nodes nearest to the key, nearest first.
-
-        Args:
-            start: nodes that this one knows itself.
-        """
+        """Return the nearest nodes that answered, nearest first; search from ``start``."""
         self._waiting.update(start)
         end = time.monotonic() + SEARCH_SECONDS
         try:
@@ -109,7 +96,6 @@ class Search(Generic[N, P]):
         return sorted(found, key=lambda pair: self._distance(pair[0]))[:BUCKET]
 
     def _begin(self) -> None:
-        """Ask the most promising of those that wait, while they may be among the nearest."""
         for pair in sorted(self._waiting, key=self._rank):
             if len(self._awaited()) >= WORKERS or len(self._asked) >= MOST_ASKED:
                 return
@@ -126,7 +112,7 @@ class Search(Generic[N, P]):
         return [request for request in self._under_way.values() if not request.slow]
 
     def _patience(self) -> float | None:
-        """Seconds for which nothing need be done unless somebody answers."""
+        # Seconds until the next request becomes slow.
         ends = [request.patience_ends for request in self._awaited()]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
@@ -164,7 +150,7 @@ class Search(Generic[N, P]):
         for near in self._kept(list(named)):
             if near[1] not in self._asked:
                 if near in self._waiting and near not in self._namers:
-                    continue  # this node knows it itself
+                    continue  # this node already knows it
                 self._waiting.add(near)
                 self._namers.setdefault(near, set()).add(peer)
 
@@ -183,11 +169,9 @@ class Search(Generic[N, P]):
 async def placed(
     near: Iterable[tuple[N, P]], put: Callable[[P], Awaitable[Iterable[bool] | None]]
 ) -> bool:
-    """Whether any of the first :data:`REPLICAS` that answered took a record.
+    """Put a record on :data:`REPLICAS` peers that answer; return whether any took it.
 
-    Args:
-        near: who is to keep it, nearest first.
-        put: what a peer took; None where it does not answer.
+    ``near`` lists candidates, nearest first. ``put`` returns None if a peer does not answer.
     """
     left = iter(near)
     answers: list[bool] = []

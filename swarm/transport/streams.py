@@ -1,7 +1,7 @@
-"""Request and answer on a byte stream, as ``docs/protocol.md`` lays them out.
+"""Requests and answers on a byte stream, as defined in ``docs/protocol.md``.
 
-Each is its length, a u32 where nothing else is said, and that many bytes. A stream that closes
-where an answer was due is a refusal.
+Each message is its length (a u32 by default) and its bytes. A stream that closes without an answer
+is a refusal.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ LONGEST_VARINT = 5
 
 
 class Framing(Protocol):
-    """Lengths of messages on a byte stream."""
+    """Encoding of message lengths on a byte stream."""
 
     def head(self, size: int) -> bytes:
-        """What goes before a message of ``size`` bytes."""
+        """Return the length prefix of a message of ``size`` bytes."""
 
     async def size(self, reader: asyncio.StreamReader) -> int:
-        """Bytes of the next message; raises ``IncompleteReadError``, ``ValueError``."""
+        """Read the next length; raise ``IncompleteReadError`` or ``ValueError``."""
 
 
 class U32:
-    """Four bytes, big-endian: the streams of this protocol."""
+    """Lengths of four bytes, big-endian, for the streams of this protocol."""
 
     _length = Struct(">I")
 
@@ -50,7 +50,7 @@ class U32:
 
 
 class Varint:
-    """An unsigned varint: the calls of the hash table and the protocols of libp2p."""
+    """Unsigned varint lengths, for DHT calls and the protocols of libp2p."""
 
     def head(self, size: int) -> bytes:
         return varint(size)
@@ -66,7 +66,7 @@ class Varint:
 
 
 def varint(value: int) -> bytes:
-    """An unsigned varint, seven bits a byte, the lowest first."""
+    """Encode an unsigned varint: seven bits per byte, lowest bits first."""
     found = bytearray()
     while value > 127:
         found.append(value & 127 | 128)
@@ -75,8 +75,7 @@ def varint(value: int) -> bytes:
 
 
 CHUNK = 1 << 16
-REQUEST_SECONDS = 1.5
-"""For a request to be complete: at most 64 bytes in this protocol, so a distant round trip."""
+REQUEST_SECONDS = 1.5  # for a complete request, at most 64 bytes: one distant round trip
 
 LENGTH_U32 = U32()
 
@@ -91,7 +90,7 @@ async def ask(
     minimum_rate: float = MINIMUM_RATE,
     framing: Framing = LENGTH_U32,
 ) -> bytes:
-    """Send one request on a fresh stream and read its answer. The caller sets the deadline.
+    """Send one request on a new stream and return its answer; set no deadline.
 
     Raises:
         PeerUnreachable, Refused, DeadlineExceeded, ResponseTooLarge, TooSlow
@@ -125,9 +124,9 @@ async def serve(
     peer: str,
     framing: Framing = LENGTH_U32,
 ) -> tuple[int, int]:
-    """Answer the one request of an incoming stream; payload bytes (received, sent).
+    """Answer an incoming stream's request; return payload bytes (received, sent).
 
-    A peer that is slow to send its request or to take its answer loses the stream.
+    A peer that sends or receives too slowly loses the stream.
 
     Raises:
         Refusal, PeerUnreachable, DeadlineExceeded: nothing more is to be sent.
@@ -139,7 +138,7 @@ async def serve(
                 request = await _read_request(reader, service, framing)
             service.asked(place)
             answer = await service.answer(peer, request)
-            # Drained means sent: the peer's place stays taken until the last byte has left.
+            # Drained means sent: the peer keeps its slot until the last byte has left.
             writer.transport.set_write_buffer_limits(high=0)
             writer.write(framing.head(len(answer)) + answer)
             service.answered(place, len(answer))
@@ -166,7 +165,7 @@ async def _read_request(reader: asyncio.StreamReader, service: Service, framing:
 async def _read_at_rate(
     reader: asyncio.StreamReader, size: int, minimum_rate: float, peer: str
 ) -> bytes:
-    """``size`` bytes, each read due by the time the minimum rate would have brought one more."""
+    # Each read is due when the minimum rate would have delivered one more byte.
     started = asyncio.get_running_loop().time()
     received = bytearray()
     while len(received) < size:

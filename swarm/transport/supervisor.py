@@ -1,4 +1,4 @@
-"""Keeps one node running and its peers connected, whatever happens to either."""
+"""Supervision of one node: restarts it on failure and keeps its peers connected."""
 
 from __future__ import annotations
 
@@ -25,17 +25,11 @@ MAX_SKEW_SECONDS = 3.0
 FIRST_RESTART_PAUSE = 0.5
 LONGEST_RESTART_PAUSE = 30.0
 
-Prepare = Callable[[Node], Awaitable[None]]
-"""Makes a fresh node ready to serve, before it meets anybody."""
+Prepare = Callable[[Node], Awaitable[None]]  # makes a new node ready to serve, before it connects
 
 
 class Supervisor:
-    """One node after another under one identity and port.
-
-    Attributes:
-        connected: full addresses of the peers connected, by peer id.
-        timings: how far away they are, and how their clocks go.
-    """
+    """A sequence of nodes under one identity and port."""
 
     def __init__(
         self,
@@ -48,7 +42,7 @@ class Supervisor:
         counters: Counters,
         guests: Guests,
     ) -> None:
-        self.connected: dict[str, tuple[str, ...]] = {}
+        self.connected: dict[str, tuple[str, ...]] = {}  # full addresses by peer id
         self._launch = launch
         self._settings = settings
         self._cache = cache
@@ -72,17 +66,13 @@ class Supervisor:
 
     @property
     def node(self) -> Node:
-        """The present node.
-
-        Raises:
-            PeerUnreachable: none was started, or it was closed.
-        """
+        """The current node; raises :class:`PeerUnreachable` before start and after close."""
         if self._node is None:
             raise PeerUnreachable("the transport is not started")
         return self._node
 
     async def start(self) -> None:
-        """Bring the node up and dial the peers known; without an answer, go on alone.
+        """Start the node and dial the known peers; continue alone if none answers.
 
         Raises:
             PortTaken, DaemonFailed
@@ -103,16 +93,10 @@ class Supervisor:
 
     @property
     def settings(self) -> NodeSettings:
-        """How the present node runs."""
         return self._settings
 
     def become(self, role: Role, relays: tuple[str, ...], why: str) -> None:
-        """Have another node run in the present one's place, in another role.
-
-        Args:
-            relays: addresses of peers that are to relay for this node.
-            why: what is logged.
-        """
+        """Replace the node with one in another role, using ``relays``; log ``why``."""
         self._settings = replace(self._settings, role=role, relays=relays)
         self._change = why
         self.node.end()
@@ -130,10 +114,9 @@ class Supervisor:
             await node.stop()
 
     async def connect(self, address: str) -> str:
-        """Dial a full multiaddress; the peer id.
+        """Dial a full multiaddress and return the peer id.
 
-        Raises:
-            PeerUnreachable, ClockSkew
+        Raises ``PeerUnreachable`` or ``ClockSkew``.
         """
         asked = self._clock.time()
         try:
@@ -155,14 +138,14 @@ class Supervisor:
         return peer
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` in the background until it ends or the supervisor is closed."""
+        """Run ``work`` in the background until it ends or the supervisor closes."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         return task
 
     async def _dial(self, addresses: Sequence[str]) -> list[BaseException | str]:
-        """Dial all at once; for each the peer id or what went wrong."""
+        # Returns the peer id or the error for each address.
         outcomes = await asyncio.gather(
             *(self.connect(address) for address in addresses), return_exceptions=True
         )
@@ -180,7 +163,6 @@ class Supervisor:
         return outcomes
 
     async def _watch(self) -> None:
-        """Keep the list of connected peers, dial the missing ones, write the cache."""
         turn, dialling = 0, None
         while True:
             await asyncio.sleep(WATCH_SECONDS)
@@ -188,17 +170,17 @@ class Supervisor:
             try:
                 self.connected = await self.node.connected()
                 await self.node.look()
-                # At once: who is cut off a moment later would else be nobody's to dial.
+                # Immediately: a node that is cut off a moment later needs addresses to dial.
                 if self._cache.meet(self._addresses_connected()):
                     self._redial.remember(self._cache.addresses)
-                # Beside this, for a dead address takes seconds.
+                # In the background, because a dead address takes seconds.
                 if dialling is None or dialling.done():
                     dialling = self.spawn(self._dial_beside(self._redial.due(self.connected)))
                 if relayed := self._shortcuts.due(self.node.peer_id, self.connected):
                     self.spawn(self._begin_anew(relayed))
                 if peer := self.timings.due(self.connected):
                     self.spawn(self.timings.measure(self.node, peer))
-            except Exception as error:  # whoever stops to look dials nobody
+            except Exception as error:  # a node that stops looking dials no peers
                 self._counters.add("watch_failed")
                 known = isinstance(error, TransportError | OSError | EOFError)
                 level, trace = (logging.INFO, None) if known else (logging.WARNING, error)
@@ -222,7 +204,6 @@ class Supervisor:
             logger.info("dialling broke off: %s", error)
 
     async def _supervise(self) -> None:
-        """Whenever the node dies, start it again as it was and dial whom it knew."""
         while True:
             dead = self.node
             reason = await dead.wait_dead()
@@ -237,11 +218,10 @@ class Supervisor:
             self.connected = {}
             await dead.stop()
             self._node = await self._restart(dead)
-            # Beside this, for the new one may die of it as well.
+            # In the background, because the new node may also die from it.
             self.spawn(self._dial_beside(known))
 
     async def _restart(self, dead: Node) -> Node:
-        """A node in place of a dead one, ready to serve, however often it fails before it is."""
         pause = FIRST_RESTART_PAUSE
         while True:
             try:
@@ -253,7 +233,7 @@ class Supervisor:
                 pause = min(2 * pause, LONGEST_RESTART_PAUSE)
 
     async def _ready(self, node: Node) -> Node:
-        """The node once it is prepared; stopped where it cannot be."""
+        # Stops a node that cannot be prepared.
         try:
             await self._prepare(node)
         except BaseException:
@@ -262,7 +242,7 @@ class Supervisor:
         return node
 
     async def _start_node(self, dead: Node | None) -> Node:
-        """A new node; when cancelled meanwhile, one that is stopped again rather than lost."""
+        # If cancelled, stop the node that is starting instead of losing it.
         starting = asyncio.ensure_future(
             self._launch(self._settings, self._counters, dead, self._guests)
         )

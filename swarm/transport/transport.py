@@ -1,8 +1,8 @@
-"""The network as the swarm sees it: small signed records to all, request and answer to one.
+"""The transport interface: signed records for all peers, requests to single peers.
 
-Three implementations keep this contract: :mod:`swarm.transport.hivemind.transport` over real p2p
-daemons, :mod:`swarm.transport.libp2p.node` without one, and :mod:`swarm.transport.memory`
-inside a process on a virtual clock.
+It is implemented in :mod:`swarm.transport.hivemind.transport` over p2p daemons, in
+:mod:`swarm.transport.libp2p.node` without one, and in :mod:`swarm.transport.memory` inside one
+process on a virtual clock.
 """
 
 from __future__ import annotations
@@ -18,68 +18,54 @@ from swarm.common.fair_limits import Standing
 
 
 class Timing(NamedTuple):
-    """What one call of a peer told.
+    """Round trip of one call to a peer, and the offset of the peer's clock."""
 
-    Attributes:
-        round_trip: seconds from the call to its answer.
-        ahead: seconds by which the peer's clock is ahead of this machine's, give or take half of
-            ``round_trip`` (RFC 5905, section 8).
-    """
-
-    round_trip: float
-    ahead: float
+    round_trip: float  # seconds from the call to its answer
+    ahead: float  # of this machine's clock: seconds, +- round_trip / 2 (RFC 5905, section 8)
 
 
 Way = Literal["direct", "relayed", "unreachable", "unknown"]
-"""Dialled at its own address; through another peer; not at all; nobody has tried yet."""
+"""Dialed at its own address; through a relay; not at all; not tried yet."""
 
 CIRCUIT = "/p2p-circuit"
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How others reach this node, and it them.
+    """Reachability of this node and of its peers, by peer id."""
 
-    Attributes:
-        way: how others reach it.
-        cause: why it is so, in one line; empty while unknown.
-        remedy: what would make it direct; empty where it is.
-        links: how each connected peer is reached, by peer id.
-        timings: how far away each is and how its clock goes, where that was measured.
-    """
-
-    way: Way = "unknown"
-    cause: str = ""
-    remedy: str = ""
-    links: Mapping[str, Way] = field(default_factory=dict)
+    way: Way = "unknown"  # how peers reach this node
+    cause: str = ""  # why, in one line; empty while unknown
+    remedy: str = ""  # how to become direct; empty if direct
+    links: Mapping[str, Way] = field(default_factory=dict)  # how each connected peer is reached
     timings: Mapping[str, Timing] = field(default_factory=dict)
 
 
 def reach_of(state: Mapping[str, Any]) -> Reach:
-    """What :func:`dataclasses.asdict` made of one, by way of another process."""
+    """Restore a :class:`Reach` from its :func:`dataclasses.asdict` form."""
     timings = {peer: Timing(*timing) for peer, timing in state.get("timings", {}).items()}
     return Reach(**{**state, "timings": timings})
 
 
 def is_relayed(address: str) -> bool:
-    """Whether a multiaddress leads through a relay."""
+    """Return whether a multiaddress leads through a relay."""
     return CIRCUIT in address
 
 
 def host_of(address: str) -> str:
-    """The IP address that a multiaddress begins with; empty when it begins with none."""
+    """Return the IP address that a multiaddress begins with, or an empty string."""
     _, family, host, *_ = [*address.split("/"), "", "", ""]
     return host if family in ("ip4", "ip6") else ""
 
 
 def port_of(address: str) -> int:
-    """The TCP port that a multiaddress names first; 0 when it names none."""
+    """Return the TCP port that a multiaddress names first, or 0."""
     _, _, _, kind, port, *_ = [*address.split("/"), "", "", "", "", ""]
     return int(port) if kind == "tcp" and port.isdecimal() else 0
 
 
 def links_of(connected: Mapping[str, Sequence[str]]) -> dict[str, Way]:
-    """How each peer is connected, by its addresses; direct where any connection is."""
+    """Return how each peer is connected; direct if any connection is direct."""
     return {
         peer: "relayed" if all(map(is_relayed, addresses)) else "direct"
         for peer, addresses in connected.items()
@@ -87,11 +73,10 @@ def links_of(connected: Mapping[str, Sequence[str]]) -> dict[str, Way]:
 
 
 def dialled(answers: Sequence[DialledBack]) -> bool:
-    """Whether a node can be dialled, by what its peers say who tried.
+    """Return whether a node can be dialed, according to peers that tried.
 
-    Peers that saw it at a public address count alone where there are any: others are on this side
-    of its router. Half of them have to have reached it, so that one liar among three decides
-    nothing.
+    If any peers saw it at a public address, only these count: the others share its router. Half
+    of them must have reached it, so that one liar among three decides nothing.
     """
     outside = [answer for answer in answers if ip_address(answer.host).is_global]
     counted = outside or answers
@@ -99,12 +84,10 @@ def dialled(answers: Sequence[DialledBack]) -> bool:
 
 
 def told(way: Way, ports: Sequence[int], hosts: Sequence[str], relays: int) -> Reach:
-    """The state in words that a person can act on.
+    """Describe the state in words that a user can act on.
 
-    Args:
-        ports: that the node listens on or announces.
-        hosts: the addresses that it was seen at.
-        relays: peers that relay for it.
+    The node listens on or announces ``ports``, peers saw it at ``hosts``, and ``relays`` of them
+    relay for it.
     """
     port, seen = ports[0] if ports else 0, " and ".join(dict.fromkeys(hosts))
     if way == "direct":
@@ -127,19 +110,15 @@ def told(way: Way, ports: Sequence[int], hosts: Sequence[str], relays: int) -> R
 
 
 RECORD_LIMIT = MAX_RECORD_BYTES
-"""Bytes of a record's value. Larger ones poison the hash table of whoever stores them."""
+"""Maximum bytes of a record's value. Larger ones poison the DHT of nodes that store them."""
 
-MINIMUM_RATE = 4096.0
-"""Bytes a second below which an answer is given up."""
+MINIMUM_RATE = 4096.0  # bytes per second below which an answer is aborted
 
-RATE_GRACE_SECONDS = 2.0
-"""Time before the minimum rate is asked for: a distant peer's round trips and its disk."""
+RATE_GRACE_SECONDS = 2.0  # before the minimum rate applies: a distant peer's round trips and disk
 
-HEADER_SECONDS = 3.0
-"""For an answer to begin, once the stream is open."""
+HEADER_SECONDS = 3.0  # for an answer to begin, once the stream is open
 
-OPENING_SECONDS = 5.0
-"""For a stream to open, its peer dialled first where need be."""
+OPENING_SECONDS = 5.0  # for a stream to open, including the dial if needed
 
 Handler = Callable[[str, bytes], Awaitable[bytes]]
 """(peer id, request) -> answer; raises :class:`Refusal` to decline."""
@@ -147,21 +126,15 @@ Handler = Callable[[str, bytes], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the handler of a protocol takes on.
+    """Limits of a protocol's handler."""
 
-    Attributes:
-        request_bytes: of the largest request.
-        concurrent: requests at a time.
-        concurrent_per_peer: those of one peer.
-    """
-
-    request_bytes: int
-    concurrent: int
+    request_bytes: int  # maximum size of a request
+    concurrent: int  # simultaneous requests
     concurrent_per_peer: int
 
 
 class TransportError(Exception):
-    """Something the network did not do. The message ends in what to do about it."""
+    """A network failure. The message ends with what to do about it."""
 
     code = "transport"
 
@@ -179,7 +152,7 @@ class DeadlineExceeded(TransportError):
 
 
 class TooSlow(TransportError):
-    """The answer came in below the minimum rate."""
+    """The answer arrived below the minimum rate."""
 
     code = "too_slow"
 
@@ -191,25 +164,25 @@ class ResponseTooLarge(TransportError):
 
 
 class Refused(TransportError):
-    """The peer closed the stream without an answer: it is busy, or will not."""
+    """The peer closed the stream without an answer: it is busy or declined."""
 
     code = "refused"
 
 
 class ClockSkew(TransportError):
-    """This machine's clock and the swarm's disagree."""
+    """The clocks of this machine and the swarm disagree."""
 
     code = "clock_skew"
 
 
 class RecordTooLarge(TransportError):
-    """A record over :data:`RECORD_LIMIT` was to be stored."""
+    """A record to store exceeds :data:`RECORD_LIMIT`."""
 
     code = "record_too_large"
 
 
 def check_size(value: bytes) -> None:
-    """Raises :class:`RecordTooLarge` for a record over :data:`RECORD_LIMIT`."""
+    """Raise :class:`RecordTooLarge` for a record over :data:`RECORD_LIMIT`."""
     if len(value) > RECORD_LIMIT:
         raise RecordTooLarge(
             f"record of {len(value)} bytes, limit {RECORD_LIMIT}; offer fewer frames"
@@ -217,7 +190,7 @@ def check_size(value: bytes) -> None:
 
 
 class Refusal(Exception):
-    """Raised by a handler to decline a request; ``reason`` (snake_case) is counted, not sent."""
+    """A handler's refusal; ``reason`` (snake_case) is counted, not sent."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -226,19 +199,12 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """A record as a node of the hash table meets it.
+    """A record as a DHT node receives it."""
 
-    Attributes:
-        key: the **hashed** record key (:func:`protocol.announcement.dht_key_of`).
-        subkey: as stored; an author's public key in this protocol.
-        value: at most :data:`RECORD_LIMIT` bytes.
-        expiry: unix time, seconds.
-    """
-
-    key: bytes
-    subkey: bytes
-    value: bytes
-    expiry: float
+    key: bytes  # hashed by protocol.announcement.dht_key_of
+    subkey: bytes  # as stored; an author's public key in this protocol
+    value: bytes  # at most RECORD_LIMIT bytes
+    expiry: float  # unix time, seconds
 
 
 RecordCheck = Callable[[RecordView], bool]
@@ -263,60 +229,52 @@ class Transport(Protocol):
         ...
 
     async def start(self) -> None:
-        """Join the network, alone when nobody answers.
+        """Join the network; continue alone if no peer answers.
 
-        Raises:
-            TransportError: cannot run at all (port taken, daemon missing, clock off).
+        Raises :class:`TransportError` if it cannot run (port taken, daemon missing, clock off).
         """
         ...
 
     async def close(self) -> None:
-        """Leave; nothing of it remains on the machine. May be called twice."""
+        """Leave the network and clean up the machine; may be called twice."""
         ...
 
     def addresses(self) -> tuple[str, ...]:
-        """Full multiaddresses, ``/p2p/<peer id>`` included, that others can dial."""
+        """Return full multiaddresses, with ``/p2p/<peer id>``, that others can dial."""
         ...
 
     async def connect(self, address: str) -> str:
-        """Dial a full multiaddress; returns the peer id.
+        """Dial a full multiaddress and return the peer id.
 
-        Raises:
-            PeerUnreachable, ClockSkew
+        Raises ``PeerUnreachable`` or ``ClockSkew``.
         """
         ...
 
     def peers(self) -> tuple[str, ...]:
-        """Connected peers' ids, sorted, self excluded."""
+        """Return the sorted ids of connected peers, without this one."""
         ...
 
     def reach(self) -> Reach:
-        """Whether others can dial this peer, and how it is connected with each."""
+        """Return whether others can dial this peer, and how it is connected to each."""
         ...
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Put a record into the hash table; False when no replica took it.
+        """Put a record into the DHT; return False if no replica took it.
 
-        A record gives way only to one with a strictly later ``expiry`` (unix seconds).
-
-        Raises:
-            RecordTooLarge
+        Only a record with a strictly later ``expiry`` (unix seconds) replaces it. Raises
+        :class:`RecordTooLarge`.
         """
         ...
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """Values by subkey, checked by the validator; empty when nothing is there."""
+        """Return validated values by subkey; empty if there are none."""
         ...
 
     def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
-        """Hear of records that others store with this peer under ``keys``, and no other keys.
+        """Report validated records that others store with this peer under ``keys`` only.
 
-        A hint that may fail to come: a peer holds few of all records, and tells of
-        :data:`swarm.transport.records.MAX_TOLD` at most.
-
-        Args:
-            heard: called on the loop with the value of each that the validator let in; it must
-                not raise.
+        Reports may be missing: a peer stores few of all records, and reports at most
+        :data:`swarm.transport.records.MAX_TOLD`. ``heard`` runs on the loop and must not raise.
         """
         ...
 
@@ -330,13 +288,13 @@ class Transport(Protocol):
         deadline: float,
         minimum_rate: float = MINIMUM_RATE,
     ) -> bytes:
-        """Ask one peer and await its whole answer.
+        """Send a request to one peer and return its whole answer.
 
         Args:
-            limit: bytes of answer accepted.
-            deadline: seconds from now. The stream has :data:`OPENING_SECONDS` of them, the
-                answer's beginning :data:`HEADER_SECONDS`.
-            minimum_rate: bytes a second, asked for after :data:`RATE_GRACE_SECONDS`.
+            limit: maximum bytes of the answer.
+            deadline: seconds; the stream opens in :data:`OPENING_SECONDS`, the answer begins in
+                :data:`HEADER_SECONDS`.
+            minimum_rate: bytes per second, enforced after :data:`RATE_GRACE_SECONDS`.
 
         Raises:
             PeerUnreachable, DeadlineExceeded, TooSlow, ResponseTooLarge, Refused
@@ -344,13 +302,13 @@ class Transport(Protocol):
         ...
 
     def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
-        """Serve ``protocol``; requests over the limits are refused as ``busy`` or ``too_large``."""
+        """Serve ``protocol``; refuse excess requests as ``busy`` or ``too_large``."""
         ...
 
     def use_validator(self, check: RecordCheck) -> None:
-        """Check every record stored with or read by this peer. Before it is set, none passes."""
+        """Check every record stored or read; before this call, none passes."""
         ...
 
     def use_standing(self, standing: Standing) -> None:
-        """Keep a share of what is bounded for authors of good standing; before, nobody is known."""
+        """Reserve a share of limits for known authors; before, no author is known."""
         ...

@@ -74,7 +74,7 @@ def test_an_unknown_compression_is_refused() -> None:
 
 
 def test_a_body_without_its_head_is_refused() -> None:
-    refused(framed_body(b"\0\0\0"), errors.Truncated)
+    refused(framed_body(b"\0\0\0"), errors.Truncated, "body of 3 bytes.* 5$")
 
 
 def test_a_zstd_bomb_is_refused_before_it_unpacks() -> None:

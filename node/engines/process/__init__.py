@@ -1,1 +1,1 @@
-"""An engine in a process of its own, or several of them, seen from their owner."""
+"""Rollout engines that run in separate processes, as their owner sees them."""

@@ -1,4 +1,4 @@
-"""One process that an engine runs in, seen from its owner."""
+"""One engine process as its owner sees it: start, messages, hang detection, end."""
 
 from __future__ import annotations
 
@@ -25,27 +25,18 @@ from node.errors import NodeError
 from node.policy.policy import Policy
 from swarm.common.util import import_path, in_words
 
-PULSE_SECONDS = 1.0
-"""Most seconds, and a step, between two messages of an engine that works."""
-START_SECONDS = 1800.0
-"""Compiling and measuring a large model takes minutes, on which nothing can be said."""
+PULSE_SECONDS = 1.0  # maximum time, plus one step, between messages of a working engine
+START_SECONDS = 1800.0  # compiling and profiling a large model takes minutes without messages
 
 
 class Silence:
-    """How long an engine has owed its owner a word.
+    """Watchdog: how long an engine has owed its owner a message.
 
-    It owes one from a message that it was sent until it says that it has handled them all and has
-    nothing left to write. Silence is counted in the ticks of whoever watches, not by the clock:
-    an owner that was stopped for an hour has watched for none of it, and finds what was said
-    meanwhile.
-
-    Args:
-        patience: seconds of silence before an engine that has started counts as hung.
-
-    Attributes:
-        ready: whether it has started; until then it may be silent for ``START_SECONDS``, or for
-            ``patience`` where that is more.
-        seconds: of silence, as of the last tick.
+    It owes one from each message sent to it until it reports that all are handled and nothing is
+    left to sample. Silence is counted in ticks of the watcher, not by the clock: an owner that was
+    stopped for an hour did not watch, and finds the messages of that hour. After ``patience``
+    seconds an engine counts as hung; one that is not yet ready may take ``START_SECONDS`` if that
+    is more.
     """
 
     def __init__(self, patience: float) -> None:
@@ -59,28 +50,27 @@ class Silence:
 
     @property
     def bound(self) -> float:
-        """Seconds of silence that are too long."""
         return self._patience if self.ready else max(self._patience, START_SECONDS)
 
     @property
     def too_long(self) -> bool:
-        """Whether it counts as hung."""
+        """Whether the engine counts as hung."""
         return self.seconds >= self.bound
 
     def send(self) -> None:
-        """Note a message to the engine, before it is sent."""
+        """Record a message to the engine, before it is sent."""
         with self._lock:
             self._sent += 1
 
     def hear(self, message: dict[str, Any]) -> None:
-        """Note a message of the engine."""
+        """Record a message from the engine."""
         with self._lock:
             self._heard = True
             self._handled = message.get("idle", self._handled)
             self.ready = self.ready or "ready" in message
 
     def tick(self, seconds: float) -> None:
-        """Note that so many seconds were watched."""
+        """Record that the watcher watched for ``seconds``."""
         with self._lock:
             owes = self._handled < self._sent and not self._heard
             self.seconds = self.seconds + seconds if owes else 0.0
@@ -92,24 +82,17 @@ log = logging.getLogger(__name__)
 MODULE = "node.engines.process.worker"
 LAST_LINES = 20
 END_SECONDS = 5.0
-ROUTINE = re.compile(r"\b(DEBUG|INFO)\b")
-"""Lines that do not tell why a process ended."""
+ROUTINE = re.compile(r"\b(DEBUG|INFO)\b")  # lines that do not explain why a process ended
 SLOW = "If it was slow and did not hang, raise engine.patience."
 MEMORY = "If memory ran out, choose a smaller policy.model or a lower engine.gpu_memory."
 
 
 class EngineChild:
-    """Starts the process at once and does not wait for it.
+    """An engine process, started at construction without waiting for it.
 
-    Two threads take in whatever it says, so that it never waits to be read. Another one kills it
-    when it hangs, which ends every wait for it. Messages may be sent from any thread.
-
-    Args:
-        settings: of its back-end.
-        variables: of its environment, beside this process's.
-        patience: seconds that it may be silent for while it owes an answer; see
-            :class:`node.engines.process.child.Silence`.
-        module: what to run; see :mod:`node.engines.process.worker`.
+    Two threads read its output, so that it never blocks. Another one kills it when it hangs (see
+    :class:`Silence`), which ends every wait for it. Any thread may send messages. ``variables``
+    extend this process's environment.
     """
 
     def __init__(
@@ -139,17 +122,15 @@ class EngineChild:
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._process.pid
 
     @property
     def ready(self) -> bool:
-        """Whether its back-end has been opened."""
+        """Whether its backend has been opened."""
         return self._silence.ready
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message; one that the process does not live to read is dropped, as its end is
-        told by :meth:`next`."""
+        """Send a message, or drop it if the process has ended, which :meth:`next` reports."""
         self._silence.send()
         try:
             with self._sending:
@@ -158,20 +139,18 @@ class EngineChild:
             log.debug("not sent: %s", error)
 
     def next(self, seconds: float | None) -> dict[str, Any] | None:
-        """What was ``written`` or ``done`` next, None where the process has ended; nothing at
-        all after a :meth:`nudge`.
+        """Return the next ``written`` or ``done`` message; None once the process ended.
 
-        Raises:
-            queue.Empty: there was none for ``seconds``.
+        After a :meth:`nudge` it is empty. Raises queue.Empty after ``seconds`` without one.
         """
         return self._inbox.get(timeout=seconds)
 
     def nudge(self) -> None:
-        """Let :meth:`next` return."""
+        """Make :meth:`next` return."""
         self._inbox.put({})
 
     def end(self) -> str:
-        """End the process where it still runs; how it ended, with its last words."""
+        """End the process if it still runs; return how it ended, with its last message."""
         self._ending.set()
         self._watcher.join()
         self._channel.close()
@@ -186,7 +165,7 @@ class EngineChild:
 
     @property
     def remedy(self) -> str:
-        """What may help, once it has ended; empty where its last words say it."""
+        """Advice after its end; empty if its last message contains it."""
         if self._hung:
             return SLOW
         return "" if self._remedied else MEMORY
@@ -197,7 +176,7 @@ class EngineChild:
         return self._failure or (self._lines[-1] if self._lines else "it left no message")
 
     def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # nothing of its group is left
+        with contextlib.suppress(ProcessLookupError):  # the whole group has ended
             os.killpg(self.pid, signal.SIGKILL)
 
     def _wait(self, seconds: float) -> int | None:
@@ -225,7 +204,7 @@ class EngineChild:
             if self._silence.too_long:
                 self._hung = True
                 self._kill()
-                # One that is stuck in its driver outlives the signal; nobody waits for it.
+                # A process stuck in its driver survives the signal; do not wait for it.
                 self._channel.close()
                 return
 
@@ -246,42 +225,23 @@ MAX_ROWS = 64
 
 @dataclass(slots=True)
 class Starter:
-    """Starts processes for one engine, one after the other, each on the newest weights.
-
-    Attributes:
-        kind: of the engine, a name of :data:`node.config.registry.ENGINES`.
-        seed: of the draws, with the policy's version at the start.
-        threads: CPU threads of a process.
-        patience: seconds that it may be silent for while it has something to do.
-        max_rows: completions written side by side.
-        options: for the back-end of this kind alone.
-        variables: of the process's environment, beside this one's.
-        as_checkpoint: the weights are written as a folder that ``transformers`` loads.
-        place: the parent of the snapshot's folder; see
-            :class:`node.engines.weight_snapshot.Snapshot`.
-        module: what the process runs.
-        starts: processes so far.
-    """
+    """Starts one engine's processes, one after the other, each on the newest weights."""
 
     kind: str
-    seed: int
-    threads: int
-    patience: float
+    seed: int  # of the draws, together with the policy's version at the start
+    threads: int  # CPU threads of a process
+    patience: float  # timeout in seconds while the process has work
     max_rows: int = MAX_ROWS
     options: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
-    as_checkpoint: bool = False
-    place: Path | None = None
+    as_checkpoint: bool = False  # weights in a folder that ``transformers`` loads
+    place: Path | None = None  # parent of the snapshot's folder
     module: str = MODULE
-    starts: int = field(default=0, init=False)
+    starts: int = field(default=0, init=False)  # processes so far
     _snapshot: Snapshot | None = field(default=None, init=False)
 
     def start(self, policy: Policy) -> EngineChild:
-        """A process that is on its way up.
-
-        Raises:
-            NodeError: the machine starts no process, or the weights cannot be written.
-        """
+        """Start a process without waiting for it; raise NodeError if that fails."""
         if self._snapshot is None:
             self._snapshot = Snapshot(policy, as_checkpoint=self.as_checkpoint, place=self.place)
         self.starts += 1
@@ -297,16 +257,12 @@ class Starter:
             ) from error
 
     def write(self, policy: Policy) -> None:
-        """Hand the weights over to the process that runs, if one was ever started.
-
-        Raises:
-            NodeError: they cannot be written; the earlier ones are whole.
-        """
+        """Write weights, if a process was ever started; a NodeError leaves earlier ones."""
         if self._snapshot:
             self._snapshot.write(policy)
 
     def remove(self) -> None:
-        """Take the weights away."""
+        """Delete the snapshot."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot:
             snapshot.remove()

@@ -1,4 +1,4 @@
-"""Several engines on the same policy, one for each share of a machine's GPUs."""
+"""Data-parallel rollout engine: one engine for each share of a machine's GPUs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,10 @@ LOOK_SECONDS = 0.005
 
 
 class EngineFleet:
-    """A :class:`node.engines.engine.RolloutEngine` made of others.
+    """A :class:`node.engines.engine.RolloutEngine` made of one or more others.
 
-    Trajectories of one prompt that are submitted together stay together, as they share what is
-    computed of it, and go where the fewest are; the turns of one go where its first one went.
-
-    Args:
-        engines: at least one.
-        policy: that they sample from.
+    Trajectories of one prompt that are submitted together share computation, so they go to the same
+    engine: the one with the fewest trajectories. Later turns go to the engine of the first.
     """
 
     def __init__(self, engines: Sequence[RolloutEngine], policy: Policy) -> None:
@@ -37,7 +33,6 @@ class EngineFleet:
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
     ) -> list[list[Sample]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         count = len(self._engines)
         shares = [prompts[start::count] for start in range(count)]
         with ThreadPoolExecutor(count) as threads:
@@ -47,7 +42,6 @@ class EngineFleet:
         return [done[number % count][number // count] for number in range(len(prompts))]
 
     def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         keys = [*self._where, *(each.key for each in trajectories)]
         if len(set(keys)) < len(keys):
             raise ValueError("there is a trajectory with one of these keys already")
@@ -67,7 +61,6 @@ class EngineFleet:
             engine.submit([t for t in trajectories if chosen[t.key] == number], sampling)
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         deadline = time.monotonic() + seconds
         while True:
             finished = [each for engine in self._engines for each in engine.poll(0.0, stream)]
@@ -80,21 +73,18 @@ class EngineFleet:
         return finished
 
     def forget(self, keys: Sequence[int]) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         homes = {key: self._homes.pop(key) for key in keys if key in self._homes}
         for number, engine in enumerate(self._engines):
             engine.forget([key for key, home in homes.items() if home == number])
 
     def nudge(self) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._nudged.set()
 
     def home(self, key: int) -> int:
-        """The number of the engine that writes a trajectory."""
+        """Return the index of the engine that samples a trajectory."""
         return self._where[key]
 
     def halt(self) -> list[tuple[int, Tokens]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         left = dict(each for engine in self._engines for each in engine.halt())
         ordered = [(key, left[key]) for key in self._where if key in left]
         for key in left:
@@ -102,24 +92,20 @@ class EngineFleet:
         return ordered
 
     def update(self, policy: Policy) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._policy = policy
         for engine in self._engines:
             engine.update(policy)
 
     def rest(self) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         for engine in self._engines:
             engine.rest()
 
     def close(self) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         for engine in self._engines:
             engine.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing, as with each of them."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to go on from."""
+        """Do nothing: the engines have no state."""

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, which is watched and started again."""
+"""Rollout engine in a separate process, which is monitored and restarted."""
 
 from __future__ import annotations
 
@@ -28,18 +28,13 @@ MESSAGE_TOKENS = 1 << 20
 class EngineProcess:
     """A :class:`node.engines.engine.RolloutEngine` that samples in another process.
 
-    The process is started by the first submission, from a snapshot of the policy as it is then.
-    The owner keeps every trajectory and what is known of its tokens. When the process dies, or
-    hangs and is killed, another one goes on from there: nothing is lost and nothing is written
-    twice. When that one dies as well, the call that notices says so, and the engine is closed.
+    The first submission starts the process. The owner keeps every trajectory and its reported
+    tokens. If the process dies, or hangs and is killed, another one continues without losses or
+    duplicates. If that one dies too, the next call raises and the engine is closed. Restarts are
+    counted as ``engine_restarts``.
 
-    A resumed run draws anew, as the order of draws depends on when submissions arrive.
-    :meth:`update` and :meth:`nudge` may be called from another thread, all else from one.
-
-    Args:
-        policy: what to sample from first.
-        starter: of its processes.
-        counters: ``engine_restarts`` go here.
+    A resumed run samples other completions, because the order of draws depends on when submissions
+    arrive. :meth:`update` and :meth:`nudge` may be called from another thread, all else from one.
     """
 
     def __init__(self, policy: Policy, starter: Starter, counters: Counters) -> None:
@@ -61,13 +56,12 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None while there is no process."""
+        """Process id; None without a process."""
         return self._child.pid if self._child else None
 
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
     ) -> list[list[Sample]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         wanted = [
             Pending.of(Trajectory(row, tuple(prompt)), sampling, self._policy, streamed=False)
             for prompt in prompts
@@ -80,7 +74,6 @@ class EngineProcess:
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         taken = {p.trajectory.key for p in self._pending.values() if p.streamed}
         for trajectory in trajectories:
             if trajectory.key in taken:
@@ -91,7 +84,6 @@ class EngineProcess:
         )
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         deadline = time.monotonic() + seconds
         self._receive(0.0)
         while not (self._finished[stream] or self._nudged.is_set()):
@@ -102,18 +94,15 @@ class EngineProcess:
         return self._finished.pop(stream, [])
 
     def forget(self, keys: Sequence[int]) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         if self._child and keys:
             self._child.send({"forget": list(keys)})
 
     def nudge(self) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._nudged.set()
         if child := self._child:
             child.nudge()
 
     def halt(self) -> list[tuple[int, Tokens]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._halting = True
         try:
             if self._pending:
@@ -125,15 +114,10 @@ class EngineProcess:
         return left
 
     def rest(self) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._order("rest")
 
     def update(self, policy: Policy) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`.
-
-        Raises:
-            NodeError: the weights cannot be handed over; the engine goes on under the earlier ones.
-        """
+        """Hand over new weights; if NodeError is raised, the earlier ones stay in use."""
         with self._starting:
             self._policy = policy
             if self._closed:
@@ -144,7 +128,6 @@ class EngineProcess:
                     self._child.send({"update": policy.version})
 
     def close(self) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         with self._starting:
             self._closed = True
             child, self._child = self._child, None
@@ -153,24 +136,23 @@ class EngineProcess:
         self._starter.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: see the class on resumed runs."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to go on from."""
+        """Do nothing: the engine has no state, see the class on resumed runs."""
 
     def _order(self, what: str) -> None:
-        """Return once the process has done it, if there is one."""
+        """Send an order and wait until the process, if there is one, has executed it."""
         self._ordered += 1
         told: EngineChild | None = None
         while self._child and self._done_orders < self._ordered:
-            if self._child is not told:  # the first one, and another that took its place
+            if self._child is not told:  # the first process, and each that replaces it
                 told = self._child
                 told.send({what: self._ordered})
             self._receive(None)
 
     def _take_on(self, wanted: Sequence[Pending]) -> list[int]:
-        """Number what is wanted and have it written; what is complete already is done."""
+        """Register trajectories and send them; those already complete are done."""
         numbers = list(range(self._submitted, self._submitted + len(wanted)))
         self._submitted += len(wanted)
         self._pending.update(zip(numbers, wanted, strict=True))
@@ -185,11 +167,7 @@ class EngineProcess:
         return numbers
 
     def start(self) -> None:
-        """Have a process come up now, and not with the first thing to write.
-
-        Raises:
-            NodeError: the engine is closed, or no process can be started.
-        """
+        """Start the process now; raise NodeError if that fails or the engine is closed."""
         with self._starting:
             if self._closed:
                 closed = NodeError("the engine is closed", None, "Open another one.")
@@ -211,7 +189,6 @@ class EngineProcess:
         self._child.send({"jobs": jobs})
 
     def _receive(self, seconds: float | None) -> None:
-        """Take in the next message, waiting for it at most so long, and all that follow it."""
         if self._child is None:
             self._nudged.wait(seconds or 0.0)
             return
@@ -248,7 +225,7 @@ class EngineProcess:
             self._samples[number] = sample
 
     def _bury(self) -> None:
-        """Let another process go on where one has died, unless there is nothing to go on with."""
+        """Replace a dead process once; without pending work, at the next submission."""
         with self._starting:
             child, self._child = self._child, None
         assert child is not None

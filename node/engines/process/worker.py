@@ -1,11 +1,11 @@
-"""The process that an engine runs in: ``python -m node.engines.process.worker``.
+"""Engine process: ``python -m node.engines.process.worker``.
 
-It reads messages from the socket that is its standard input and ends with it. The first one holds
-the settings of its back-end; afterwards come ``jobs``, ``forget``, ``update``, ``halt`` and
-``rest``. It answers with ``ready`` once, with what was ``written``, with the number of each halt
-and rest that is ``done``, and before it dies with how it ``failed`` and whether that names a
-``remedy``. It says now and then that it is ``alive`` while it works, and that it is ``idle`` before
-it waits, with the number of messages that it has handled.
+It reads messages from the socket that is its standard input, and exits when that closes. The first
+message holds the backend's settings, later ones ``jobs``, ``forget``, ``update``, ``halt`` or
+``rest``. It sends ``ready`` once, then what was ``written``, and ``done`` with the number of each
+halt and rest. Before it dies it sends how it ``failed`` and whether that names a ``remedy``. It
+regularly sends ``alive`` while it works, and ``idle`` with the number of handled messages before it
+waits.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ FAILURE_CHARACTERS = 500
 
 
 def open_backend(settings: BackendSettings) -> Backend:
-    """The back-end of a kind of engine."""
+    """Open the backend of the settings' engine kind."""
     kind: EngineKind = ENGINES.load(settings.kind)()
     return kind.backend(settings)
 
 
 def serve(opener: Open) -> None:
-    """Host the back-end that is asked for until the owner's end of the socket closes."""
-    # A stop is the owner's to manage: it has use for what is written here until it is done. Not
-    # ignored, as that would be inherited.
+    """Run the backend until the owner's end of the socket closes."""
+    # The owner handles the signal and needs this process until it is done. Not SIG_IGN, because
+    # child processes would inherit it.
     signal.signal(signal.SIGTERM, lambda *_: None)
     channel = take_over_stdin()
-    # Whatever a library prints goes where the owner reads the last words from.
+    # Libraries' prints go to stderr, from which the owner reads the last message.
     os.dup2(2, 1)
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     settings = _settings(channel.receive())
@@ -76,7 +76,7 @@ def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: B
                 channel.send({"idle": handled})
             _handle(inbox.get(), backend, channel)
             handled += 1
-        # From this loop and no thread of its own: what hangs here is to be missed.
+        # Sent from this loop, not from a thread, so that a hang stops the pulse.
         if time.monotonic() - told >= PULSE_SECONDS:
             channel.send({"alive": True})
             told = time.monotonic()
@@ -103,7 +103,7 @@ def _report(channel: Channel, written: list[Written]) -> None:
 
 
 def _read(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], folder: str) -> None:
-    """Take messages in whatever the back-end is doing, so that neither side waits to be read."""
+    """Receive messages while the backend works, so that neither side blocks."""
     while True:
         try:
             inbox.put(channel.receive())
@@ -112,7 +112,7 @@ def _read(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], folder: st
 
 
 def _leave(folder: str) -> None:
-    """End at once, with what an owner that was killed has left in shared memory."""
+    """Exit, and remove what a killed owner left in shared memory."""
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 

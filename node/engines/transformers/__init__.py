@@ -1,1 +1,1 @@
-"""The engine and back-end that decode with the policy's own transformers model."""
+"""Engine and backend that decode with the policy's own ``transformers`` model."""

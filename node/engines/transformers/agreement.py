@@ -1,8 +1,7 @@
-"""Whether the embedded engine writes what the learner reads, tried on a few tokens of a model.
+"""Check that the transformers engine and the learner agree on log-probs.
 
-Every family of models has a cache of its own kind, and not every one of them can be read padded,
-repeated for the completions of a group, or joined by others while it is written to. What is wrong
-there raises no error: what is sampled is then not what is trained on.
+Some models' caches cannot be padded, repeated for a group or joined by rows while decoding. That
+raises no error: the node would then train on something other than what it sampled.
 """
 
 from __future__ import annotations
@@ -27,12 +26,14 @@ from node.policy.policy import Policy
 
 TEXT = "Six times seven is 42, since 6 * 7 = 42. Then 42 / 7 is 6 again."
 FIRST, SPACES = 5, ((1, 4), (2, 9))
-"""How many tokens of the text are the first prompt, and which of them are those that join."""
+"""Token count of the first prompt, and token ranges of the prompts that join."""
 CAPS = (5, 1, 4, 2)
-"""Tokens to write: of the first prompt, of the second one twice, and of the third."""
+"""Tokens to sample: for the first prompt, twice for the second, and for the third."""
 MOST_FLOAT32, MOST_HALF = 1e-3, 0.05
-"""Nat: of one token in float32, at the mean of all of them in 16 bits, where rounding alone moves
-single tokens further. Small models of families that are read alike come to 2e-5 and 0.009."""
+"""Maximum difference in nats: per token in float32, on average in 16 bits.
+
+In 16 bits rounding moves single tokens further. Small models that agree measure 2e-5 and 0.009.
+"""
 
 REMEDY = (
     'Set engine.kind = "vllm", or choose another model: docs/models.md names those that are known '
@@ -41,14 +42,13 @@ REMEDY = (
 
 
 def check_agreement(policy: Policy) -> None:
-    """Refuse a model whose completions the learner would give other log-probs than the engine.
+    """Refuse a model whose log-probs differ between engine and learner.
 
-    It costs two short prompts, five decoding steps of at most four rows, and a forward pass of the
-    learner over the same tokens, or two where it reads a prompt once for all its completions.
-    Nobody else's random numbers are used.
+    It costs two short prefills, five decoding steps of up to four rows and one or two forward
+    passes of the learner. Other random number generators are unaffected.
 
     Raises:
-        PolicyError: they differ by more than rounding explains, or the model cannot be read so.
+        PolicyError: the difference is more than rounding explains, or the model fails.
     """
     if _bounds_scans_alone(policy.model):
         raise _refused(policy, "bounds the time step of a scan, and not that of a single token")
@@ -56,7 +56,7 @@ def check_agreement(policy: Policy) -> None:
         gaps = agreement(policy)
     except (torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:  # whatever a library raises of a model that it is strange to
+    except Exception as error:  # a library may raise anything for an unfamiliar model
         words = " ".join(str(error).split()) or "no reason given"
         raise _refused(policy, f"fails: {type(error).__name__}: {words[:160]}") from error
     exact = policy.model.dtype == torch.float32
@@ -68,11 +68,10 @@ def check_agreement(policy: Policy) -> None:
 
 @torch.inference_mode()
 def agreement(policy: Policy) -> Tensor:
-    """``|engine - learner|`` of the log-probs of a few sampled tokens, nats, float32 ``[tokens]``.
+    """Return ``|engine - learner|`` of log-probs in nats, float32 ``[tokens]``.
 
-    Each token counts once for every way in which the learner reads it: with its completion alone,
-    and with all that share its prompt. One prompt is written alone, then three more rows of two
-    lengths join and leave.
+    Each token counts once per way in which the learner reads it: with its completion alone, and
+    with all that share its prompt.
     """
     ids = plain_ids(policy.tokenizer, TEXT)
     while len(ids) < SPACES[-1][1]:
@@ -86,7 +85,7 @@ def agreement(policy: Policy) -> Tensor:
 
 
 def _written(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[TrainingCompletion]:
-    """A completion of the first prompt, two of the second, one of the third."""
+    """Sample one completion of the first prompt, two of the second, one of the third."""
     random = torch.Generator(policy.device).manual_seed(0)
     decoding = Decoding(policy, Sampling(), random)
     told = decoding.join(prompts[:1], [1], CAPS[:1])
@@ -128,10 +127,10 @@ def _gaps(
 
 
 def _bounds_scans_alone(model: nn.Module) -> bool:
-    """Whether reading a text at once makes other states than reading it token by token.
+    """Return whether a prefill yields other states than token-by-token decoding.
 
-    Mamba 2 layers of ``transformers`` bound time steps in the scan alone. What that changes grows
-    with the text, from next to nothing after a few tokens.
+    Mamba 2 layers of ``transformers`` bound time steps in the scan alone; few tokens do not show
+    it.
     """
     limits = (getattr(module, "time_step_limit", None) for module in model.modules())
     return any(limit is not None and tuple(limit) != (0.0, math.inf) for limit in limits)

@@ -1,4 +1,4 @@
-"""A back-end over ``transformers``: one batch that jobs join and leave."""
+"""Backend on ``transformers``: one continuous batch that jobs join and leave."""
 
 from __future__ import annotations
 
@@ -20,39 +20,28 @@ from node.policy.device import draws_on, give_back
 from node.policy.policy import Policy
 
 JOIN_SHARE = 0.25
-"""Jobs wait until they are this share of those that are in the batch: each time some are let in,
-the cache is copied."""
+"""Waiting jobs join once they are this share of the batch, because each join copies the cache."""
 
 
 @dataclass(slots=True)
 class _Row:
-    """A job in the batch, and what it was added there."""
-
     job: Job
     ids: list[int]
 
 
 class _Rest(NamedTuple):
-    """A trajectory between two turns: all its ids, and what was read of them."""
+    """A trajectory between two turns: all its ids, and its cached row."""
 
     ids: tuple[int, ...]
     row: RestingRow
 
 
 class ContinuousBatch:
-    """Jobs are written in a batch of equal sampling; those with the same ids are read once for all.
+    """A batch of jobs with equal sampling; jobs with equal ids share one prefill.
 
-    Of a trajectory that may go on what was read is kept, and read on from there. Models with a
-    cache that rows cannot join are cut when enough jobs wait, and read anew.
-
-    Args:
-        policy: whose model is sampled from.
-        random: numbers are drawn from it.
-        max_rows: jobs written side by side.
-        eight_bits: see :class:`node.engines.transformers.decoding.Decoding`.
-
-    Attributes:
-        policy: before it or its weights are replaced comes :meth:`cut`.
+    A trajectory's next turn continues from its cached row. If rows cannot join the model's cache,
+    the batch ends when enough jobs wait, and is prefilled again. Call :meth:`cut` before you
+    replace ``policy`` or its weights. ``max_rows`` limits the jobs decoded together.
     """
 
     def __init__(
@@ -76,19 +65,15 @@ class ContinuousBatch:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each job in the batch."""
+        """Tokens of each job in the batch, prompt and completion."""
         return [len(row.job.ids) + len(row.ids) for row in self._rows.values()]
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Take jobs on, the first ones first."""
+        """Queue jobs, in order."""
         self._waiting.extend(jobs)
 
     def step(self, *, admit: bool = True) -> list[Written]:
-        """Add a token to what is being written; what is worth reporting now.
-
-        Args:
-            admit: whether jobs that wait may join.
-        """
+        """Sample one token per row; return what is due for a report."""
         written = self._admit() if admit else []
         if self._decoding:
             written += self._by_job(self._decoding.step())
@@ -97,18 +82,18 @@ class ContinuousBatch:
         return written
 
     def cut(self) -> list[Written]:
-        """End the batch; what goes on in it waits, before all others and with what it has."""
+        """End the batch; its unfinished jobs wait first in the queue, with their tokens."""
         self._resting.clear()
         return self._ended()
 
     def halt(self) -> list[Written]:
-        """Forget all jobs; what was not reported of them."""
+        """Abort all jobs; return their unreported tokens."""
         written = self.cut()
         self._waiting.clear()
         return written
 
     def forget(self, lasting: Sequence[int]) -> None:
-        """See :meth:`node.engines.backend.Backend.forget`."""
+        """Drop the cached rows of these trajectories."""
         for name in lasting:
             self._resting.pop(name, None)
 
@@ -124,7 +109,7 @@ class ContinuousBatch:
         return written
 
     def _admit(self) -> list[Written]:
-        """Let jobs that wait into the batch, or begin another one, where that is worth it."""
+        """Let waiting jobs join, or start a batch, if there are enough of them."""
         written: list[Written] = []
         going = len(self._rows)
         room = min(len(self._waiting), self._max_rows - going)
@@ -160,8 +145,7 @@ class ContinuousBatch:
         return written
 
     def _take(self) -> tuple[dict[tuple[int, ...], list[Job]], list[tuple[Job, Continued]]]:
-        """From the front of the queue what is sampled alike and fits into the batch: what is read
-        from the beginning, by ids, and what is gone on with."""
+        """Take jobs that fit from the queue: those to prefill, by ids, and continued ones."""
         alike: dict[tuple[int, ...], list[Job]] = {}
         behind: list[tuple[Job, Continued]] = []
         sampling = (self._sampling.temperature, self._sampling.greedy)
@@ -177,13 +161,12 @@ class ContinuousBatch:
         return alike, behind
 
     def _rest_of(self, job: Job) -> _Rest | None:
-        """What is kept of the trajectory that a job goes on with."""
         if job.lasting is None or (rest := self._resting.pop(job.lasting, None)) is None:
             return None
         return rest if job.ids[: len(rest.ids)] == rest.ids else None
 
     def _by_job(self, written: Sequence[Written]) -> list[Written]:
-        """What rows were added, by the numbers of their jobs; those that have ended are let go."""
+        """Name what rows sampled by their jobs' numbers; ended rows are removed."""
         named = []
         for each in written:
             row = self._rows[each.number]
@@ -195,31 +178,23 @@ class ContinuousBatch:
         return [each for each in named if each.ids]
 
     def _let_rest(self, row: _Row, number: int) -> None:
-        """Keep the row of a trajectory that may go on."""
         assert self._decoding is not None
         resting = self._decoding.resting.pop(number, None)
         if resting and row.job.lasting is not None:
             self._resting[row.job.lasting] = _Rest((*row.job.ids, *row.ids), resting)
 
 
-READ_COST = 0.3
-"""Of reading a token again, in steps of writing one, on a CPU; on a GPU it is next to nothing."""
-MOST_DELAY = 32
-"""Steps."""
+READ_COST = 0.3  # prefill of a token on a CPU, in decoding steps; negligible on a GPU
+MOST_DELAY = 32  # steps
 
 
 class ContinuousDecoding:
-    """Jobs are written in a batch of equal sampling; those with the same ids are read once for all.
+    """A backend on one :class:`ContinuousBatch`.
 
-    When the weights change the batch is cut between two steps: what it has written becomes part of
-    its jobs' ids, and the next batch begins with them. Reading them again costs one forward pass
-    over short texts, and leaves no cache of earlier weights behind. The cut waits for so many steps
-    as that pass would cost, in which no job joins: rows that are nearly done are not read again
-    for their last tokens. Models with a cache that rows cannot join are cut in the same way when
-    enough jobs wait.
-
-    Args:
-        policy: whose model is sampled from; its weights are replaced by :meth:`update`.
+    When the weights change, the batch ends and the next one prefills its tokens. That costs one
+    forward pass over short texts and leaves no cache of earlier weights. The update waits for as
+    many steps as that pass would cost, in which no job joins, so that nearly finished rows are not
+    prefilled again.
     """
 
     def __init__(self, policy: Policy, settings: BackendSettings) -> None:
@@ -233,11 +208,7 @@ class ContinuousDecoding:
 
     @classmethod
     def open(cls, settings: BackendSettings) -> ContinuousDecoding:
-        """Build the model that the snapshot describes.
-
-        Raises:
-            SnapshotError: its weights cannot be used.
-        """
+        """Build the snapshot's model; raise SnapshotError if its weights cannot be used."""
         config = AutoConfig.from_pretrained(settings.folder)
         build: Any = AutoModelForCausalLM.from_config
         model = build(config, dtype=getattr(torch, settings.dtype))
@@ -249,20 +220,16 @@ class ContinuousDecoding:
 
     @property
     def busy(self) -> bool:
-        """See :class:`node.engines.backend.Backend`."""
         return self._batch.busy
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """See :class:`node.engines.backend.Backend`."""
         self._batch.submit(jobs)
 
     def forget(self, lasting: Sequence[int]) -> None:
-        """See :class:`node.engines.backend.Backend`."""
         self._batch.forget(lasting)
 
     @torch.inference_mode()
     def step(self) -> list[Written]:
-        """See :class:`node.engines.backend.Backend`."""
         written = self._batch.step(admit=self._update_in is None)
         if self._update_in is not None:
             self._update_in -= 1
@@ -271,25 +238,21 @@ class ContinuousDecoding:
 
     @torch.inference_mode()
     def update(self) -> list[Written]:
-        """See :class:`node.engines.backend.Backend`."""
         if self._update_in is None:
             self._update_in = self._delay()
         return self._load_when_due()
 
     @torch.inference_mode()
     def halt(self) -> list[Written]:
-        """See :class:`node.engines.backend.Backend`."""
         written = self._batch.halt()
         if self._update_in is not None:
             self._load_when_due()
         return written
 
     def rest(self) -> None:
-        """See :class:`node.engines.backend.Backend`."""
-        give_back(self.policy.device)  # the learner is in another process, and needs the room
+        give_back(self.policy.device)  # the learner's process needs the memory
 
     def _delay(self) -> int:
-        """Steps that reading the batch again would cost."""
         lengths = self._batch.lengths
         if self.policy.device.type != "cpu" or not lengths:
             return 0

@@ -1,4 +1,4 @@
-"""Rows on their way from prompts to completions; others join while they are written."""
+"""Batched decoding with the policy's model; rows join and leave between steps."""
 
 from __future__ import annotations
 
@@ -35,83 +35,60 @@ from protocol.rollout import Finish
 
 @dataclass(slots=True)
 class BatchRows:
-    """One entry a row.
+    """The state of a batch, one entry per row."""
 
-    Attributes:
-        number: its name; rows are counted as they join.
-        last: the step that it is cut at.
-        position: of its next token; so many tokens of the cache are its own.
-        ended, told: whether it has ended, and whether that was told.
-        logits: ``[B, V]``, of its next token.
-    """
-
-    number: Tensor
-    last: Tensor
-    position: Tensor
+    number: Tensor  # in order of joining
+    last: Tensor  # step at which the row is truncated
+    position: Tensor  # of the next token, equal to the row's number of cached tokens
     ended: Tensor
-    told: Tensor
-    logits: Tensor
+    told: Tensor  # whether the end was reported
+    logits: Tensor  # ``[B, V]``, of the next token
 
     def __len__(self) -> int:
         return len(self.number)
 
     def __getitem__(self, rows: Tensor) -> BatchRows:
-        """These rows, in this order."""
         return BatchRows(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     @classmethod
     def of(cls, parts: Sequence[BatchRows]) -> BatchRows:
-        """The rows of all parts, in order."""
+        """Concatenate the rows of all parts, in order."""
         names = [each.name for each in fields(cls)]
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(slots=True)
 class Cohort:
-    """Rows of similar length that share a cache.
-
-    Attributes:
-        size: how many; cohorts lie one behind the other in the batch.
-        hidden: ``[size, tokens]``, what is not a row's own; None where nothing is.
-    """
+    """Rows of similar length that share a cache, consecutive in the batch."""
 
     cache: DynamicCache
     size: int
-    hidden: Tensor | None = None
+    hidden: Tensor | None = None  # ``[size, tokens]``, not the row's own; None if none is
 
 
 class Part(NamedTuple):
-    """Rows that become part of a cohort.
-
-    Attributes:
-        lines: of the cache, that the rows begin with.
-        before: where the rows were in the batch; empty for newcomers.
-    """
+    """Rows that become part of a cohort."""
 
     cache: DynamicCache
-    lines: Tensor
+    lines: Tensor  # of the cache, that the rows continue
     rows: BatchRows
-    before: Tensor
+    before: Tensor  # former places in the batch; empty for new rows
 
 
 MANY_WORDS, BLOCK = 1 << 14, 256
-"""A vocabulary from which on it is worth to choose a block of words first, and how many it has."""
+"""Vocabulary size from which sampling chooses a block of tokens first, and the block's size."""
 
 
 def sample_tokens(
     logits: Tensor, sampling: Sampling, random: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """One token a row, and its log-prob under the distribution it was drawn from.
+    """Sample one token per row from ``logits [B, V]``, with its log-prob.
 
-    Inverts the cumulative distribution in float64: one random number a row, and no bias in large
-    vocabularies.
-
-    Args:
-        logits: ``[B, V]``.
-        random: of a device that has numbers of 64 bits; tokens are drawn there.
+    Inverts the cumulative distribution in float64: one random number per row, and no bias in large
+    vocabularies. Tokens are drawn on the device of ``random``, which must have 64-bit numbers.
 
     Returns:
-        int64 ``[B, 1]`` and float32 ``[B, 1]``.
+        int64 ``[B, 1]`` and float32 ``[B, 1]``, under the sampled distribution.
     """
     logits = logits.float()
     if sampling.temperature != 1.0:
@@ -129,12 +106,7 @@ def sample_tokens(
 
 
 def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
-    """Where the cumulative sums of each row pass this part of their total, int64 ``[B, 1]``.
-
-    Args:
-        drawn: ``[B, V]``, of any sum.
-        point: float64 ``[B, 1]``, from 0 up to 1.
-    """
+    """Return where unnormalized ``drawn [B, V]`` reaches its share ``point [B, 1]``."""
     if drawn.shape[-1] < MANY_WORDS:
         sums = drawn.cumsum(-1, dtype=torch.float64)
         return torch.searchsorted(sums, point * sums[:, -1:], right=True)
@@ -150,25 +122,23 @@ def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
 
 CHECK_EVERY_ON_GPU = 8
 COMPACT_BELOW = 0.75
-TELL_EVERY = 32
-"""Steps after which what goes on is told too; more of it would be lost with the process."""
+TELL_EVERY = 32  # steps between reports of unfinished rows; a process that dies loses the rest
 PREFILL_WORTH, DECODE_WORTH = 256, 1024
-"""Tokens of padding that are worth another forward pass, or one more attention in every layer."""
+"""Padding tokens that cost as much as another forward pass, or another attention per layer."""
 HIDDEN = -1e4
 
 
 class Decoding:
-    """Prompts are read once each, left-padded, and their cache is repeated for their rows.
+    """A batch in decoding: a prompt is prefilled once and its cache repeated per row.
 
     Args:
-        policy: whose model is sampled from; its weights stay as they are meanwhile.
-        random: one number is drawn from it for every row and step.
-        eight_bits: whether steps multiply with weights in 8 bits; prompts are read with them whole.
+        policy: its weights must not change meanwhile.
+        random: yields one number per row and step.
+        eight_bits: decode with 8-bit weights; a prefill uses the full ones.
 
     Attributes:
-        left: rows that had not ended when it was last looked at: at every step on a CPU, at
-            every eighth elsewhere.
-        resting: rows that last and have ended, by number; whoever goes on with them takes them out.
+        left: unfinished rows at the last check: at every step on a CPU, every eighth elsewhere.
+        resting: paused rows by number; the caller removes them.
     """
 
     def __init__(
@@ -202,7 +172,7 @@ class Decoding:
 
     @property
     def open(self) -> bool:
-        """Whether others can join."""
+        """Whether rows can join."""
         return self._joinable or not self.left
 
     def join(
@@ -213,18 +183,13 @@ class Decoding:
         continued: Sequence[Continued] = (),
         lasting: Collection[int] = (),
     ) -> list[Written]:
-        """Read prompts, and write their completions from the next step on.
+        """Prefill prompts and return unreported tokens of the rows in the batch.
 
         Args:
-            prompts: token ids, none of them empty.
-            counts: how many completions of each prompt.
-            caps: for each completion, in order, the most tokens to sample.
-            continued: rows that rest and go on; their completions come behind those of prompts.
-            lasting: which of the completions are set aside where they end, if rows can leave the
-                cache for another one.
-
-        Returns:
-            What the rows that are left were added and was not told.
+            counts: number of completions per prompt.
+            caps: maximum tokens to sample, per completion.
+            continued: paused rows to continue; their completions follow those of the prompts.
+            lasting: indices of the completions to pause when they end, if the cache is joinable.
         """
         written = self.flush()
         newcomers = self._read(prompts, [*counts, *[1] * len(continued)], caps, continued)
@@ -236,7 +201,7 @@ class Decoding:
         return written
 
     def step(self) -> list[Written]:
-        """Sample one token of every row that is left; what is worth telling now."""
+        """Sample one token per unfinished row; return what is due for a report."""
         rows, written = self._rows, list[Written]()
         assert rows is not None
         tokens, logprobs = sample_tokens(rows.logits, self._sampling, self._random)
@@ -252,7 +217,7 @@ class Decoding:
             if not left:
                 self._rows, self._cohorts = None, []
                 return written
-            # They leave once they are worth a copy of the cache.
+            # Ended rows leave once that repays a copy of the cache.
             if left <= COMPACT_BELOW * len(rows):
                 tokens = tokens[self._arrange([])]
         if self._steps - self._told_at == TELL_EVERY:
@@ -261,7 +226,7 @@ class Decoding:
         return written
 
     def flush(self) -> list[Written]:
-        """What the rows that are left were added and was not told."""
+        """Return the unreported tokens of the rows in the batch."""
         written = self._tell(~self._rows.told) if self._rows else []
         self._unsaved.clear()
         self._told_at = self._steps
@@ -283,16 +248,11 @@ class Decoding:
     def _rest(
         self, rows: BatchRows, places: Sequence[int], written: Sequence[Written], sampled: int
     ) -> None:
-        """Set rows aside that have ended and may go on.
-
-        Args:
-            places: of those that were told of.
-            sampled: tokens of each that were told.
-        """
+        """Pause those of the reported rows that ended and may continue."""
         over: dict[int, int] = {}
         for place, each in zip(places, written, strict=True):
             if each.finish is not None and each.number in self._lasting:
-                # What was read behind the end, and the end itself, which whoever goes on reads.
+                # Tokens read after the end, and the end itself, which a continuation prefills.
                 over[place] = sampled - self._unread - len(each.ids) + 1
         begin = 0
         for cohort in self._cohorts:
@@ -305,7 +265,7 @@ class Decoding:
             begin += cohort.size
 
     def _written(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> Written:
-        """Cut off what was sampled after the end."""
+        """Truncate what was sampled after the end."""
         finish = None
         if last <= self._steps:
             finish = Finish.LENGTH
@@ -344,11 +304,7 @@ class Decoding:
         return parts
 
     def _arrange(self, newcomers: Sequence[Part]) -> Tensor:
-        """Let rows that have ended go, and newcomers in.
-
-        Returns:
-            Which rows stay, in their new order, newcomers left out.
-        """
+        """Remove ended rows and add new ones; return former places of those that stay."""
         parts = [*self._staying(), *newcomers]
         if self._fused is None and fits(self._policy.model, parts[0].cache):
             steps = self._last - self._steps
@@ -367,7 +323,7 @@ class Decoding:
         return kept
 
     def _staying(self) -> list[Part]:
-        """The rows that there are; those that have ended leave once they are worth a copy."""
+        """Return the current rows; ended ones leave once that repays a copy of the cache."""
         parts: list[Part] = []
         begin = 0
         for cohort in self._cohorts:
@@ -396,7 +352,6 @@ class Decoding:
         return Cohort(gathered(shares), size)
 
     def _look_ahead(self, rows: BatchRows) -> None:
-        """Prepare for as many steps as the rows can have."""
         ahead = self._last - self._steps
         places = torch.split(rows.position, [cohort.size for cohort in self._cohorts])
         for cohort, position in zip(self._cohorts, places, strict=True):
@@ -414,7 +369,6 @@ class Decoding:
         return hidden[:, None, None].to(self._policy.model.dtype) * HIDDEN
 
     def _forward(self, tokens: Tensor) -> None:
-        """Read the tokens ``[B, 1]`` that were sampled."""
         rows = self._rows
         assert rows is not None
         if self._fused:
@@ -423,7 +377,7 @@ class Decoding:
             (cohort,) = self._cohorts
             seen = cohort.cache.get_seq_length() + 1
             mask = None if cohort.hidden is None else (~cohort.hidden[:, :seen]).long()
-            # Rows that have ended go on until they leave, and may pass the end of the context.
+            # Ended rows are decoded until they leave, and may exceed the context length.
             positions = rows.position.clamp(max=self._policy.context_length - 1)[:, None]
             rows.logits = logits_after(self._policy, tokens, mask, positions, cohort.cache)
         rows.position += 1

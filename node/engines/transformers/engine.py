@@ -1,4 +1,4 @@
-"""The embedded rollout engine: a lean decoding loop over the policy's own model."""
+"""Embedded rollout engine: decodes with the policy's own model in this process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ from protocol.rollout import Finish, Tokens
 
 
 class PolledBatch:
-    """What :class:`node.engines.engine.RolloutEngine` says of single trajectories, in this process.
+    """A rollout engine's trajectory methods, which decode during :meth:`poll`.
 
-    Args:
-        policy: whose model is sampled from, adapters merged.
-        random: numbers are drawn from it.
-        max_rows: trajectories written side by side.
-        eight_bits: see :class:`node.engines.transformers.decoding.Decoding`.
+    See :class:`node.engines.engine.RolloutEngine`. The policy's adapters are merged.
     """
 
     def __init__(
@@ -42,11 +38,10 @@ class PolledBatch:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is written, to be polled for or gone on with."""
+        """Whether no trajectory is being decoded, waits for a poll or may continue."""
         return not (self._pending or self._lasting or any(self._finished.values()))
 
     def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         taken = {each.trajectory.key for each in self._pending.values()}
         if len(taken | {each.key for each in trajectories}) < len(taken) + len(trajectories):
             raise ValueError("there is a trajectory with one of these keys already")
@@ -64,7 +59,6 @@ class PolledBatch:
 
     @torch.inference_mode()
     def poll(self, seconds: float, stream: int, nudged: Event) -> list[tuple[int, Sample]]:
-        """See :class:`node.engines.engine.RolloutEngine`; it writes as long as this lasts."""
         deadline = time.monotonic() + seconds
         while not (self._finished[stream] or nudged.is_set()):
             left = deadline - time.monotonic()
@@ -79,7 +73,6 @@ class PolledBatch:
 
     @torch.inference_mode()
     def halt(self) -> list[tuple[int, Tokens]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._take(self._batch.halt())
         left = [(each.trajectory.key, each.tokens) for each in self._pending.values()]
         self._pending.clear()
@@ -87,12 +80,10 @@ class PolledBatch:
 
     @torch.inference_mode()
     def update(self, policy: Policy) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._take(self._batch.cut())
         self._policy = self._batch.policy = policy
 
     def forget(self, keys: Sequence[int]) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._lasting.difference_update(keys)
         self._batch.forget(keys)
 
@@ -114,17 +105,12 @@ MAX_ROWS = 256
 
 
 class TransformersEngine:
-    """Samples with any ``transformers`` causal model, on the device that its weights are on.
+    """A rollout engine on any ``transformers`` causal model, on the model's device.
 
-    A prompt is read once for all of its completions, and rows that have finished leave the batch.
-    The learner's in-place updates are seen by the next call. Adapters are merged for as long as
-    it lasts.
-
-    Args:
-        policy: whose weights are sampled from.
-        seed: of the engine's own random numbers.
-        max_rows: completions decoded side by side, unless one prompt alone asks for more.
-        eight_bits: see :class:`node.engines.transformers.decoding.Decoding`.
+    A prompt is prefilled once for all its completions, and finished rows leave the batch.
+    Trajectories are decoded during :meth:`poll`. The next call sees the learner's in-place updates.
+    Adapters are merged while it samples. ``max_rows`` limits the completions decoded together,
+    unless one prompt requests more.
     """
 
     def __init__(
@@ -141,7 +127,6 @@ class TransformersEngine:
     def generate(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
     ) -> list[list[Sample]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         for prompt in prompts:
             self._policy.check_prompt(prompt)
         at_once = max(1, self._max_rows // n)
@@ -152,14 +137,12 @@ class TransformersEngine:
         return samples
 
     def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`; they are written by :meth:`poll`."""
         if self._polled is None:
             merged, random = self._policy.merged(), self._chance(sampling)
             self._polled = PolledBatch(merged, random, self._max_rows, eight_bits=self._eight_bits)
         self._polled.submit(trajectories, sampling)
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
-        """See :class:`node.engines.engine.RolloutEngine`; what it writes it writes here."""
         if self._polled is None:
             self._nudged.wait(seconds)
             self._nudged.clear()
@@ -169,37 +152,31 @@ class TransformersEngine:
         return finished
 
     def forget(self, keys: Sequence[int]) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         if self._polled:
             self._polled.forget(keys)
             self._let_go()
 
     def nudge(self) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._nudged.set()
 
     def halt(self) -> list[tuple[int, Tokens]]:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         return self._polled.halt() if self._polled else []
 
     def update(self, policy: Policy) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         self._policy = policy
         if self._polled:
             self._polled.update(policy.merged())
 
     def rest(self) -> None:
-        """Nothing is held where no trajectory is written or lasts."""
+        """Do nothing: no memory is held without an active or lasting trajectory."""
 
     def close(self) -> None:
-        """Nothing is held that needs releasing."""
+        """Do nothing: there is nothing to release."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the random numbers."""
         return {"random": self._random.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See :class:`node.engines.engine.RolloutEngine`."""
         if "random" not in state:
             return
         if len(state["random"]) != len(self._random.get_state()):
@@ -216,7 +193,7 @@ class TransformersEngine:
         return torch.Generator(draws_on(self._policy.device)).manual_seed(sampling.seed)
 
     def _let_go(self) -> None:
-        """Hold no merged weights and no cache once there is nothing to write."""
+        """Drop merged weights and cache once there is nothing to decode."""
         if self._polled and self._polled.idle:
             self._polled = None
 

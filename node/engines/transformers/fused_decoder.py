@@ -1,9 +1,9 @@
-"""One decoding step of a Llama or Qwen model in a third of the kernel launches.
+"""Fused decoding step for Llama and Qwen models, optionally with 8-bit weights.
 
-With small models, and on GPUs with middle-sized ones, decoding costs what it costs to launch
-kernels. This step reads the model's own weights in place and computes what its forward does for
-one token a row: query, key and value are one product, normalisation and rotation are few kernels,
-and grouped key-value heads are never repeated.
+Kernel launches dominate decoding with small models, and on GPUs with medium ones. This step takes a
+third of the launches: query, key and value are one product, normalization and rotation are few
+kernels, and grouped key-value heads are not repeated. Weights are read in place unless a copy is
+faster.
 """
 
 from __future__ import annotations
@@ -36,46 +36,36 @@ from node.policy.onednn_linear import (
 )
 from node.policy.policy import Policy
 
-STEPS, HALF_STEPS = 127, 63
-"""Of a signed byte, on either side of zero, and of one that leaves a bit unused."""
-ZERO = 128
-"""What stands for zero in an unsigned byte, as oneDNN takes the rows."""
-LEAST = 1e-30
-"""The largest number of a row of zeros, which has no step of its own."""
+STEPS, HALF_STEPS = 127, 63  # on either side of zero: of a signed byte, and with one bit unused
+ZERO = 128  # stands for zero in an unsigned byte, as oneDNN takes activations
+LEAST = 1e-30  # minimum scale of a row: a row of zeros has no quantization step
 PROBED_SIZE, PROBED_ROWS = 1536, 32
 
 
 class Rounded(NamedTuple):
-    """A matrix ``[O, I]``.
+    """A matrix ``[O, I]`` in 8 bits."""
 
-    Attributes:
-        weight: signed bytes, as oneDNN lays them out.
-        step: float32 ``[O]``, what one of a row's steps is worth.
-        zeros: int64 ``[O]``, where zero lies in each row.
-    """
-
-    weight: Tensor
-    step: Tensor
-    zeros: Tensor
+    weight: Tensor  # int8, in oneDNN's layout
+    step: Tensor  # float32 [O], quantization step of each row
+    zeros: Tensor  # int64 [O], zero point of each row
 
 
 def rounded(weight: Tensor) -> Rounded:
-    """A copy of a matrix in 8 bits, to be multiplied with by :func:`rounded_product`."""
+    """Copy a matrix in 8 bits, for :func:`rounded_product`."""
     return _rounded(weight, weight_steps())
 
 
 @cache
 def weight_steps() -> int:
-    """Steps of a matrix on either side of zero, at which this processor's sums do not overflow.
+    """Return the quantization steps per side at which this CPU's sums do not overflow.
 
-    Without the instructions of VNNI oneDNN adds every two products of bytes in 16 bits, which hold
-    2 x 255 x 63 and not 2 x 255 x 127, and cuts off what is above.
+    Without VNNI oneDNN adds two products in 16 bits: 2 x 255 x 63 fits, 2 x 255 x 127 does not.
     """
     return STEPS if exact(STEPS) else HALF_STEPS
 
 
 def exact(steps: int) -> bool:
-    """Whether a product of the largest numbers of both sides is right."""
+    """Return whether a product of the largest numbers of both sides is correct."""
     largest = torch.ones(1, PROBED_SIZE)
     product = rounded_product(largest, _rounded(largest, steps), None)
     return torch.allclose(product, largest.sum())
@@ -90,10 +80,10 @@ def _rounded(weight: Tensor, steps: int) -> Rounded:
 
 
 def rounded_product(x: Tensor, weight: Rounded, bias: Tensor | None) -> Tensor:
-    """``x W^T + b`` of ``x [B, I]`` and a :func:`rounded` matrix, in the format of ``x``."""
+    """Return ``x W^T + b`` in the dtype of ``x [B, I]``; ``W`` is :func:`rounded`."""
     whole = x.float()
     most = whole.abs().amax(1, keepdim=True).clamp_(min=LEAST)
-    # The cast cuts off what is behind the point.
+    # The cast truncates; adding 0.5 makes it round.
     unsigned = (whole * (STEPS / most)).add_(ZERO + 0.5).to(torch.uint8)
     product: Tensor = torch.ops.onednn.qlinear_pointwise(
         unsigned, 1.0, ZERO, *weight, None, 1.0, 0, torch.float32, "none", [], ""
@@ -103,12 +93,7 @@ def rounded_product(x: Tensor, weight: Rounded, bias: Tensor | None) -> Tensor:
 
 
 def check_rounding(policy: Policy) -> None:
-    """Refuse what cannot be written with in 8 bits, or would not be written sooner.
-
-    Raises:
-        ConfigError: see :func:`check_processor`; the policy is not on the CPU, or its steps are
-            none of :class:`node.engines.transformers.fused_decoder.FusedDecoder`'s.
-    """
+    """Raise ConfigError if 8-bit weights do not suit the policy or are not faster."""
 
     if policy.device.type != "cpu":
         raise _refused(f"it is for CPUs, and the policy is on {policy.device.type}")
@@ -120,11 +105,7 @@ def check_rounding(policy: Policy) -> None:
 
 
 def check_processor() -> None:
-    """Refuse to multiply bytes where that takes longer than numbers in float32, or goes wrong.
-
-    Raises:
-        ConfigError: it does, or this build of torch has no oneDNN.
-    """
+    """Raise ConfigError if this CPU's 8-bit products are wrong or not faster."""
     if (share := share_of_float32()) >= 1:
         raise _refused(f"this processor's products take {share:.1f} times as long in 8 bits")
     if not exact(weight_steps()):
@@ -133,7 +114,7 @@ def check_processor() -> None:
 
 @cache
 def share_of_float32() -> float:
-    """Of the time of a product in float32, what one in 8 bits takes on this processor."""
+    """Return an 8-bit product's time over float32's; infinite without oneDNN."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return float("inf")
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
@@ -149,16 +130,15 @@ def _refused(why: str) -> ConfigError:
     return ConfigError("engine.kind_options", {"int8": True}, f"Leave int8 out: {why}.")
 
 
-PACKED_STEPS = 16
-"""Fewer are not worth a copy of the weights in the layout that they are multiplied in."""
+PACKED_STEPS = 16  # fewer steps do not repay a copy of the weights in oneDNN's layout
 ARCHITECTURES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 
 
 def fits(model: PreTrainedModel, cache: DynamicCache) -> bool:
-    """Whether the step computes exactly what ``model.forward`` does.
+    """Return whether the fused step computes exactly what ``model.forward`` does.
 
-    Subclasses, adapters, quantised weights, sliding windows and rotations that depend on the
-    sequence's length are left to the model's own forward.
+    Subclasses, adapters, quantized weights, sliding windows and length-dependent rotations do not
+    fit.
     """
     return (
         type(model) in ARCHITECTURES
@@ -170,27 +150,21 @@ def fits(model: PreTrainedModel, cache: DynamicCache) -> bool:
 
 
 class Past(NamedTuple):
-    """What some rows of a batch have seen.
+    """The KV cache of some rows of a batch; a batch's pasts follow each other."""
 
-    Attributes:
-        cache: aligned on the right.
-        rows: how many; the pasts of a batch lie one behind the other.
-        bias: ``[rows, 1, 1, keys]``, added to attention scores, with as many keys as there will
-            ever be or more; None hides nothing.
-    """
-
-    cache: DynamicCache
+    cache: DynamicCache  # right-aligned
     rows: int
+    # ``[rows, 1, 1, keys]``, added to attention scores; ``keys`` is at least the maximum that the
+    # rows will reach. None hides nothing.
     bias: Tensor | None
 
 
 class FusedDecoder:
-    """Decodes behind a cache that ``model.forward`` has filled, once that is attached.
+    """A decoder for a model that :func:`fits`, on caches that its forward pass filled.
 
     Args:
-        model: one that :func:`fits`.
-        steps: that are to come, at most.
-        eight_bits: whether it multiplies with a copy of the weights in 8 bits, on a CPU.
+        steps: maximum number of steps to come.
+        eight_bits: multiply with an 8-bit copy of the weights, on a CPU.
     """
 
     def __init__(self, model: PreTrainedModel, steps: int, *, eight_bits: bool = False) -> None:
@@ -198,7 +172,7 @@ class FusedDecoder:
         if eight_bits:
             copy = Copy.EIGHT_BITS
         elif steps >= PACKED_STEPS and bool(decoder.embed_tokens.weight.requires_grad):
-            # Of weights that are trained the copy takes no more memory than their gradients will.
+            # For trained weights the copy takes no more memory than their gradients will.
             copy = Copy.LAID_OUT
         else:
             copy = Copy.NONE
@@ -211,11 +185,7 @@ class FusedDecoder:
         self._pasts: list[Past] = []
 
     def attach(self, pasts: Sequence[Past], most: int) -> None:
-        """Go on behind these caches, which every step extends.
-
-        Args:
-            most: tokens of the longest row that there will ever be.
-        """
+        """Continue these caches; ``most`` is the maximum tokens that any row will reach."""
         self._pasts = list(pasts)
         for number, layer in enumerate(self._layers):
             layer.pasts = [cast(GrowingLayer, past.cache.layers[number]) for past in pasts]
@@ -226,12 +196,7 @@ class FusedDecoder:
             self._cos, self._sin = cos, torch.cat((-sin[:, :half], sin[:, half:]), -1)
 
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Logits ``[B, V]`` after one more token a row.
-
-        Args:
-            tokens: int64 ``[B, 1]``.
-            positions: int64 ``[B]``.
-        """
+        """Return logits ``[B, V]`` after int64 ``tokens [B, 1]`` at ``positions [B]``."""
         hidden = embedding(tokens.squeeze(-1), self._embeddings)
         cos, sin = self._cos[positions, None], self._sin[positions, None]
         looks = []
@@ -247,7 +212,7 @@ class FusedDecoder:
 
 
 class Copy(Enum):
-    """What a step multiplies with: the weights where they lie, or a copy of them."""
+    """The copy of the weights that a step multiplies with; none reads them in place."""
 
     NONE = auto()
     LAID_OUT = auto()
@@ -255,10 +220,7 @@ class Copy(Enum):
 
 
 class _Projection:
-    """Some linear layers as one matrix, read in place where it is one layer's and not copied.
-
-    A call of it is half a call of a module, which is much of a small model's step.
-    """
+    """Linear layers as one matrix, whose call costs half of a module's call."""
 
     def __init__(self, *parts: nn.Linear, copy: Copy) -> None:
         biases = [part.bias for part in parts]
@@ -275,7 +237,7 @@ class _Projection:
         return self._product(x, self.weight, self.bias)
 
     def added_to(self, hidden: Tensor, x: Tensor) -> Tensor:
-        """``hidden`` and the product."""
+        """Return ``hidden`` plus the product."""
         if not self._fuses_sums:
             return hidden + self(x)
         total = torch.addmm(hidden, x, self.weight.t())
@@ -287,7 +249,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 class _Layer:
-    """A decoder layer's weights and past, looked up once; the three projections are one matrix."""
+    """A decoder layer's weights and past, looked up once; Q, K and V are one matrix."""
 
     def __init__(self, layer: Any, copy: Copy) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -314,8 +276,7 @@ class _Layer:
     def step(
         self, hidden: Tensor, cos: Tensor, sin: Tensor, looks: Sequence[tuple[slice, Tensor | None]]
     ) -> Tensor:
-        """``[B, hidden]`` in and out; ``cos`` and ``sin`` are ``[B, 1, D]``, ``looks`` are the rows
-        of each past and what is added to their scores."""
+        """Map ``[B, hidden]``, given ``cos, sin [B, 1, D]`` and each past's rows and bias."""
         rows, size = len(hidden), self._size
         x = self._qkv(_normalised(hidden, self._before)).view(rows, -1, size)
         both, value = x[:, : self._rotated], x[:, self._rotated :]
@@ -336,10 +297,9 @@ class _Layer:
 def _attend(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float
 ) -> Tensor:
-    """Attention of the queries that share a key-value head, ``[B, kv heads, group, D]``.
+    """Attend with queries ``[B, kv heads, group, D]`` that share a key-value head.
 
-    On the CPU plain products are two to three times faster than the attention kernel, which is
-    made for many queries.
+    On a CPU plain products are two to three times faster than the attention kernel for few queries.
     """
     if query.device.type != "cpu":
         return scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
@@ -354,7 +314,6 @@ def _normalised(x: Tensor, norm: Any) -> Tensor:
 
 
 def _projections(model: PreTrainedModel) -> list[nn.Module]:
-    """Every matrix that the step multiplies with."""
     layers: Any = cast(Any, model).model.layers
     names = ("q_proj", "k_proj", "v_proj", "o_proj")
     attention = [getattr(layer.self_attn, name) for layer in layers for name in names]

@@ -1,4 +1,4 @@
-"""A key-value cache that is written in place, and whose rows leave and join."""
+"""KV cache written in place, and prefill into it; rows join, leave and pause."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SPARE_TOKENS = 64
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """Keeps spare room behind the keys and values, so that most tokens copy only themselves.
+    """A cache layer with spare room, so that most tokens copy only themselves.
 
-    ``DynamicLayer`` copies the whole past at every token, which is the largest single cost of
-    decoding with a small model.
+    ``DynamicLayer`` copies the whole past at every token, the largest single cost of decoding with
+    a small model.
     """
 
     def __init__(self) -> None:
@@ -31,10 +31,10 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append ``[B, H, t, D]`` keys and values; returns all of them, as views."""
+        """Append keys and values ``[B, H, t, D]``; return all of them, as views."""
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
-        # Inherited operations put other keys, of other rows, into the place of these views.
+        # Inherited operations may have replaced these views with the keys of other rows.
         replaced = self.keys is not self._shown
         if self._room is None or replaced or end > self._room[0].shape[-2]:
             room = _room(key_states, end), _room(value_states, end)
@@ -55,10 +55,9 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return self.keys, self.values
 
     def shift(self, by: Tensor) -> None:
-        """Move the tokens of each row to the right, over its last ones.
+        """Move row ``n``'s tokens ``by[n]`` places to the right, over its last ones.
 
-        Args:
-            by: int64 ``[B]``, how many places; as many first ones become the row's first token.
+        Copies of its first token fill the left.
         """
         keys, values = self.keys, self.values
         assert keys is not None and values is not None
@@ -75,7 +74,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def of(
         cls, parts: Sequence[tuple[GrowingLayer, Share]], rows: int, tokens: int
     ) -> GrowingLayer:
-        """A layer of ``rows`` rows and ``tokens`` tokens of others, aligned on the right."""
+        """Build a right-aligned layer ``[rows, H, tokens, D]`` from rows of other layers."""
         layer = cls()
         keys, values = (
             _gathered([(getattr(part, name), share) for part, share in parts], rows, tokens)
@@ -89,22 +88,17 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Some rows of a cache.
-
-    Attributes:
-        rows: int64 ``[b]``, which ones; a row may be named several times.
-        first: their first token that is taken.
-    """
+    """Some rows of a cache."""
 
     cache: DynamicCache
-    rows: Tensor
-    first: int
+    rows: Tensor  # int64 [b], row indices; they may repeat
+    first: int  # first token to take
 
 
 def growing_cache(config: PreTrainedConfig) -> DynamicCache:
-    """The model's own cache with its plain attention layers written in place.
+    """Create the model's own cache, with plain attention layers written in place.
 
-    Layers of another kind (sliding window, linear attention) stay the model's own.
+    Other layers (sliding window, linear attention) stay the model's own.
     """
     cache = DynamicCache(config=config)
     cache.layers = [GrowingLayer() if type(x) is DynamicLayer else x for x in cache.layers]
@@ -112,15 +106,15 @@ def growing_cache(config: PreTrainedConfig) -> DynamicCache:
 
 
 def joinable(cache: DynamicCache) -> bool:
-    """Whether rows of several such caches can be put into one."""
+    """Return whether rows of several such caches can be combined."""
     return bool(cache.layers) and all(type(layer) is GrowingLayer for layer in cache.layers)
 
 
 def gathered(shares: Sequence[Share]) -> DynamicCache:
-    """One cache of all the rows, one share behind the other and aligned on the right.
+    """Combine rows into one right-aligned cache, share after share.
 
-    What shorter rows lack on the left is zero, and has to be hidden from attention. Where the
-    caches are not :func:`joinable` there can be only one share, of whole rows in their order.
+    Missing tokens on the left are zero and must be hidden from attention. A cache that is not
+    :func:`joinable` allows only one share, of whole rows, and is reordered in place.
     """
     first = shares[0].cache
     if not joinable(first):
@@ -140,11 +134,7 @@ def gathered(shares: Sequence[Share]) -> DynamicCache:
 
 
 def aligned(cache: DynamicCache, over: Tensor) -> None:
-    """Align rows of a :func:`joinable` cache on the right, whose last tokens are not their own.
-
-    Args:
-        over: int64 ``[B]``, tokens behind a row's own.
-    """
+    """Drop the last ``over [B]`` tokens of a :func:`joinable` cache's rows, and align."""
     if bool(over.any()):
         for layer in cache.layers:
             cast(GrowingLayer, layer).shift(over)
@@ -162,20 +152,17 @@ def _gathered(parts: Sequence[tuple[Tensor, Share]], rows: int, tokens: int) -> 
 
 
 def _room(like: Tensor, tokens: int, rows: int | None = None) -> Tensor:
-    """Uninitialised, for so many tokens and some more."""
     spare = max(SPARE_TOKENS, tokens // 2)
     shape = (rows or len(like), like.shape[1], tokens + spare, like.shape[-1])
     return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
 def alike(lengths: Sequence[int], worth: int, rows: Sequence[int] | None = None) -> list[list[int]]:
-    """Which texts to pad to one length, as lists of their indices.
+    """Group texts to pad to one length, as lists of their indices.
 
-    Texts at most half as long as the longest are put apart from it where that saves ``worth``
-    tokens of padding, so there are few lists. One list is in the order of the texts.
-
-    Args:
-        rows: how many rows each text has; left out, one.
+    A text at most half as long as its list's longest starts a new list if that saves ``worth``
+    padding tokens. ``rows`` counts the rows per text, by default one. A single list keeps the
+    texts' order.
     """
     rows = rows or [1] * len(lengths)
     order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
@@ -191,28 +178,16 @@ def alike(lengths: Sequence[int], worth: int, rows: Sequence[int] | None = None)
 
 
 class ReadPrompts(NamedTuple):
-    """Prompts that were read together, left-padded.
+    """Prompts prefilled together, left-padded."""
 
-    Attributes:
-        which: their indices.
-        cache: of ``P`` rows.
-        logits: ``[P, V]``, of the tokens after them.
-        lengths: int64 ``[P]``.
-    """
-
-    which: list[int]
+    which: list[int]  # their indices
     cache: DynamicCache
-    logits: Tensor
-    lengths: Tensor
+    logits: Tensor  # ``[P, V]``, of the next token
+    lengths: Tensor  # int64 [P]
 
 
 def read(policy: Policy, prompts: Sequence[Sequence[int]], worth: int) -> list[ReadPrompts]:
-    """Read each prompt once, those of similar length together.
-
-    Args:
-        prompts: token ids, none of them empty.
-        worth: tokens of padding that are worth another forward pass.
-    """
+    """Prefill prompts of similar length together; see :func:`alike` for ``worth``."""
     return [
         _together(policy, chosen, [prompts[n] for n in chosen])
         for chosen in alike([len(prompt) for prompt in prompts], worth)
@@ -222,7 +197,7 @@ def read(policy: Policy, prompts: Sequence[Sequence[int]], worth: int) -> list[R
 def logits_after(
     policy: Policy, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: DynamicCache
 ) -> Tensor:
-    """Logits ``[B, V]`` after the tokens ``[B, t]``, which the cache takes in."""
+    """Return logits ``[B, V]`` after the tokens ``[B, t]``, which extend the cache."""
     output: Any = policy.model(
         input_ids=ids,
         attention_mask=mask,
@@ -248,33 +223,27 @@ def _together(policy: Policy, which: list[int], prompts: Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class RestingRow:
-    """What was read of a row; the last token that it sampled was not.
+    """A paused row; its last sampled token is not in the cache."""
 
-    Attributes:
-        cache: of rows that came to rest together, aligned on the right.
-        line: which of them.
-        length: tokens that were read.
-    """
-
-    cache: DynamicCache
-    line: int
-    length: int
+    cache: DynamicCache  # of rows that were paused together, right-aligned
+    line: int  # index in the cache
+    length: int  # number of cached tokens
 
 
 class Continued(NamedTuple):
-    """A row that is gone on with, and the token ids that it reads next, its last one first."""
+    """A paused row to continue, and the ids to prefill, its last token first."""
 
     row: RestingRow
     ids: Sequence[int]
 
 
 def set_aside(cache: DynamicCache, lines: Tensor, read: Tensor, over: Tensor) -> list[RestingRow]:
-    """Copy some rows out of a cache that can be joined, in their order.
+    """Copy rows out of a :func:`joinable` cache, in order.
 
     Args:
-        lines: int64 ``[R]``, which ones.
-        read: int64 ``[R]``, tokens of each in the cache.
-        over: int64 ``[R]``, of those the last ones that are not kept.
+        lines: int64 ``[R]``, row indices.
+        read: int64 ``[R]``, cached tokens of each row.
+        over: int64 ``[R]``, how many of its last tokens to drop.
     """
     kept = gathered([Share(cache, lines, cache.get_seq_length() - int(read.max()))])
     aligned(kept, over)
@@ -282,11 +251,7 @@ def set_aside(cache: DynamicCache, lines: Tensor, read: Tensor, over: Tensor) ->
 
 
 def read_on(policy: Policy, continued: Sequence[Continued], worth: int) -> list[ReadPrompts]:
-    """Read what follows in each row, those with as much to read together.
-
-    Args:
-        worth: tokens of padding that are worth another forward pass.
-    """
+    """Prefill what follows in each paused row, as :func:`read` does."""
     return [
         _resting_rows_together(policy, chosen, [continued[n] for n in chosen])
         for chosen in alike([len(each.ids) for each in continued], worth)
@@ -317,7 +282,7 @@ def _resting_rows_together(
         use_cache=True,
         logits_to_keep=kept,
     )
-    # Some models know no such argument, and tell of every token.
+    # Some models ignore ``logits_to_keep`` and return the logits of every token.
     places = ends if output.logits.shape[1] == longest else torch.searchsorted(kept, ends)
     logits = output.logits[torch.arange(len(rows), device=device), places]
     aligned(cache, longest - more)
@@ -325,7 +290,6 @@ def _resting_rows_together(
 
 
 def _shares(rows: Sequence[RestingRow]) -> tuple[list[Share], list[int]]:
-    """The rows by the caches that they lie in, and the order in which they come so."""
     together: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
         together.setdefault(id(row.cache), []).append(number)

@@ -1,1 +1,1 @@
-"""Walls around a process that scores hostile text: namespaces, Landlock, seccomp."""
+"""Sandbox for processes that score untrusted text: namespaces, Landlock, seccomp."""

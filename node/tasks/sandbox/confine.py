@@ -1,4 +1,4 @@
-"""How a worker gives up, for good, what it does not need. It calls this before anything else."""
+"""Permanent confinement of a worker process, applied before anything else."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ _OPEN_FILES = 64
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What the node tells a worker of its walls.
+    """Sandbox settings that the node sends to a worker.
 
     Attributes:
-        namespaces: make own ones, where nobody did before.
-        landlock: the kernel has it.
-        readable: all paths that may be read.
-        listed: folders that Python looks for packages in, whose names may be read.
-        network: the user's own file gives this worker the network.
-        program: for seccomp, in hex; empty where the machine has none.
-        once: the same for a process that scores one text; empty where no text is evaluated.
-        memory_mib: address space.
-        nice: how much this process yields to others.
+        namespaces: whether the worker creates its own namespaces because no outer sandbox did.
+        listed: package search folders whose entries may be listed.
+        program: seccomp program in hex; empty if the machine has none.
+        once: same, for a process that scores one text; empty if no text is evaluated.
+        memory_mib: maximum address space.
     """
 
     namespaces: bool
@@ -38,11 +34,7 @@ class Confinement:
 
 
 def confine(own: Confinement) -> None:
-    """Give it up; nothing where the system is not one of the family of Unix.
-
-    Raises:
-        OSError: the machine does not do what the node found it could.
-    """
+    """Confine this process permanently on POSIX; raise ``OSError`` on failure."""
     if os.name != "posix":
         return
     import resource

@@ -1,6 +1,6 @@
-"""Landlock: a process that may read what lies under some paths, and no other file (Linux 5.13).
+"""Landlock: restrict a process to reading files under given paths (Linux 5.13).
 
-The kernel's interface: https://docs.kernel.org/userspace-api/landlock.html
+Kernel interface: https://docs.kernel.org/userspace-api/landlock.html
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION, _PATH_BENEATH, _NO_NEW_PRIVS = 1, 1, 38
 
 _EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
-_KNOWN = (0, 13, 14, 15, 15, 16, 16)
-"""Rights on files that each version of the interface knows, as a number of bits."""
-_NET, _SCOPES = 0b11, 0b11
-"""TCP bind and connect (version 4); abstract sockets and signals to outside (version 6)."""
+_KNOWN = (0, 13, 14, 15, 15, 16, 16)  # Number of file access rights per ABI version.
+_NET, _SCOPES = 0b11, 0b11  # TCP bind and connect (ABI 4); abstract sockets, signals (ABI 6).
 
 
 class _Ruleset(ctypes.Structure):
@@ -30,7 +28,7 @@ class _Beneath(ctypes.Structure):
 
 
 def version() -> int:
-    """Of the kernel's interface; 0 where there is none."""
+    """Return the kernel's Landlock ABI version, 0 if unsupported."""
     try:
         return _call(_CREATE, None, 0, _VERSION)
     except OSError:
@@ -38,10 +36,10 @@ def version() -> int:
 
 
 def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -> None:
-    """Bind this process to reading under ``readable``, and names under ``listed``, for good.
+    """Permanently limit this process to read ``readable`` and list ``listed``.
 
     Raises:
-        OSError: the kernel has no Landlock, or a path cannot be opened.
+        OSError: the kernel lacks Landlock, or a path cannot be opened.
     """
     known = version()
     rights = (1 << _KNOWN[min(known, len(_KNOWN) - 1)]) - 1

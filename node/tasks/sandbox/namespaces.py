@@ -1,6 +1,7 @@
-"""A process with a network, processes, users and a file system of its own, made by itself (Linux).
+"""Linux namespaces: give a process its own network, PIDs, users and file system.
 
-What bubblewrap does, for machines without it. See namespaces(7), pivot_root(2), mount_setattr(2).
+This replaces bubblewrap on machines without it. See namespaces(7), pivot_root(2) and
+mount_setattr(2).
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-DIED_OF = 128
-"""Added to the number of the signal that ended a process, as shells and bubblewrap do."""
+DIED_OF = 128  # Exit status is this plus the signal number, as in shells and bubblewrap.
 
 _USER, _PID, _MOUNT, _IPC, _UTS, _NETWORK = 1 << 28, 1 << 29, 1 << 17, 1 << 27, 1 << 26, 1 << 30
 _NOSUID, _BIND, _REC, _PRIVATE = 2, 1 << 12, 1 << 14, 1 << 18
@@ -23,19 +23,17 @@ _HERE, _RECURSIVE, _READ_ONLY = -100, 0x8000, 1 | 2
 _MOUNT_SETATTR = 442
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CAPABILITIES = 0x20080522
-_NEW_ROOT = "/proc"
-"""A folder that every Linux has and that holds nothing to be imported."""
+_NEW_ROOT = "/proc"  # Exists on every Linux and holds nothing importable.
 
 
 def enter(readable: Sequence[str], *, network: bool) -> None:
-    """Go on in new namespaces, where nothing but ``readable`` exists and nothing can be written.
+    """Enter new namespaces where only ``readable`` exists and nothing is writable.
 
-    The calling process stays outside to wait, and ends as the new one does; the new one ends with
-    it. Another is the first in the new space of processes: the kernel keeps most signals from that
-    one, so it only waits too.
+    The calling process waits outside; it and the new process end together. A third process, PID 1
+    of the new namespace, also only waits: the kernel withholds most signals from PID 1.
 
     Raises:
-        OSError: this machine does not allow it.
+        OSError: the machine does not allow it.
     """
     user, group = os.getuid(), os.getgid()
     _libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -53,7 +51,6 @@ def enter(readable: Sequence[str], *, network: bool) -> None:
 
 
 def _change_root(readable: Sequence[str]) -> None:
-    """Make the root a folder that holds ``readable``, all of it read-only."""
     root = _NEW_ROOT.encode()
     _libc("mount", None, b"/", None, _REC | _PRIVATE, None)
     _libc("mount", b"tmpfs", root, b"tmpfs", _NOSUID, b"mode=0755,size=1m")
@@ -74,7 +71,6 @@ def _change_root(readable: Sequence[str]) -> None:
 
 
 def _end_with(child: int) -> NoReturn:
-    """Hold nothing open, wait for ``child`` and end as it did."""
     os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else DIED_OF - status)

@@ -1,4 +1,4 @@
-"""Which walls this machine can put around a worker, and how one is started behind them."""
+"""Sandbox of a worker: detection, launch command, readable paths and grants."""
 
 from __future__ import annotations
 
@@ -27,14 +27,10 @@ REMEDY = "Install bubblewrap, or allow user namespaces to this user, and install
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What keeps a worker from everything but its task.
+    """Sandbox features of this machine; Landlock also blocks opening other files.
 
-    Attributes:
-        kind: what gives it a file system, a network and processes of its own: ``bubblewrap``, the
-            worker itself (``namespaces``), ``sandbox-exec`` on macOS (which leaves other processes
-            in sight), or nothing.
-        landlock: whether the kernel keeps it from opening other files as well.
-        seccomp: whether it is bound to a list of system calls.
+    ``kind`` is what isolates the file system, network and processes. ``namespaces``: the worker
+    isolates itself. ``sandbox-exec`` (macOS): other processes stay visible.
     """
 
     kind: Literal["bubblewrap", "namespaces", "sandbox-exec", "none"]
@@ -43,7 +39,7 @@ class Walls:
 
     @property
     def whole(self) -> bool:
-        """Whether a text that runs as code behind them reaches nothing."""
+        """Whether the sandbox fully contains text that runs as code."""
         return self.kind in ("bubblewrap", "namespaces") and self.seccomp
 
     def __str__(self) -> str:
@@ -54,7 +50,7 @@ class Walls:
 
 @lru_cache
 def find_walls() -> Walls:
-    """The best that this machine can do, found by trying."""
+    """Return the strongest sandbox of this machine, found by probing."""
     if sys.platform == "darwin" and shutil.which("sandbox-exec"):
         return Walls("sandbox-exec", landlock=False, seccomp=False)
     if sys.platform != "linux":
@@ -72,7 +68,7 @@ def find_walls() -> Walls:
 
 
 def before(walls: Walls, readable: Sequence[str], *, network: bool) -> list[str]:
-    """What comes before the command of a worker to start it behind the walls."""
+    """Return the command prefix that starts a worker in the sandbox."""
     if walls.kind == "bubblewrap":
         return _bubblewrap(readable, network)
     if walls.kind == "sandbox-exec":
@@ -85,12 +81,12 @@ def _bubblewrap(readable: Sequence[str], network: bool) -> list[str]:
     command += ["--cap-drop", "ALL", *(["--share-net"] if network else [])]
     for path in readable:
         command += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
-    # Last: the folders above the paths are made on it first.
+    # Last, because bubblewrap first creates the parent folders of the paths on it.
     return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
 
 
 def _profile(readable: Sequence[str], network: bool) -> str:
-    """In the language of macOS's Seatbelt; the last rule that matches decides."""
+    """Return a macOS Seatbelt profile; the last matching rule wins."""
     paths = " ".join(f'(subpath "{path}")' for path in (*readable, "/System", "/usr/lib"))
     return (
         "(version 1)(deny default)(allow process-exec)(allow sysctl-read)(allow mach-lookup)"
@@ -131,10 +127,10 @@ _OURS = ("node", "protocol", "swarm")
 
 
 def readable() -> tuple[str, ...]:
-    """The paths, none inside another: the interpreter, installed packages, our own, plugins.
+    """Return the paths that a worker may read; none lies inside another.
 
-    Of a folder that Python imports from but that is no folder of installed packages, such as the
-    one a command was started in, only what can be imported: a node's key may lie beside it.
+    They cover the interpreter, installed packages, this project and plugins. Other import folders,
+    such as the working directory, add only importable files: a node's key may lie beside them.
     """
     found: set[Path] = {Path(path) for path in (*_DEVICES, *_LIBRARIES)}
     found |= {Path(sys.executable), Path(sys.prefix, "pyvenv.cfg")}
@@ -150,7 +146,7 @@ def readable() -> tuple[str, ...]:
 
 
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Without those that lie inside another."""
+    """Drop paths that lie inside another path."""
     kept: list[str] = []
     for path in sorted(set(paths)):
         if not any(path.startswith(folder.rstrip(os.sep) + os.sep) for folder in kept):
@@ -159,7 +155,7 @@ def outermost(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _importable(folder: Path) -> Iterator[Path]:
-    # What may not be looked into is as good as absent, as it is to Python; pathlib would raise.
+    # Like Python, treat an inaccessible folder as absent; pathlib would raise.
     if not os.path.isdir(folder):  # noqa: PTH112
         yield folder
         return
@@ -175,7 +171,6 @@ def _importable(folder: Path) -> Iterator[Path]:
 
 
 def _plugin_modules() -> Sequence[str]:
-    """The outermost modules that packages bring their tasks in."""
     return [point.module.partition(".")[0] for point in entry_points(group=GROUP)]
 
 
@@ -195,12 +190,9 @@ _FOR_NAMES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl"
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """Of one worker. Tasks with other grants have another worker.
+    """Access rights of one worker; tasks with other grants have another worker.
 
-    Attributes:
-        read: paths that it may read.
-        network: whether it has the network.
-        evaluates: whether it may evaluate text, in a copy of itself for each.
+    ``read`` lists paths. ``evaluates`` allows evaluating text, in a copy of the worker per text.
     """
 
     read: tuple[str, ...] = ()
@@ -208,7 +200,7 @@ class Grants:
     evaluates: bool = False
 
     def confinement(self, walls: Walls, *, memory_mib: int, nice: int) -> Confinement:
-        """Of a worker with these."""
+        """Return the confinement of a worker with these grants."""
         programs = seccomp.programs(network=self.network) if walls.seccomp else {}
         program = programs.get("split" if self.evaluates else "serve", b"")
         once = programs["once"] if self.evaluates else b""

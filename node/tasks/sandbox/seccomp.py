@@ -1,7 +1,7 @@
-"""What a worker may ask of the kernel: an allow-list, as programs for seccomp (Linux).
+"""Seccomp allow-list of a worker's system calls (Linux).
 
-The node makes the programs with libseccomp, which knows the numbers of system calls on each kind
-of processor; a worker loads them without it. What is not listed fails with EPERM.
+The node builds the programs with libseccomp, which knows each architecture's system call numbers.
+Workers load them without libseccomp. Unlisted calls fail with EPERM.
 """
 
 from __future__ import annotations
@@ -52,16 +52,13 @@ class _Program(ctypes.Structure):
 
 @lru_cache
 def programs(*, network: bool = False) -> dict[str, bytes]:
-    """The programs of a worker.
+    """Build the seccomp programs of a worker; ``network`` allows connections.
 
-    ``serve``: reads files and answers on the channel it has. ``split``: may besides start copies
-    of itself and end them. ``once``: of such a copy, which may not even change its limits.
-
-    Args:
-        network: whether the worker may open connections.
+    ``serve`` may read files and answer on its channel. ``split`` may also start and end copies of
+    itself. ``once`` is for such a copy, which cannot change even its own limits.
 
     Raises:
-        ImportError, RuntimeError: libseccomp is not on this machine.
+        ImportError, RuntimeError: libseccomp is not installed.
     """
     return {
         "serve": _program(fork=False, limits=True, network=network),
@@ -71,11 +68,7 @@ def programs(*, network: bool = False) -> dict[str, bytes]:
 
 
 def load(program: bytes) -> None:
-    """Bind this process, and all that it starts, to a program for good.
-
-    Raises:
-        OSError: the kernel does not take it.
-    """
+    """Bind this process and its children to a program for good, or raise ``OSError``."""
     libc = ctypes.CDLL(None, use_errno=True)
     filled = _Program(len(program) // 8, program)
     for arguments in (
@@ -87,12 +80,12 @@ def load(program: bytes) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that forked it ends."""
+    """Have the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
-    # Imported here: only the node has it, and only Linux.
+    # Imported here: only the node on Linux has it.
     import pyseccomp
 
     rules = pyseccomp.SyscallFilter(pyseccomp.ERRNO(1))
@@ -113,7 +106,7 @@ def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
     if fork:
         for option in (_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS):
             _allow(pyseccomp, rules, "prctl", pyseccomp.Arg(0, equal, option))
-    # The C library goes back to clone where the kernel knows no clone3, whose flags cannot be read.
+    # Filters cannot read clone3's flags. ENOSYS makes the C library fall back to clone.
     rules.add_rule(pyseccomp.ERRNO(38), "clone3")
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
@@ -122,13 +115,13 @@ def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
 
 
 def _own_limits(pyseccomp: Any, limits: bool) -> tuple[Any, ...]:
-    """Its own limits, or no more than reading them."""
+    """Return conditions on ``prlimit64``: own process, read-only unless ``limits``."""
     own = (pyseccomp.Arg(0, pyseccomp.EQ, 0),)
     return own if limits else (*own, pyseccomp.Arg(2, pyseccomp.EQ, 0))
 
 
 def _allow(pyseccomp: Any, rules: Any, name: str, *arguments: Any) -> None:
-    """Allow a system call; one that this libseccomp has not heard of stays refused."""
+    """Allow a system call; skip one that this libseccomp does not know."""
     try:
         number = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name)
     except ValueError:

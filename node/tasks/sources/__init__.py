@@ -1,1 +1,1 @@
-"""Where questions come from: reasoning-gym, files of questions, packages of one's own."""
+"""Task sources: reasoning-gym, JSONL files, plugins and environments."""

@@ -1,4 +1,4 @@
-"""Environments as the tasks of a catalogue: the first observation is the question."""
+"""Environments as tasks: the first observation is the question."""
 
 from __future__ import annotations
 
@@ -14,23 +14,14 @@ from node.errors import CatalogueError
 from node.tasks.sources.jsonl import file_digest
 from protocol.manifest import EnvSpec
 
-GROUP = "swarm_node.environments"
-"""Of entry points."""
+GROUP = "swarm_node.environments"  # Entry point group.
 
 
 class Environments:
-    """One environment at all levels of a catalogue.
+    """One environment at all levels of a task set, whose settings are checked.
 
-    Args:
-        environment: its class.
-        levels: keyword arguments of its ``reset``, checked.
-
-    Attributes:
-        levels: number of levels.
-        evaluates_text: what an environment does with a text is its author's to bound; its class is
-            opened because this machine's owner put it there.
-        replayable: whether others can find what was found here.
-        waits: whether it is asynchronous.
+    Its author bounds what it does with text, and the machine's owner installed it: hence
+    ``evaluates_text`` is False. If ``replayable``, peers can reproduce its trajectories.
     """
 
     evaluates_text = False
@@ -43,25 +34,20 @@ class Environments:
         self.replayable = environment.replayable
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
-        """The first observation of the episode that this number seeds."""
+        """Return the first observation of the episode that ``number`` seeds."""
         first = run(self._episode(level, number).begin(), waits=self.waits)
         return {"question": first, "level": level, "number": number}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
-        """The reward of a trajectory of one turn, after which it may have been cut."""
+        """Return the reward of a single-turn trajectory, which may be truncated."""
         return self.replay(entry, (answer,), cut=True)
 
     def replay(self, entry: Mapping[str, Any], turns: Sequence[str], *, cut: bool) -> float:
-        """The reward of a trajectory, played once more.
-
-        Raises:
-            NotReplayed: the environment answers otherwise.
-            EpisodeError: it breaks its word.
-        """
+        """Replay a trajectory for its reward; raise ``NotReplayed`` or ``EpisodeError``."""
         return run(replayed(self.episode(entry), turns, cut=cut), waits=self.waits)
 
     def episode(self, entry: Mapping[str, Any]) -> Episode:
-        """A fresh episode of a task, not yet begun."""
+        """Return a new episode of a task, not yet begun."""
         return self._episode(entry["level"], entry["number"])
 
     def _episode(self, level: int, number: int) -> Episode:
@@ -71,16 +57,16 @@ class Environments:
 def open_environment(
     spec: EnvSpec, levels: Sequence[Mapping[str, Any]], file: str | Path | None
 ) -> Environments | str | None:
-    """The environment that ``spec`` names, at its levels; None where nobody brings it.
-
-    Where its library is not installed, what to do about it.
+    """Open the environment that ``spec`` names, at its levels.
 
     Args:
-        file: of the user's own; its digest is the version then.
+        file: the user's own file; its digest is then the version.
+
+    Returns:
+        The environment, the remedy if its library is missing, or None if nothing provides it.
 
     Raises:
-        CatalogueError: it is of another version, fails to load, lacks a part, or does not take the
-            settings.
+        CatalogueError: wrong version, failed load, missing part or invalid settings.
     """
     if not file and (remedy := absent(spec.name)):
         return remedy
@@ -108,7 +94,7 @@ def open_environment(
 
 
 def absent(name: str) -> str | None:
-    """What to do for an environment of another library, where that is not installed."""
+    """Return the remedy if the library of an environment is missing, else None."""
     library = LIBRARIES.get(name)
     if library is None or library.is_here():
         return None
@@ -116,14 +102,13 @@ def absent(name: str) -> str | None:
 
 
 def is_here(name: str) -> bool:
-    """Whether this package or an installed one brings an environment; nothing of it is run."""
+    """Return whether an environment is installed, without running its code."""
     if library := LIBRARIES.get(name):
         return library.is_here()
     return name in SHIPPED or bool(entry_points(group=GROUP, name=name))
 
 
 def _brought(name: str) -> type[Environment] | None:
-    """The class of that name that this package or an installed one brings."""
     if shipped := SHIPPED.get(name):
         return shipped
     if library := LIBRARIES.get(name):

@@ -1,7 +1,7 @@
-"""A file of questions and answers as an env.
+"""A JSONL file of questions and answers as an env.
 
-One JSON object a line, with the strings ``prompt`` and ``answer``. The file's SHA-256 is the env's
-version: whoever takes part holds the very same file.
+Each line is an object with the strings ``prompt`` and ``answer``. The file's SHA-256 is the env's
+version: all peers hold the same file.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MATCHES = ("exact", "numeric")
 
 
 class JsonLines:
-    """Prompt and answer pairs; a level's one setting is ``match``, ``exact`` or ``numeric``.
+    """Prompt and answer pairs; the only level setting is ``match``.
 
-    ``exact`` compares text without surrounding space. ``numeric`` compares what math-verify reads
-    out of both as mathematics: ``1/2``, ``0.5`` and ``\\frac{1}{2}`` are equal.
+    ``exact`` compares text without surrounding space. ``numeric`` compares what math-verify parses:
+    ``1/2``, ``0.5`` and ``\\frac{1}{2}`` are equal.
     """
 
     evaluates_text = False
@@ -33,17 +33,12 @@ class JsonLines:
         self._matches = tuple(matches)
         self.levels = len(self._matches)
         if "numeric" in self._matches:
-            # While there is time: an import takes longer than a request may on a busy machine.
+            # Import now: on a busy machine it takes longer than a request may.
             importlib.import_module("math_verify")
 
     @classmethod
     def open(cls, spec: EnvSpec, levels: Sequence[Mapping[str, Any]], path: Path) -> JsonLines:
-        """Open the file at ``path`` for ``spec``.
-
-        Raises:
-            CatalogueError: the file is unreadable, is not the one the spec names, holds a bad
-                line, or a level has a setting other than ``match``.
-        """
+        """Open the file at ``path``; raise ``CatalogueError`` if it does not fit ``spec``."""
         if (digest := file_digest(path)) != spec.version:
             raise CatalogueError(
                 f"env {spec.name!r}: {str(path)!r} is {digest}, the swarm's is {spec.version}: "
@@ -58,27 +53,23 @@ class JsonLines:
         return cls(_read_pairs(path), [level["match"] for level in levels])
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
-        """Line ``number`` modulo the file's length."""
+        """Return line ``number`` modulo the file's length."""
         prompt, answer = self._pairs[number % len(self._pairs)]
         return {"question": prompt, "answer": answer, "match": self._matches[level]}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
-        """1 when ``answer`` matches, else 0."""
+        """Return 1 if ``answer`` matches, else 0."""
         if entry["match"] == "exact":
             return float(answer.strip() == entry["answer"].strip())
         return float(_equal_numbers(entry["answer"], answer))
 
 
 def file_digest(path: Path) -> str:
-    """The hex SHA-256 of a file's bytes.
-
-    Raises:
-        CatalogueError: the file cannot be read.
-    """
+    """Return a file's hex SHA-256; raise ``CatalogueError`` if it is unreadable."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: invalid file name
         reason = error.strerror if isinstance(error, OSError) else error
         raise CatalogueError(f"file {str(path)!r} cannot be read: {reason}") from error
 
@@ -112,9 +103,9 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def _equal_numbers(gold: str, answer: str) -> bool:
-    # math-verify imports sympy and ANTLR, which exact matching does without.
+    # math-verify imports sympy and ANTLR, which exact matching does not need.
     from math_verify import LatexExtractionConfig, parse, verify
 
-    # Reading as LaTeX only: the library's reader of plain expressions is built on eval.
+    # Parse LaTeX only: the library's parser of plain expressions uses eval.
     how = [LatexExtractionConfig()]
     return bool(verify(parse(f"${gold}$", how), parse(f"${answer}$", how)))

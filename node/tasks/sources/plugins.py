@@ -1,8 +1,8 @@
-"""Tasks that an installed package brings along, by entry point, and those of this one.
+"""Tasks of installed packages, by entry point, and of this package.
 
-The package names a factory in the group ``swarm_node.tasks``; called with the list of the levels'
-settings it returns the questions, a :class:`Plugin`. Only plain, bounded JSON reaches it; what that
-means is for the package to check. A package is opened because this machine's owner installed it.
+A package registers a factory in the group ``swarm_node.tasks``. The factory takes the list of
+level settings and returns a :class:`Plugin`. Only plain, bounded JSON reaches it; the package
+checks its meaning. Packages may be opened because this machine's owner installed them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ GROUP = "swarm_node.tasks"
 
 
 class Plugin(Questions, Protocol):
-    """Questions of a package, and the version that everybody in a swarm must have of them."""
+    """Questions of a package, in a version that all peers share."""
 
     version: str
 
 
 def is_here(name: str) -> bool:
-    """Whether this package or an installed one brings a task of that name; nothing of it is run."""
+    """Return whether a task is installed, without running its code."""
     return _brought(name) is not None
 
 
 def _brought(name: str) -> tuple[Callable[[], Any], str] | None:
-    """What loads the factory of that name, and where that is; None when no package brings it."""
+    """Return the factory's loader and location; None if no package provides it."""
     if family := FAMILIES.get(name):
         return (lambda: family), f"{family.__module__}:{family.__name__}"
     entry = next(iter(entry_points(group=GROUP, name=name)), None)
@@ -40,14 +40,7 @@ def _brought(name: str) -> tuple[Callable[[], Any], str] | None:
 
 
 def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions | None:
-    """The questions of the family, or else of the entry point, named ``spec.name``.
-
-    None when no package brings it.
-
-    Raises:
-        CatalogueError: the package is of another version, fails to load, refuses the settings, or
-            does not say whether it evaluates text.
-    """
+    """Open the package's task, None if absent; raise ``CatalogueError`` if unfit."""
     found = _brought(spec.name)
     if not found:
         return None

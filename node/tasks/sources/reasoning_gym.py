@@ -1,7 +1,7 @@
 """Families of the reasoning-gym library as questions.
 
-Each level is one dataset object for its whole life; a question is its item at an index drawn from
-the seed, since the library seeds every item with ``seed + index`` whatever came before it.
+Each level keeps one dataset object. A question is its item at an index sampled from the seed: the
+library seeds each item with ``seed + index``, whatever came before.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ EVALUATING = frozenset(
 )
 
 UNREPEATABLE = frozenset({"codeio"})
-"""Families whose questions are not the same in two processes: nobody could check their rewards.
+"""Families whose questions differ between processes, so peers cannot check rewards.
 
-The list is held by a test that builds and scores every family of the library in two processes.
+A test verifies this list: it builds and scores every family in two processes.
 """
 
 
@@ -56,19 +56,16 @@ _CHARTS = (
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One level: its dataset, how many items that has, and whether partial credit counts."""
-
     dataset: Any
     items: int
     partial: bool
 
 
 class ReasoningGym:
-    """One family; level settings are keyword arguments of the family's configuration.
+    """One family; level settings are keyword arguments of its configuration.
 
-    Rewards are 1 for an answer that the library scores in full and else 0: its small consolation
-    scores would make groups without one right answer look informative. A level that sets
-    ``partial_credit = true`` keeps the library's score.
+    The reward is 1 if the library gives the full score, else 0. Its small consolation scores would
+    make groups without a right answer look informative. ``partial_credit = true`` keeps its score.
     """
 
     def __init__(self, family: str, levels: Sequence[_Level]) -> None:
@@ -78,12 +75,7 @@ class ReasoningGym:
 
     @classmethod
     def open(cls, spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> ReasoningGym:
-        """Open the family named by ``spec.name``.
-
-        Raises:
-            CatalogueError: another version of the library is installed, the family is unknown, or
-                a level's settings are refused by it.
-        """
+        """Open the family ``spec.name``; raise ``CatalogueError`` if it does not fit."""
         installed = importlib.metadata.version("reasoning-gym")
         if installed != spec.version:
             raise CatalogueError(
@@ -94,20 +86,20 @@ class ReasoningGym:
         return cls(spec.name, [_open(spec.name, n, each, kinds) for n, each in enumerate(levels)])
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
-        """Item ``number`` modulo the items there are."""
+        """Return item ``number`` modulo the number of items."""
         chosen = self._levels[level]
         entry: dict[str, Any] = chosen.dataset[number % chosen.items]
         return {**entry, "level": level}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
-        """The library's verdict: 1 or 0, or the partial credit where the level keeps it."""
+        """Return 1 or 0, or the library's score if the level keeps partial credit."""
         level = self._levels[entry["level"]]
         score = float(level.dataset.score_answer(answer, entry))
         return min(score, 1.0) if level.partial else float(score >= 1.0)
 
 
 def import_library() -> ModuleType:
-    """The library's ``factory`` module."""
+    """Import the library's ``factory`` module."""
     with _without_charts():
         return importlib.import_module("reasoning_gym.factory")
 
@@ -130,7 +122,6 @@ def _open(
 
 
 def _kinds(family: str) -> dict[str, Kind]:
-    """What a level of the family may set."""
     datasets = import_library().DATASETS
     if family not in datasets:
         raise CatalogueError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
@@ -138,7 +129,7 @@ def _kinds(family: str) -> dict[str, Kind]:
 
 
 def _items(dataset: Any) -> int:
-    """How many items a dataset has: all that an index can name, unless it keeps a list of them."""
+    """Return a dataset's length: the full index range unless it stores a list."""
     try:
         dataset[_INDICES - 1]
     except IndexError:
@@ -147,7 +138,7 @@ def _items(dataset: Any) -> int:
 
 
 class _NoCharts(ModuleType):
-    """Stands for a module that is imported and never used: any name in it is None."""
+    """Stand-in for an imported, unused module: any attribute is None."""
 
     def __getattr__(self, name: str) -> None:
         return None
@@ -155,11 +146,7 @@ class _NoCharts(ModuleType):
 
 @contextmanager
 def _without_charts() -> Iterator[None]:
-    """Keep matplotlib out of the process while reasoning-gym is imported.
-
-    One of its dependencies draws charts and imports matplotlib for that, which costs 20 MB and
-    writes a font cache; nothing here draws any.
-    """
+    """Block matplotlib: a dependency's unused charts cost 20 MB and a font cache."""
     missing = [] if "matplotlib" in sys.modules else _CHARTS
     sys.modules.update({name: _NoCharts(name) for name in missing})
     try:

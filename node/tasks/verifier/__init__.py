@@ -1,1 +1,1 @@
-"""Who judges answers: the worker behind its walls, and its owner."""
+"""Verifier of answers: the sandboxed worker process and its owner."""

@@ -1,7 +1,7 @@
-"""What the node asks a worker of some groups, and what it makes of the answers.
+"""Requests to a worker about groups, and checks of its replies.
 
-The worker answers for each group as soon as it is judged. So the node knows by its own clock what
-each took and which one hangs, and neither process waits for the other between two groups.
+The worker replies to each group when it is scored. The node thus knows by its own clock how long
+each took and which one hangs. Neither process waits for the other between groups.
 """
 
 from __future__ import annotations
@@ -29,23 +29,18 @@ from swarm.verification import (
     Verdict,
 )
 
-MOMENT_SECONDS = 0.05
-"""After so long a worker begins no further group of a request: others may be waiting."""
+MOMENT_SECONDS = 0.05  # Then a worker begins no further group of a request: others may wait.
 _MOST_GROUPS = 32
 _MOST_CHARACTERS = 1 << 20
 
 
 def wire(task: TaskRef) -> list[Any]:
-    """The coordinates of a task, as a worker reads them."""
+    """Encode a task's coordinates for a worker."""
     return [task.env, task.level, task.seed, task.split.value]
 
 
 def admit(worker: WorkerProcess, specs: Mapping[str, EnvSpec], task: TaskRef) -> None:
-    """Refuse what a worker does not serve.
-
-    Raises:
-        JudgeRefused: it does not serve the env or the level.
-    """
+    """Raise ``JudgeRefused`` if a worker does not serve a task's env or level."""
     env, level = task.env, task.level
     if env in worker.closed and evaluates(specs[env]):
         raise JudgeRefused(EVALUATES_TEXT, worker.closed[env], 0.0)
@@ -59,12 +54,9 @@ def admit(worker: WorkerProcess, specs: Mapping[str, EnvSpec], task: TaskRef) ->
 def admitted(
     worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Sequence[Asked]
 ) -> Sequence[Asked]:
-    """The groups, from the first on, that one request to a worker holds.
+    """Return the first groups that fit in one request: one of any length, or several.
 
-    One in any case, however long its texts; then as many as are not much.
-
-    Raises:
-        JudgeRefused: the worker does not serve the first, or cannot judge it.
+    Raises ``JudgeRefused`` if the worker does not serve the first or cannot verify it.
     """
     length = 0
     for number, group in enumerate(asked[:_MOST_GROUPS]):
@@ -90,22 +82,22 @@ def answers(
     each: float,
     together: float,
 ) -> Iterator[tuple[Judged, int]]:
-    """What a worker finds of the first of some groups, and how many texts it could not read.
+    """Yield the result of each of the first groups, and its count of unreadable texts.
 
-    The caller ends the worker unless it takes its answers to the last one.
+    The caller ends the worker unless it consumes all results.
 
     Args:
-        each: seconds that the answer of a group may take.
-        together: seconds that all of them may take.
+        each: timeout in seconds per group.
+        together: timeout in seconds for all groups.
 
     Raises:
-        WorkerDied: by the group whose turn it is.
+        WorkerDied: the worker was lost on the group in progress.
     """
     last = time.monotonic()
     end = last + together
     message = {
         "groups": [(wire(g.task), [_told(text) for text in g.texts]) for g in groups],
-        # Whichever comes last has half of the time at the least.
+        # The last group has at least half of the time.
         "seconds": min(MOMENT_SECONDS, together / 2),
     }
     worker.tell(message, min(each, together))
@@ -122,11 +114,11 @@ def answers(
 
 
 def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> JudgeRefused | None:
-    """What a reply refuses, if it does; ``played``: of a task that is an environment."""
+    """Return a reply's refusal, if any; ``played``: the task is an environment."""
     if "refused" not in reply:
         return None
-    # A bent worker must choose neither names of counters nor what an author is blamed for, but
-    # for what follows from the observations and rewards that it alone can tell.
+    # A compromised worker must choose neither counter names nor an author's fault, except what
+    # follows from observations and rewards, which only the worker knows.
     told = reply["refused"]
     known = (UNKNOWN_ENV, TIMEOUT, NOT_REPLAYED) if played else (UNKNOWN_ENV, TIMEOUT)
     reason = told if told in known else CRASHED
@@ -134,7 +126,7 @@ def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> J
 
 
 def _outcome(reply: dict[str, Any], texts: Sequence[Answer], seconds: float) -> tuple[Judged, int]:
-    """The reply on some texts; checked, since scoring strange text may bend a worker."""
+    """Check the reply: scoring untrusted text may compromise a worker."""
     count, played = len(texts), any(isinstance(text, Turns) for text in texts)
     if refused := refusal(reply, seconds, played=played):
         return refused, 0
@@ -158,5 +150,5 @@ def _length(answer: Answer) -> int:
 
 
 def nonsense(what: str) -> WorkerDied:
-    """What becomes of a worker that speaks it."""
+    """Return the error for a malformed message of a worker."""
     return WorkerDied(f"the worker's {what}", ran_out_of_time=False)

@@ -1,7 +1,7 @@
-"""The judge of answers inside this process: as the verifier judges, without its walls.
+"""Verifier in this process, without the sandbox.
 
-For text that nobody outside wrote; envs that evaluate text stay closed. A simulated swarm shares
-one, and a verdict that several of its nodes ask for is worked out once.
+Use it only for text that no peer wrote; envs that evaluate text stay closed. A simulated swarm
+shares one instance, which computes each verification result once.
 """
 
 from __future__ import annotations
@@ -31,18 +31,14 @@ from swarm.verification import (
     one_outcome,
 )
 
-REMEMBERED = 4096
-"""Tasks and verdicts, each: some rounds of a small swarm."""
+REMEMBERED = 4096  # Tasks, and results: some rounds of a small swarm.
 
 
 class LocalJudge:
-    """Gives the verdicts of :class:`node.tasks.verifier.verifier.Verifier`.
-
-    Args:
-        specs: the swarm's catalogue.
+    """Same results as :class:`node.tasks.verifier.verifier.Verifier`, in this process.
 
     Raises:
-        CatalogueError: it cannot be opened here.
+        CatalogueError: the task set cannot be opened here.
     """
 
     def __init__(self, specs: Sequence[EnvSpec]) -> None:
@@ -52,40 +48,30 @@ class LocalJudge:
         self._live = LiveEpisodes()
 
     def start(self) -> tuple[str, ...]:
-        """Names of the envs that are served."""
+        """Return the names of the served envs."""
         return tuple(self._sources)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
-        """The prompts of tasks, in their order.
-
-        Raises:
-            JudgeRefused: one of them cannot be built.
-        """
         return [self._built(task).prompt for task in tasks]
 
     @property
     def environments(self) -> frozenset[str]:
-        """Names of the envs that are played, not answered in one turn."""
         return frozenset(name for name, each in self._sources.items() if each.environment)
 
     @property
     def unrepeatable(self) -> frozenset[str]:
-        """Those of them that never answer twice alike."""
         opened = ((name, each.environment) for name, each in self._sources.items())
         return frozenset(name for name, env in opened if env and not env.replayable)
 
     @property
     def waiting(self) -> frozenset[str]:
-        """Those of them that are asynchronous."""
         opened = ((name, each.environment) for name, each in self._sources.items())
         return frozenset(name for name, env in opened if env and env.waits)
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
-        """Take turns in environments; what has come of each, in their order."""
         return [settled(moved) for moved in self.play(moves)]
 
     def play(self, moves: Sequence[Move]) -> list[Moved]:
-        """Take turns in environments; what comes of each, in their order."""
         with kept():
             return [finished(self._played(move)) for move in moves]
 
@@ -109,13 +95,7 @@ class LocalJudge:
         *,
         seconds: float | None = None,
     ) -> Verdict:
-        """Rebuild one task and score ``texts`` as answers to it.
-
-        Nothing here can be interrupted, so ``seconds`` bounds nothing.
-
-        Raises:
-            JudgeRefused: no verdict.
-        """
+        """Rebuild one task and score answers to it; ``seconds`` has no effect."""
         return self._judged(task, tuple(texts))
 
     def judge_some(
@@ -124,7 +104,7 @@ class LocalJudge:
         *,
         seconds: float | None = None,
     ) -> Sequence[Judged]:
-        """The first of some groups: here, one more a call saves nothing."""
+        """Score the first group only: more per call saves nothing here."""
         first = asked[0]
         return one_outcome(lambda: self.judge(first.task, first.texts))
 

@@ -1,4 +1,4 @@
-"""Scoring by evaluation: each text in a process of its own, which ends with it."""
+"""Scoring by evaluation, with one process per text, and CPU time limits."""
 
 from __future__ import annotations
 
@@ -26,16 +26,13 @@ class OutOfTime(Exception):  # noqa: N818 - what happened
 def score_apart(
     source: TaskSource, task: Task, texts: Sequence[str], program: bytes, cpu_seconds: int
 ) -> Scores:
-    """As :func:`node.tasks.scorer.score`, where a text may run as code.
+    """Score like :func:`node.tasks.scorer.score`, for text that may run as code.
 
-    The copy of this process that scores a text has no other text to bend, and no way to answer but
-    for its own. What it says is a reward in [0, 1] or nothing.
-
-    Args:
-        program: for seccomp, of that copy.
+    A copy of this process scores each text, under the seccomp ``program``. It cannot affect other
+    texts, and can reply only for its own: a reward in [0, 1] or nothing.
 
     Raises:
-        OutOfTime: a text took longer.
+        OutOfTime: a text exceeded its CPU time.
         ScoringError: a text left no reward.
     """
     replies = [_ask(source, task, text, program, cpu_seconds) for text in texts]
@@ -64,8 +61,7 @@ def _ask(
 def _answer(
     source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int, end: int
 ) -> NoReturn:
-    """Score one text in this copy and end it, whatever happens."""
-    import resource  # not on Windows, where nothing is scored by evaluation
+    import resource  # not on Windows, where scoring evaluates no text
 
     try:
         os.dup2(end, _REPLY)
@@ -87,7 +83,7 @@ def _read(end: int) -> bytes:
 
 
 def _checked(reply: bytes) -> tuple[float, bool]:
-    """What a copy said, which a text may have written."""
+    """Parse a copy's reply, which its text may have written."""
     try:
         reward, unreadable = json.loads(reply)
     except (ValueError, TypeError, RecursionError) as error:
@@ -98,12 +94,9 @@ def _checked(reply: bytes) -> tuple[float, bool]:
 
 
 def allow_cpu(seconds: float) -> None:
-    """Let the kernel end this process after ``seconds`` more of CPU time, whatever it is at.
-
-    The kernel counts whole seconds.
-    """
+    """Have the kernel end this process after ``seconds`` more (whole) CPU seconds."""
     if os.name != "posix":
-        return  # the node ends it for the time that it takes
+        return  # the node ends it by wall time
     import resource
 
     used = math.ceil(sum(os.times()[:2]))
@@ -112,7 +105,7 @@ def allow_cpu(seconds: float) -> None:
 
 
 def refused(error: Exception) -> dict[str, Any]:
-    """The reply that says why."""
+    """Return the reply that reports an error as a refusal."""
     match error:
         case OutOfTime() | TimeoutError():
             reason = TIMEOUT
@@ -121,6 +114,6 @@ def refused(error: Exception) -> dict[str, Any]:
         case TaskError():
             reason = UNKNOWN_ENV
         case _:
-            # How deep is too deep differs between interpreters, so it is nobody's verdict.
+            # Recursion limits differ between interpreters, so they must not decide a result.
             reason = CRASHED
     return {"refused": reason, "detail": str(error)}

@@ -1,9 +1,8 @@
-"""Whether a catalogue can be opened, and whether its environments are as replayable as they say.
+"""Check that a task set opens and that its environments replay as declared.
 
-Every family is opened as a node opens it. An episode of an environment is played in one process and
-played again in others, which differ from it in all that an environment may not look at: the order
-of sets, addresses, the clock, the system's randomness, and which episodes came before. What does
-not come out alike is what a swarm's members would refuse.
+Every family is opened as in a node. Episodes are played in one process and replayed in others.
+These differ in all that an environment must not depend on: set order, addresses, the clock, system
+randomness and earlier episodes. Peers would refuse episodes that differ.
 """
 
 from __future__ import annotations
@@ -21,12 +20,9 @@ from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.groups import TaskRef
 from swarm.verification import JudgeRefused, Turns
 
-EPISODES = 4
-"""Of each level."""
-TURNS = 16
-"""Of an episode at most."""
-PLAYS, REPLAY = 1, (2, 3)
-"""Seeds of the order of sets, of the process that plays and of those that replay."""
+EPISODES = 4  # Per level.
+TURNS = 16  # Maximum per episode.
+PLAYS, REPLAY = 1, (2, 3)  # Hash seeds of the process that plays and of those that replay.
 REMEDY = (
     "let all its chance follow from the seed, or say replayable = False, and it is not shared "
     "(docs/environments.md)"
@@ -35,13 +31,10 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of one.
+    """Names of environments that replayed identically, and their number of episodes.
 
-    Attributes:
-        replayed: names of environments that came out alike.
-        episodes: of all of them together.
-        unshared: names of those that say themselves that they are not replayable.
-        absent: of families of any kind that are not opened here, what keeps each closed.
+    ``unshared`` environments declare themselves not replayable. ``absent`` has the reason for each
+    family that is closed here.
     """
 
     replayed: tuple[str, ...] = ()
@@ -52,12 +45,7 @@ class Trial:
 
 @dataclass(slots=True)
 class _Episode:
-    """One, as the first process has played it.
-
-    Attributes:
-        texts: by turns, the policy first; also last, once it has ended.
-        reward: None while it goes on.
-    """
+    """An episode in progress; ``texts`` are turns and observations, alternately."""
 
     task: TaskRef
     prompt: str
@@ -67,19 +55,19 @@ class _Episode:
     reward: float | None = None
 
     def move(self, key: int) -> Move:
-        """Its next turn."""
+        """Guess its next turn."""
         self.texts.append(guess([self.prompt, *self.texts[-1:]], self.chance))
         turns = tuple(self.texts[::2])
         return Move(key, self.task, turns, final=len(turns) == TURNS)
 
 
 def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
-    """Open a catalogue; play its environments, and play them again.
+    """Open a task set, play its environments and replay them.
 
     Raises:
-        CatalogueError: a family cannot be opened here, or an environment cannot be played, or says
-            that it is replayable and is not; the message says what came out otherwise.
-        JudgeRefused: no process can be had for them (``unavailable``).
+        CatalogueError: a family cannot be opened, an environment cannot be played, or a
+            replayable one differs; the message states the difference.
+        JudgeRefused: no process can be started (``unavailable``).
     """
     played = [spec for spec in specs if spec.source == ENVIRONMENT]
     with Verifier(specs, allowed, outside=False, hash_seed=PLAYS) as verifier:
@@ -95,7 +83,7 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
 
 
 def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
-    """Episodes of every level of an environment, those of a level side by side."""
+    """Play episodes of every level, those of a level concurrently."""
     found: list[_Episode] = []
     for level in range(len(spec.levels)):
         rng = random.Random(f"replay-trial/{spec.name}/{level}")
@@ -117,11 +105,7 @@ def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
 
 
 def _replay(verifier: Verifier, episode: _Episode) -> None:
-    """Play an episode again, as whoever was told of it does.
-
-    Raises:
-        CatalogueError: it comes out otherwise.
-    """
+    """Replay an episode as a peer does; raise ``CatalogueError`` if it differs."""
     (prompt,) = _prompts(verifier, [episode.task])
     if prompt != episode.prompt:
         raise _otherwise(episode.task, f"it begins with {differing(prompt, episode.prompt)}")

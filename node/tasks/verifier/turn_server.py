@@ -1,7 +1,7 @@
-"""Turns in environments, taken inside a worker: one after the other, and those that wait together.
+"""Environment turns in a worker: one by one, or concurrent if asynchronous.
 
-The node may ask for further turns at any time. It is told which one the worker is at, so that it
-knows which one hangs or breaks it.
+The node may request more turns at any time. The worker reports its current turn, so the node knows
+which one hangs or crashes it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,23 @@ from node.tasks.task import TaskError, TaskSource
 from node.tasks.verifier.isolated_scoring import OutOfTime, allow_cpu, refused
 from swarm.groups import Split, TaskRef
 
-MOST_LIVE = 4096
-"""Episodes; of more the one that was stepped longest ago is let go."""
+MOST_LIVE = 4096  # Episodes; beyond, the least recently stepped one is dropped.
 
 
 @dataclass(slots=True)
 class _Live:
-    """An episode, and the turns that it has taken."""
-
     task: TaskRef
     episode: Episode
     actions: tuple[str, ...] = ()
     observation: str = ""
 
     def leads_to(self, task: TaskRef, actions: Sequence[str]) -> bool:
-        """Whether these turns of this task go on from here."""
+        """Return whether these turns of this task continue the episode."""
         return self.task == task and self.actions == tuple(actions[: len(self.actions)])
 
 
 class LiveEpisodes:
-    """Takes turns in episodes, each where it was left; one that is not here is played again."""
+    """Episodes that continue where they stopped; a missing one is replayed."""
 
     def __init__(self) -> None:
         self._live: OrderedDict[int, _Live] = OrderedDict()
@@ -48,15 +45,12 @@ class LiveEpisodes:
     async def move(
         self, key: int, source: TaskSource, task: TaskRef, actions: Sequence[str], *, final: bool
     ) -> Answered:
-        """Take the last of some turns, or all that are missing; what comes of it.
-
-        Args:
-            source: of the task.
+        """Take the last turn, or all that are missing, and return the response.
 
         Raises:
-            NotReplayed: the episode is not here, and cannot be played again.
-            TaskError: the task cannot be built, or is not played.
-            EpisodeError: the environment breaks its word.
+            NotReplayed: the episode is missing and not replayable.
+            TaskError: the task cannot be built or is single-turn.
+            EpisodeError: the environment violates its interface.
         """
         live = self._live.pop(key, None)
         if live is None or not live.leads_to(task, actions):
@@ -79,21 +73,14 @@ async def _begun(source: TaskSource, task: TaskRef, actions: Sequence[str]) -> _
     return _Live(task, await source.begin(task))
 
 
-_IDLE_SECONDS = 0.01
-"""After so long the node is told that the worker is at nothing: mostly it is at the next turn."""
+_IDLE_SECONDS = 0.01  # Delay before reporting idle: mostly the next turn starts first.
 
 Request = dict[str, Any]
 Reply = dict[str, Any]
 
 
 class TurnServer:
-    """Answers for each turn as soon as its environment has.
-
-    Args:
-        channel: to the node.
-        sources: of the tasks, by name.
-        cpu_seconds: of a turn.
-    """
+    """Server that answers each turn; ``cpu_seconds`` is the limit per turn."""
 
     def __init__(
         self, channel: Channel, sources: Mapping[str, TaskSource], cpu_seconds: int
@@ -110,12 +97,7 @@ class TurnServer:
         self._failed: BaseException | None = None
 
     async def serve(self, first: Request) -> None:
-        """Take turns, this one first, until the channel ends.
-
-        Raises:
-            ChannelError: it has ended.
-            MemoryError: a turn took more than there is.
-        """
+        """Take turns until the channel ends with ``ChannelError``, or ``MemoryError``."""
         self._hear(first)
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._come.set)
         while True:
@@ -126,7 +108,7 @@ class TurnServer:
                 raise self._failed
             if self._asked:
                 self._begin()
-                await asyncio.sleep(0)  # those that wait may go on
+                await asyncio.sleep(0)  # let waiting turns continue
             else:
                 await self._come.wait()
 
@@ -141,7 +123,6 @@ class TurnServer:
         self._tell(None, again=True)
 
     def _begin(self) -> None:
-        """Begin the turn that was asked for first, and end it unless it waits."""
         number = next(iter(self._asked))
         request = self._asked.pop(number)
         attention = _Attention(lambda: self._tell(number), self._tell_later, self._cpu_seconds)
@@ -179,13 +160,12 @@ class TurnServer:
         return asdict(answered)
 
     def _answer(self, number: int, reply: Reply) -> None:
-        """Send a reply, after which the worker is not at this turn any more."""
         self._channel.send({**reply, "turn": number})
         if self._told == number:
             self._told = None
 
     def _tell(self, number: int | None, *, again: bool = False) -> None:
-        """Tell the node of the turn that this process is at, unless it knows."""
+        """Report the current turn unless the node knows it."""
         if number != self._told or again:
             self._channel.send({"at": number})
             self._told = number
@@ -201,12 +181,7 @@ class TurnServer:
 
 
 class _Attention:
-    """Around a turn whenever it goes on: the node knows of it, and its CPU time is bounded.
-
-    Args:
-        begun, left: called when it goes on, and when it waits or ends.
-        cpu_seconds: of it all.
-    """
+    """Context of a turn while it runs: reports it and limits its total CPU time."""
 
     def __init__(
         self, begun: Callable[[], None], left: Callable[[], None], cpu_seconds: float

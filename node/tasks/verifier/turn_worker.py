@@ -1,4 +1,4 @@
-"""One worker in which turns are taken, many of them under way at a time, as the node sees it."""
+"""One worker that takes many environment turns concurrently, as the node sees it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from node.tasks.scorer import Answered, Move, Moved
 from node.tasks.verifier.dialogue import nonsense, refusal, wire
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 
-MOST_LOSSES = 3
-"""Workers that may be lost with a turn though they were at none."""
+MOST_LOSSES = 3  # Lost workers without a known culprit, after which a turn is blamed.
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One that was asked for.
+    """A requested turn; its ``outcome`` is never cancelled, and set once.
 
-    Attributes:
-        outcome: what comes of it; never cancelled, and set once.
-        begun: by the node's clock, when the worker that has it was first at it; None before.
-        losses: workers that were lost with it, and no turn known to be to blame.
+    ``begun`` is the node time when its worker first ran it. ``losses`` counts the workers lost with
+    it without a known culprit.
     """
 
     move: Move
@@ -37,15 +34,7 @@ class Turn:
         self.outcome.set_running_or_notify_cancel()
 
     def message(self, number: int, seconds: float) -> bytes:
-        """As a worker reads it.
-
-        Args:
-            number: names it to the worker.
-            seconds: that its environment may be waited for.
-
-        Raises:
-            ValueError: its actions are longer than any message.
-        """
+        """Encode the turn; raise ``ValueError`` if its actions are too long."""
         move = self.move
         request = {
             "turn": number,
@@ -58,17 +47,13 @@ class Turn:
         return packed(request)
 
     def settle(self, moved: Moved) -> None:
-        """Set the outcome, unless another worker was quicker."""
+        """Set the outcome unless another worker already did."""
         if not self.outcome.done():
             self.outcome.set_result(moved)
 
 
 def heard(reply: dict[str, Any], seconds: float) -> Moved:
-    """What a worker's reply makes of a turn that took so long.
-
-    Raises:
-        WorkerDied: it speaks nonsense.
-    """
+    """Decode a worker's reply to a turn; raise ``WorkerDied`` if malformed."""
     return refusal(reply, seconds, played=True) or _answered(reply)
 
 
@@ -81,25 +66,21 @@ def _answered(reply: dict[str, Any]) -> Answered:
     return Answered(observation, over, reward)
 
 
-STUCK_SECONDS = 1.0
-"""A worker that owes an answer and says nothing for so long holds up whoever waits there."""
-MOST_TURNS = 256
-"""That a worker has at a time."""
+STUCK_SECONDS = 1.0  # A worker that owes a reply and is silent for this long is stuck.
+MOST_TURNS = 256  # Per worker at a time.
 
 
 class TurnWorker(asyncio.Protocol):
-    """Belongs to the thread of its event loop.
+    """Connection to one worker; belongs to the thread of its event loop.
 
     Args:
-        wall_seconds: that a turn may take.
-        answered: told of each turn that was answered.
-        rested: told each time that everything which has come is heard.
-        ended: told why the worker cannot be asked any more; with None, it has gone by itself.
+        answered: called for each answered turn.
+        rested: called when all received messages are processed.
+        ended: called when the worker is unusable; with None if it ended by itself.
 
     Attributes:
-        process: whose channel this is.
-        turns: that it has, by the numbers that they have there, the first asked first.
-        stuck: whether it holds up who waits there; until it is heard again.
+        turns: its pending turns by the worker's numbers, oldest first.
+        stuck: whether it delays its turns; reset when it sends a message.
     """
 
     def __init__(
@@ -126,25 +107,20 @@ class TurnWorker(asyncio.Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether anything can still be heard of it."""
         return self._transport is not None
 
     @property
     def open(self) -> bool:
-        """Whether it can be given one more turn."""
+        """Whether it accepts one more turn."""
         return not self.stuck and len(self.turns) < MOST_TURNS
 
     @property
     def at(self) -> Turn | None:
-        """The turn that it is at, unless it is at none or at one that was taken from it."""
+        """The turn that it runs; None if there is none or it was withdrawn."""
         return None if self._at is None else self.turns.get(self._at)
 
     def take(self, turn: Turn) -> None:
-        """Have it take a turn.
-
-        Raises:
-            ValueError: the turn cannot be sent.
-        """
+        """Send it a turn; raise ``ValueError`` if the turn cannot be encoded."""
         message = turn.message(self._count, self._wall_seconds)
         now = time.monotonic()
         if not self._owes:
@@ -157,22 +133,22 @@ class TurnWorker(asyncio.Protocol):
         self._write(message)
 
     def drop(self, numbers: Sequence[int]) -> list[Turn]:
-        """Take turns from it; what it still says of them is not listened to."""
+        """Withdraw turns; later messages about them are ignored."""
         self._write(packed({"drop": list(numbers)}))
         return [self.turns.pop(number) for number in numbers]
 
     def silent(self, now: float) -> bool:
-        """Whether it owes an answer and has said nothing for a while."""
+        """Return whether it owes a message and has been silent for a while."""
         return self._owes and now - self._heard > STUCK_SECONDS
 
     def full(self, now: float) -> bool:
-        """Whether it has as many turns as it may have, and has ended none for a while."""
+        """Return whether it has the maximum of turns and made no recent progress."""
         return len(self.turns) >= MOST_TURNS and now - self._moved_on > STUCK_SECONDS
 
     def overdue(self, now: float) -> bool:
-        """Whether a turn has taken longer than it may.
+        """Return whether a turn exceeded its time.
 
-        A worker ends those that wait by itself, and is given a moment for that.
+        A worker ends waiting turns by itself, so it has a grace period for that.
         """
         if self._at is not None and now - self._since > self._wall_seconds:
             return True
@@ -185,25 +161,23 @@ class TurnWorker(asyncio.Protocol):
         return (bool(self.turns) or self.stuck) and now - self._moved_on > most
 
     def late(self) -> Turn | None:
-        """The turn that is to blame where one took too long, if there is one."""
+        """Return the turn to blame for an overdue worker, if any."""
         if self._at is not None:
             return self.at
         begun = [turn for turn in self.turns.values() if turn.begun is not None]
         return min(begun, key=lambda turn: turn.begun or 0.0, default=self._first())
 
     def leave(self) -> None:
-        """Close the channel; nothing is heard any more."""
+        """Close the channel; later messages are ignored."""
         transport, self._transport = self._transport, None
         if transport:
             transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
         self._unread.add(data)
         try:
             while self._transport and not self._unread.missing():
@@ -216,14 +190,13 @@ class TurnWorker(asyncio.Protocol):
             self._rested()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the event loop."""
         if self._transport:
             self._transport = None
             self._ended(self, None)
 
     @property
     def _owes(self) -> bool:
-        """Whether it has to say something soon: it is at a turn, or has one to begin."""
+        """Whether a message is due soon: it runs a turn or has one to begin."""
         return self._at is not None or any(turn.begun is None for turn in self.turns.values())
 
     def _first(self) -> Turn | None:
@@ -247,7 +220,7 @@ class TurnWorker(asyncio.Protocol):
         return number
 
     def _take_answer(self, number: int, message: dict[str, Any]) -> None:
-        # Whose answer is nonsense is to blame for it.
+        # A malformed reply is its own turn's fault.
         self._at = number
         if turn := self.turns.get(number):
             moved = heard(message, self._heard - (turn.begun or self._heard))

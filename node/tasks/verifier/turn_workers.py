@@ -1,4 +1,4 @@
-"""Turns in environments, taken in worker processes of their own, apart from those that judge."""
+"""Environment turns in worker processes, separate from those that score answers."""
 
 from __future__ import annotations
 
@@ -27,23 +27,19 @@ from swarm.verification import CRASHED, NOT_REPLAYED, UNAVAILABLE, UNKNOWN_ENV, 
 
 
 class Homes:
-    """Remembers which worker has answered a trajectory last.
-
-    Args:
-        most: trajectories; of more the one that was answered longest ago is forgotten.
-    """
+    """Record of the last worker of each trajectory, for the ``most`` latest ones."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._homes: OrderedDict[int, tuple[TaskRef, TurnWorker]] = OrderedDict()
 
     def of(self, move: Move) -> TurnWorker | None:
-        """The worker that has the episode of a trajectory, or had it; None of one that begins."""
+        """Return the worker that last had a trajectory's episode; None for a new one."""
         task, worker = self._homes.get(move.key, (None, None))
         return worker if task == move.task else None
 
     def answered(self, move: Move, moved: Moved, worker: TurnWorker) -> None:
-        """Remember it, if the trajectory goes on."""
+        """Record the worker if the trajectory continues."""
         self._homes.pop(move.key, None)
         if isinstance(moved, Answered) and moved.reward is None:
             self._homes[move.key] = (move.task, worker)
@@ -54,17 +50,11 @@ class Homes:
 logger = logging.getLogger(__name__)
 
 MOST_WORKERS = 2
-_LOOK_SECONDS = 0.1
-"""Between two looks at what hangs, while there is anything under way."""
+_LOOK_SECONDS = 0.1  # Interval of checks for hanging workers while anything is pending.
 
 
 class WorkerPair:
-    """Belongs to the thread of an event loop.
-
-    Args:
-        workers: of the verifier; knows the catalogue.
-        start: starts a worker. Blocks.
-    """
+    """Up to two workers that take turns; belongs to the thread of an event loop."""
 
     def __init__(self, workers: Workers, start: Callable[[], WorkerProcess]) -> None:
         self._all = workers
@@ -80,16 +70,16 @@ class WorkerPair:
         self._closed = False
 
     def take(self, turns: Sequence[Turn]) -> None:
-        """Have turns taken, the first ones first."""
+        """Queue turns, in order."""
         self._queue.extend(turn for turn in turns if not self._given_up(turn))
         self._spread()
 
     def memory_mib(self) -> float:
-        """Resident memory of the workers. From any thread."""
+        """Return the workers' resident memory in MiB. Thread-safe."""
         return sum(worker.process.memory_mib() for worker in list(self._workers))
 
     async def close(self) -> None:
-        """End everything; whoever waits is refused."""
+        """End the workers and refuse all pending turns."""
         self._closed = True
         waiting = [*self._queue]
         for worker in self._workers:
@@ -106,7 +96,6 @@ class WorkerPair:
             await asyncio.wait(self._leaving)
 
     def _spread(self) -> None:
-        """Hand on what waits to whoever can take it now, and see to it that somebody can soon."""
         left: list[Turn] = []
         while self._queue and any(worker.open for worker in self._workers):
             turn = self._queue.popleft()
@@ -121,7 +110,6 @@ class WorkerPair:
             self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_around)
 
     def _place(self, turn: Turn) -> TurnWorker | None:
-        """Who takes a turn now; None where it waits."""
         home = self._home(turn)
         if home and (self._bound(turn) or not home.stuck):
             return home if home.open else None
@@ -138,17 +126,16 @@ class WorkerPair:
             turn.settle(JudgeRefused(CRASHED, str(error), 0.0))
 
     def _home(self, turn: Turn) -> TurnWorker | None:
-        """The worker that has its episode."""
         home = self._homes.of(turn.move)
         return home if home in self._workers else None
 
     def _bound(self, turn: Turn) -> bool:
-        """Whether it can go on nowhere but where its episode is."""
+        """Return whether a turn can continue only where its episode is."""
         begun = turn.begun is not None or self._homes.of(turn.move) is not None
         return begun and turn.move.task.env in self._all.unrepeatable
 
     def _given_up(self, turn: Turn) -> bool:
-        """Whether its episode was lost and cannot be played again, which is its outcome then."""
+        """Refuse a turn whose episode is lost and not replayable; return whether so."""
         lost = self._bound(turn) and self._home(turn) is None
         if lost:
             why = "its episode is lost, and it cannot be played again"
@@ -156,12 +143,10 @@ class WorkerPair:
         return lost
 
     def _movable(self, worker: TurnWorker) -> list[int]:
-        """Turns that can go on in another worker, by their numbers."""
         turns = worker.turns.items()
         return [n for n, turn in turns if turn is not worker.at and not self._bound(turn)]
 
     def _look_around(self) -> None:
-        """Deal with workers that hang."""
         self._look = None
         now = time.monotonic()
         for worker in list(self._workers):
@@ -190,7 +175,7 @@ class WorkerPair:
         )
 
     async def _add(self) -> None:
-        """Start a worker; where none can be had, say so to whoever has no other."""
+        """Start a worker; if that fails and there is no other, refuse the queue."""
         try:
             worker = await self._started()
         except Exception as error:  # noqa: BLE001 - whoever waits is told
@@ -240,7 +225,7 @@ class WorkerPair:
             self._lose(worker, worker.at, death or ChannelError("end of file"))
 
     def _lose(self, worker: TurnWorker, culprit: Turn | None, error: OSError | WorkerDied) -> None:
-        """Let go of a worker over a turn, which is lost; the others go on elsewhere."""
+        """Drop a worker and its culprit turn; the other turns continue elsewhere."""
         self._workers.remove(worker)
         worker.leave()
         turns = list(worker.turns.values())
@@ -272,11 +257,7 @@ class WorkerPair:
 
 
 class TurnWorkers:
-    """Thread-safe. Nothing is started before the first turn is asked for.
-
-    Args:
-        workers: of the verifier; knows the catalogue and how a worker is started.
-    """
+    """Turn workers per set of grants. Thread-safe; the first turn starts one."""
 
     def __init__(self, workers: Workers) -> None:
         self._all = workers
@@ -286,7 +267,7 @@ class TurnWorkers:
         self._closed = False
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
-        """Begin turns; in their order, what comes of each as soon as it has."""
+        """Begin turns; return a future per move, in order."""
         turns: list[Turn] = []
         outcomes: list[Future[Moved]] = []
         for move in moves:
@@ -305,11 +286,11 @@ class TurnWorkers:
         return outcomes
 
     def memory_mib(self) -> float:
-        """Resident memory of the workers that run."""
+        """Return the running workers' resident memory in MiB."""
         return sum(pair.memory_mib() for pair in list(self._pairs.values()))
 
     def close(self) -> None:
-        """End the workers; whoever waits is refused, as is whoever asks afterwards."""
+        """End the workers; pending and later turns are refused."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None

@@ -1,4 +1,4 @@
-"""The judge of answers: a handle of one worker process that builds tasks and scores texts."""
+"""Verifier, which owns processes that score answers, and a pool of verifiers."""
 
 from __future__ import annotations
 
@@ -34,19 +34,17 @@ logger = logging.getLogger(__name__)
 
 
 class Verifier:
-    """Scores answers in a process of its own, and starts another when that one is lost.
+    """Scorer of answers in a worker process, which it restarts if lost.
 
-    A text that makes the worker hang or die costs the group it came in, counted and logged, and
-    the time to start a worker again; the caller lives on. Thread-safe; requests queue.
+    A text that hangs or kills the worker costs its group and a restart, counted and logged. The
+    caller is not affected. Thread-safe; requests queue.
 
     Args:
-        specs: the swarm's catalogue.
-        allowed: what this machine's owner lets the catalogue open.
-        limits: of the worker process.
-        outside: whether texts come from strangers. Then envs whose scoring evaluates text are
-            refused, and the worker yields the processor to the node's own work.
-        counters: ``verifier_restarts{reason}``, ``answers_unreadable{env}`` go here.
-        hash_seed: of the order of sets; another one where somebody wants to know what hangs on it.
+        allowed: what this machine's owner lets the task set open.
+        outside: whether peers wrote the texts; the worker then runs at low priority.
+        counters: receives ``verifier_restarts{reason}``, ``answers_unreadable{env}``,
+            ``verifier_unwalled{walls}``.
+        hash_seed: sets the order of sets; another value tests the dependence on it.
     """
 
     def __init__(
@@ -67,10 +65,10 @@ class Verifier:
         self._lock = threading.Lock()
 
     def start(self) -> tuple[str, ...]:
-        """Start the worker now, name the envs that this machine can serve and log the others.
+        """Start the workers, log closed envs and return the names of served ones.
 
         Raises:
-            CatalogueError: the catalogue cannot be opened here; the message says what to do.
+            CatalogueError: the task set cannot be opened here; the message has the remedy.
             JudgeRefused: no worker can be started (``unavailable``).
         """
         walls = find_walls()
@@ -93,14 +91,7 @@ class Verifier:
         *,
         seconds: float | None = None,
     ) -> Verdict:
-        """Rebuild one task and score ``texts``, whole completions, as answers to it.
-
-        Args:
-            seconds: most that the request may take, where that is less than its limits say.
-
-        Raises:
-            JudgeRefused: no verdict; see :class:`swarm.verification.JudgeRefused` for the reasons.
-        """
+        """Rebuild one task and score ``texts``, whole completions, as answers to it."""
         (outcome,) = self.judge_some([Asked(task, texts)], seconds=seconds)
         if isinstance(outcome, JudgeRefused):
             raise outcome
@@ -112,10 +103,10 @@ class Verifier:
         *,
         seconds: float | None = None,
     ) -> Sequence[Judged]:
-        """Judge the first of some groups in one request: see :meth:`Judge.judge_some`.
+        """Score the first of several groups in one request.
 
-        Each has the limits of a request, and what it took is told of it. A group that loses the
-        worker is the last; those before it keep their verdicts.
+        Each group has the limits of a request and its own elapsed time. A group that loses the
+        worker is the last; earlier groups keep their results.
         """
         with self._lock:
             try:
@@ -126,11 +117,6 @@ class Verifier:
             return self._judge(worker, first, math.inf if seconds is None else seconds)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
-        """The prompts of tasks, in their order.
-
-        Raises:
-            JudgeRefused: one of them cannot be built.
-        """
         prompts: dict[int, str] = {}
         numbered = list(enumerate(tasks))
         for grants in dict.fromkeys(self._workers.granted(task.env) for task in tasks):
@@ -147,56 +133,54 @@ class Verifier:
 
     @property
     def environments(self) -> frozenset[str]:
-        """Names of the envs that are played, not answered in one turn."""
         return frozenset(n for n, spec in self._workers.specs.items() if spec.source == ENVIRONMENT)
 
     @property
     def unrepeatable(self) -> frozenset[str]:
-        """Those of them that never answer twice alike, as far as they have been opened."""
+        """Non-replayable environments among those opened so far."""
         return self._workers.unrepeatable
 
     @property
     def waiting(self) -> frozenset[str]:
-        """Those of them that are asynchronous, as far as they have been opened."""
+        """Asynchronous environments among those opened so far."""
         return self._workers.waiting
 
     @property
     def closed(self) -> Mapping[str, str]:
-        """Of each env that this machine does not serve what keeps it closed, once it was met."""
+        """Reason for each env that is not served, once a worker has reported it."""
         return self._workers.closed
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
-        """Begin turns in environments; in their order, what comes of each as soon as it has.
+        """Begin turns in environments; return a future per move, in order.
 
-        They are taken in workers of their own. What hangs or breaks one loses its own trajectory;
-        the others go on in another worker. No outcome raises, whatever an environment does. What
-        is to be called when one is there must not wait for another.
+        Separate workers take the turns. A turn that hangs or crashes one loses only its trajectory;
+        the others continue in another worker. No future raises. A callback on one must not wait for
+        another.
         """
         return self._turns.play_each(moves)
 
     def play(self, moves: Sequence[Move]) -> list[Moved]:
-        """Take turns in environments, and wait for all; what comes of each, in their order."""
         return [outcome.result() for outcome in self.play_each(moves)]
 
     @property
     def pid(self) -> int | None:
-        """Process id of the worker of tasks without grants; None while there is none."""
+        """Process id of the worker of tasks without grants; None if not running."""
         with self._lock:
             return self._workers.pid()
 
     def memory_mib(self) -> float:
-        """Resident memory of the workers, 0 while there is none."""
+        """Return the workers' resident memory in MiB, 0 if none runs."""
         with self._lock:
             judging = self._workers.memory_mib()
         return judging + self._turns.memory_mib()
 
     @property
     def busy(self) -> bool:
-        """Whether the worker has something to do, or is being started or ended."""
+        """Whether a worker has a request, or is starting or ending."""
         return self._lock.locked()
 
     def close(self) -> None:
-        """End the workers. Nothing can be asked afterwards; turns under way are refused."""
+        """End the workers; pending turns and later requests are refused."""
         self._turns.close()
         with self._lock:
             self._workers.close()
@@ -208,7 +192,6 @@ class Verifier:
         self.close()
 
     def _ask(self, message: dict[str, Any], tasks: Sequence[TaskRef]) -> dict[str, Any]:
-        """The reply of the worker that serves the first task's env."""
         with self._lock:
             worker = self._workers.serving(tasks[0].env)
             for task in tasks:
@@ -241,21 +224,17 @@ class Verifier:
             env = groups[len(outcomes)].task.env
             outcomes.append(self._workers.lost(worker, env, death, time.monotonic() - last))
         except BaseException:
-            # An answer that nobody waits for any more must not become that of another group.
+            # A late reply must not be taken for the reply to another group.
             self._workers.forget(worker)
             raise
         return outcomes
 
 
 class VerifierPool(Opened):
-    """Hands each request to a verifier that is free, or to the first that becomes so.
+    """Pool that passes each request to the next free verifier.
 
-    So a text that keeps a worker busy holds up that worker alone. With as many callers at a time
-    as there are verifiers, nobody waits. The one used last is used next, so that those which are
-    never needed start no process.
-
-    Args:
-        verifiers: opened and closed with the pool.
+    A text that keeps a worker busy delays only that worker. With as many callers as verifiers, no
+    caller waits. The last used verifier is used next, so unneeded ones start no process.
     """
 
     def __init__(self, verifiers: Sequence[Verifier]) -> None:
@@ -263,7 +242,6 @@ class VerifierPool(Opened):
         self._free: LifoQueue[Verifier] = LifoQueue()
 
     def start(self) -> tuple[str, ...]:
-        """Names of the envs that are served; see :meth:`Verifier.start`."""
         with self._one() as verifier:
             return verifier.start()
 
@@ -274,7 +252,6 @@ class VerifierPool(Opened):
         *,
         seconds: float | None = None,
     ) -> Verdict:
-        """See :meth:`node.tasks.verifier.verifier.Verifier.judge`."""
         with self._one() as verifier:
             return verifier.judge(task, texts, seconds=seconds)
 
@@ -284,35 +261,29 @@ class VerifierPool(Opened):
         *,
         seconds: float | None = None,
     ) -> Sequence[Judged]:
-        """See :meth:`node.tasks.verifier.verifier.Verifier.judge_some`."""
         with self._one() as verifier:
             return verifier.judge_some(asked, seconds=seconds)
 
     @property
     def environments(self) -> frozenset[str]:
-        """See :meth:`node.tasks.verifier.verifier.Verifier.environments`."""
         return self._verifiers[0].environments
 
     @property
     def unrepeatable(self) -> frozenset[str]:
-        """See :meth:`node.tasks.verifier.verifier.Verifier.unrepeatable`."""
         return frozenset[str]().union(*(each.unrepeatable for each in self._verifiers))
 
     @property
     def waiting(self) -> frozenset[str]:
-        """See :meth:`node.tasks.verifier.verifier.Verifier.waiting`."""
         return frozenset[str]().union(*(each.waiting for each in self._verifiers))
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
-        """See :meth:`Verifier.play_each`; one has the episodes of all."""
+        """Begin turns in the first verifier, which holds all episodes."""
         return self._verifiers[0].play_each(moves)
 
     def play(self, moves: Sequence[Move]) -> list[Moved]:
-        """See :meth:`node.tasks.verifier.verifier.Verifier.play`."""
         return self._verifiers[0].play(moves)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
-        """See :meth:`node.tasks.verifier.verifier.Verifier.prompts`."""
         with self._one() as verifier:
             return verifier.prompts(tasks)
 

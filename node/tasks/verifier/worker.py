@@ -1,9 +1,8 @@
-"""The process that rebuilds tasks and scores answers: ``python -m node.tasks.verifier.worker
-LIMITS``.
+"""Worker process that builds tasks and scores answers.
 
-It reads requests from the socket that is its standard input and ends with it. Before it reads
-anything it gives up whatever it does not need, so that an answer which makes scoring burn, crash or
-run as code reaches this process and nothing else.
+Started as ``python -m node.tasks.verifier.worker LIMITS``. It reads requests from the socket on
+standard input and ends with it. It first drops every privilege that it does not need: an answer
+that makes scoring hang, crash or run code affects only this process.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ def main() -> None:
     confine(own)
     allow_cpu(_OPENING_CPU_SECONDS)
     try:
-        # Nobody else draws here, so that requests need not put the generators back.
+        # Nothing else uses the generators here, so requests need not restore them.
         with kept():
             _serve(channel, options["cpu_seconds"], bytes.fromhex(own.once))
     except ChannelError:
         return
     except MemoryError:
-        # Nothing here can be relied on any more, an exit handler included.
+        # The process is unreliable now, including its exit handlers.
         os._exit(OUT_OF_MEMORY)
 
 
 def _serve(channel: Channel, cpu_seconds: int, once: bytes) -> None:
     sources = _open(channel)
-    # Copies of this process share its memory until one of them writes to it, as counting does.
+    # Forked copies share memory until one writes to it, as garbage collection does.
     gc.freeze()
     while True:
         request = channel.receive()
@@ -72,7 +71,6 @@ def _serve(channel: Channel, cpu_seconds: int, once: bytes) -> None:
 
 
 def _open(channel: Channel) -> dict[str, TaskSource]:
-    """Open the catalogue that the first message holds, and say what is in it."""
     request = channel.receive()
     specs = [EnvSpec(**{**spec, "levels": tuple(spec["levels"])}) for spec in request["specs"]]
     try:
@@ -80,7 +78,7 @@ def _open(channel: Channel) -> dict[str, TaskSource]:
     except CatalogueError as error:
         channel.send({"error": str(error)})
         raise SystemExit(1) from error
-    # Standard error is for a start that fails; nobody reads it from here on.
+    # Standard error reports a failed start; the node does not read it after that.
     os.dup2(0, 2)
     channel.send({"envs": {s.name: _told(s) for s in sources.values()}, "closed": closed})
     return sources
@@ -104,10 +102,7 @@ def _judge(
     once: bytes,
     cpu_seconds: int,
 ) -> None:
-    """Answer for each group as soon as it is judged; stop at a refusal, and after a while.
-
-    So the node knows which group this process is at, by its own clock, and nobody waits long.
-    """
+    """Reply to each group when scored; stop at a refusal or after some seconds."""
     stop = time.monotonic() + request["seconds"]
     left = len(request["groups"])
     while left:
@@ -145,7 +140,7 @@ def _scored(
 
 
 def _answer(told: Any) -> Answer:
-    """A completion as :func:`node.tasks.verifier.dialogue.wired` has written it."""
+    """Decode a completion sent by :func:`node.tasks.verifier.dialogue.answers`."""
     return told if isinstance(told, str) else Turns(tuple(told[0]), told[1])
 
 

@@ -1,4 +1,4 @@
-"""Starting, asking and ending one worker process, seen from the node."""
+"""Worker processes as the node sees them: start, requests, limits and end."""
 
 from __future__ import annotations
 
@@ -30,24 +30,20 @@ logger = logging.getLogger(__name__)
 
 MODULE = "node.tasks.verifier.worker"
 HASH_SEED = 0
-"""Of every worker in the swarm: some verifiable families iterate over sets of strings, and with it
-build the same question from the same seed."""
+"""Same in every worker: some families iterate over sets of strings to build a question."""
 _END_SECONDS = 2.0
 _STARTS = ThreadPoolExecutor(1, "worker-starts")
-"""Starts all workers: one ends with the thread that started it, which must outlive any caller."""
+"""A worker ends with the thread that started it, so that thread must outlive any caller."""
 
 _OUT_OF_CPU = (-signal.SIGXCPU, DIED_OF + signal.SIGXCPU)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What a worker may use. More than any honest answer needs, by a wide margin.
+    """Resource limits of a worker, far above the needs of any honest answer.
 
-    Attributes:
-        cpu_seconds: CPU time a request.
-        wall_seconds: time a request, measured by the node.
-        memory_mib: address space of the process.
-        start_seconds: time to start and open the catalogue.
+    CPU and wall time are per request; the node measures wall time. ``memory_mib`` is address space.
+    ``start_seconds`` includes opening the task set.
     """
 
     cpu_seconds: int = 5
@@ -58,7 +54,7 @@ class WorkerLimits:
 
 @dataclass(frozen=True, slots=True)
 class OpenEnv:
-    """What the worker says of an env it has opened."""
+    """What a worker reports about an env it has opened."""
 
     levels: int
     evaluates_text: bool
@@ -67,11 +63,7 @@ class OpenEnv:
 
 
 class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to judge
-    """The worker hung, died or spoke nonsense, and is gone.
-
-    Attributes:
-        ran_out_of_time: it used up its CPU or wall time.
-    """
+    """The worker hung, died or sent a malformed message, and has been ended."""
 
     def __init__(self, detail: str, *, ran_out_of_time: bool) -> None:
         super().__init__(detail)
@@ -79,12 +71,7 @@ class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to 
 
 
 class WorkerProcess:
-    """One live worker. Not thread-safe. After :class:`WorkerDied` it is ended and reaped.
-
-    Attributes:
-        envs: what it has opened, by name.
-        closed: of each other env of the catalogue, what keeps it closed here.
-    """
+    """One live worker. Not thread-safe. :class:`WorkerDied` means ended and reaped."""
 
     def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
         self._process = process
@@ -101,11 +88,11 @@ class WorkerProcess:
         *,
         hash_seed: int,
     ) -> WorkerProcess:
-        """Start a worker and wait until it has opened the catalogue.
+        """Start a worker and wait until it has opened the task set.
 
         Raises:
-            CatalogueError: it cannot be opened here.
-            JudgeRefused: the process did not come up (``unavailable``).
+            CatalogueError: the task set cannot be opened here.
+            JudgeRefused: the process did not start (``unavailable``).
         """
         worker = cls._spawn(limits, own, hash_seed)
         try:
@@ -129,17 +116,13 @@ class WorkerProcess:
     def _spawn(cls, limits: WorkerLimits, own: Confinement, hash_seed: int) -> WorkerProcess:
         options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
         outside = before(find_walls(), own.readable, network=own.network)
-        # Standard error is never a log file: the worker may not write to files.
+        # Standard error is never a log file: the worker cannot write files.
         environment = worker_environment(hash_seed)
         starting = _STARTS.submit(spawn, MODULE, environment, options, before=outside)
         return cls(*starting.result())
 
     def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send one request and wait for its reply.
-
-        Raises:
-            WorkerDied: there is none; the worker has been ended.
-        """
+        """Send one request and return the reply; without one, raise ``WorkerDied``."""
         self.tell(message, seconds)
         return self.hear(seconds)
 
@@ -158,11 +141,11 @@ class WorkerProcess:
             raise self.death(error, seconds) from error
 
     def detach(self) -> socket.socket:
-        """Its channel's socket: whoever has that talks to the worker from now on, and closes it."""
+        """Return the channel's socket, which the caller then uses and closes."""
         return self._channel.detach()
 
     def death(self, error: OSError | WorkerDied, seconds: float) -> WorkerDied:
-        """End it, and say what it died of: no reply in ``seconds``, or what ``error`` has met."""
+        """End the worker and return the cause: no reply in ``seconds``, or ``error``."""
         if isinstance(error, WorkerDied):
             self.end()
             return error
@@ -173,16 +156,15 @@ class WorkerProcess:
         return WorkerDied(f"ended with {in_words(status)}", ran_out_of_time=status in _OUT_OF_CPU)
 
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """Return whether the process still runs."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._process.pid
 
     def memory_mib(self) -> float:
-        """Resident memory, of those that wait for it as well; 0 once the process has ended."""
+        """Return resident memory in MiB, child processes included; 0 once ended."""
         try:
             first = psutil.Process(self.pid)
             all_of_it = [first, *first.children(recursive=True)]
@@ -195,7 +177,6 @@ class WorkerProcess:
         self._reap(_END_SECONDS)
 
     def _last_words(self) -> str:
-        """The last line that a worker which has ended wrote to its standard error."""
         words = self._process.communicate()[1].decode(errors="replace").strip()
         return words.rsplit("\n", 1)[-1] or "it left no message"
 
@@ -204,7 +185,6 @@ class WorkerProcess:
         self._process.stderr.close()
 
     def _reap(self, patience: float) -> int:
-        """Close the channel, end the process if that does not, and return its exit status."""
         self._channel.close()
         try:
             return self._process.wait(patience)
@@ -214,10 +194,10 @@ class WorkerProcess:
 
 
 def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
-    """All that the worker inherits: where to import from, and one order for sets.
+    """Return all variables the worker inherits: import path and one set order.
 
-    Libraries look for a home directory when they are imported. In the sandbox the user has no
-    entry in the user database, so without HOME they would fail; the folder need not exist.
+    Libraries look for a home directory at import. The user has no database entry in the sandbox,
+    so they would fail without HOME; the folder need not exist.
     """
     return {
         "PYTHONPATH": import_path(),
@@ -231,16 +211,10 @@ def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
 
 
 class Workers:
-    """Not thread-safe but for what it says of environments; for what the arguments mean see
-    :class:`node.tasks.verifier.verifier.Verifier`.
+    """Workers of a verifier, one for each set of grants.
 
-    Attributes:
-        specs: of the catalogue, by name.
-        limits: of each worker.
-        counters: ``verifier_restarts{reason}``.
-        unrepeatable: names of environments that never answer twice alike, once it was met.
-        waiting: names of those that are asynchronous, likewise.
-        closed: of each env that is not served here, what keeps it closed, likewise.
+    Only :meth:`for_turns`, ``unrepeatable``, ``waiting`` and ``closed`` are thread-safe; the last
+    three cover the envs opened so far. Arguments: :class:`node.tasks.verifier.verifier.Verifier`.
     """
 
     def __init__(
@@ -270,20 +244,20 @@ class Workers:
         self._lock = threading.Lock()
 
     def all(self) -> list[WorkerProcess]:
-        """One for each set of grants that the catalogue has, running."""
+        """Return a running worker for each set of grants in the task set."""
         return [self._running(grants) for grants in dict.fromkeys(self._grants.values())]
 
     def memory_mib(self) -> float:
-        """Resident memory of those that run."""
+        """Return the running workers' resident memory in MiB."""
         return sum(worker.memory_mib() for worker in self._workers.values())
 
     def pid(self) -> int | None:
-        """Process id of the one without grants; None while there is none."""
+        """Return the process id of the worker without grants, None if not running."""
         worker = self._workers.get(self.plain)
         return worker.pid if worker else None
 
     def close(self) -> None:
-        """End them; none can be had afterwards."""
+        """End the workers; later requests are refused."""
         self._closed = True
         for worker in self._workers.values():
             worker.end()
@@ -292,36 +266,28 @@ class Workers:
     def lost(
         self, worker: WorkerProcess, env: str, death: WorkerDied, seconds: float
     ) -> JudgeRefused:
-        """Let go of one that died on an env; what to say of whatever it was at."""
+        """Drop a worker that died on an env; return the refusal of its request."""
         self.forget(worker)
         return self.loss(env, death, seconds)
 
     def loss(self, env: str | None, death: WorkerDied, seconds: float) -> JudgeRefused:
-        """Count and log the end of a worker; what to say of whatever it was at.
-
-        Args:
-            env: that it died on; None where it was at nothing, and no text is to blame.
-        """
+        """Count and log a worker's end; return the refusal. ``env`` None: it was idle."""
         reason = TIMEOUT if death.ran_out_of_time else CRASHED if env else "idle"
         self.counters.add("verifier_restarts", reason=reason)
         logger.warning("the worker was lost on %s: %s", f"env {env!r}" if env else "nothing", death)
         return JudgeRefused(reason, str(death), seconds)
 
     def forget(self, worker: WorkerProcess) -> None:
-        """End a worker that cannot be asked any more."""
+        """End a worker that is no longer usable."""
         worker.end()
         self._workers = {grants: each for grants, each in self._workers.items() if each != worker}
 
     def serving(self, env: str) -> WorkerProcess:
-        """The worker of an env.
-
-        Raises:
-            JudgeRefused: none can be had (``unavailable``).
-        """
+        """Return the worker of an env; raise ``JudgeRefused`` if none is available."""
         try:
             return self._running(self.granted(env))
         except CatalogueError as error:
-            # It opened once; a file or package has changed under a running node.
+            # It opened before, so a file or package has changed since.
             logger.error("the worker cannot be started again: %s", error)
             raise JudgeRefused(UNAVAILABLE, str(error)) from error
 
@@ -330,7 +296,7 @@ class Workers:
             raise JudgeRefused(UNAVAILABLE, "the verifier is closed")
         worker = self._workers.get(grants)
         if worker and not worker.alive():
-            # Lost while idle, to the system or an operator: no text is to blame.
+            # The system or an operator ended it while idle: no text is to blame.
             logger.warning("the worker died between requests; starting another")
             self.counters.add("verifier_restarts", reason="idle")
             worker.end()
@@ -340,11 +306,7 @@ class Workers:
         return worker
 
     def for_turns(self, grants: Grants) -> WorkerProcess:
-        """Another worker, for the environments with these grants; the caller's own. Thread-safe.
-
-        Raises:
-            CatalogueError, JudgeRefused: none can be had.
-        """
+        """Start another worker, thread-safe; raises as :meth:`WorkerProcess.start`."""
         return self._start(grants, turns=True)
 
     def _start(self, grants: Grants, *, turns: bool = False) -> WorkerProcess:
@@ -376,5 +338,5 @@ class Workers:
         )
 
     def granted(self, env: str) -> Grants:
-        """What the worker of an env has; of an env that nobody knows, what any has."""
+        """Return the grants of an env; defaults for an unknown one."""
         return self._grants.get(env, self.plain)

@@ -1,1 +1,1 @@
-"""The transport over real p2p daemons: hivemind's hash table and libp2p streams."""
+"""The transport over real p2p daemons: hivemind's DHT and libp2p streams."""

@@ -1,8 +1,8 @@
-"""Reads and stores of a hivemind ``DHTNode``, by searches that no peer leads astray.
+"""Guards for hivemind's ``DHTNode``: searches, routing, addresses, storage bounds.
 
-hivemind's own search goes on for as long as it is given nearer ids, holds places among the nearest
-for nodes that never answer, and loses what it had found when its time is up. Works on the objects
-that :mod:`swarm.transport.hivemind.node` hands over and imports nothing of hivemind.
+hivemind's own search continues while it receives nearer ids, reserves places among the nearest
+for nodes that never answer, and loses its results on timeout. This file works on the objects that
+:mod:`swarm.transport.hivemind.node` passes in and imports nothing from hivemind.
 """
 
 from __future__ import annotations
@@ -28,26 +28,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """What is made of hivemind's classes.
+    """The hivemind classes and constants that this file uses."""
 
-    Attributes:
-        request: its ``FindRequest``.
-        dictionary: its ``DictionaryDHTValue``.
-        found_dictionary: the type of a result that has one.
-    """
-
-    request: type[Any]
-    dictionary: type[Any]
-    found_dictionary: int
+    request: type[Any]  # FindRequest
+    dictionary: type[Any]  # DictionaryDHTValue
+    found_dictionary: int  # type of a result with a dictionary
 
 
 class HashTable:
-    """One node's way to the records of all.
-
-    Args:
-        dht: hivemind's ``DHTNode``, which answers the others and keeps this node's share.
-        gate: the check of records.
-    """
+    """One node's DHT access: hivemind's ``DHTNode``, with records checked by ``gate``."""
 
     def __init__(self, dht: Any, kinds: Kinds, gate: RecordGate, counters: Counters) -> None:
         self._dht = dht
@@ -57,11 +46,11 @@ class HashTable:
         self._counters = counters
 
     async def find_neighbours(self) -> None:
-        """Get to know the nodes nearest to this one."""
+        """Fill the routing table with the nodes nearest to this one."""
         await self._nearest(self._dht.node_id)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """The latest record of each author under ``key``, over all nodes near it."""
+        """Return each author's latest record under ``key`` from all nodes near it."""
         key_id = self._node_of(dht_key_of(key))
         merged = self._kinds.dictionary()
 
@@ -76,7 +65,7 @@ class HashTable:
         return {subkey: loads(entry.value) for subkey, entry in merged.items()}
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Put a record at the nodes nearest to its key; whether any of them took it."""
+        """Store a record at the nodes nearest to its key; return whether any took it."""
         key_id = self._node_of(dht_key_of(key))
         dumps = self._protocol.serializer.dumps
         packed = dumps(value)
@@ -103,8 +92,7 @@ class HashTable:
     async def _nearest(
         self, key_id: Any, take: Callable[[Any], None] = lambda records: None
     ) -> list[tuple[Any, Any]]:
-        """The nodes that answered of those nearest to a key; ``take`` is given their records."""
-
+        # ``take`` receives the records of each answer.
         async def ask(peer: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
             return await self._find(peer, key_id, take)
 
@@ -116,8 +104,8 @@ class HashTable:
     async def _find(
         self, peer: Any, key_id: Any, take: Callable[[Any], None]
     ) -> tuple[Any, list[tuple[Any, Any]]] | None:
-        """A peer's own id, None of a client, and its neighbours; None where it does not answer, or
-        nonsense."""
+        # Returns the peer's node id (None for a client) and its neighbors; None without a valid
+        # answer.
         protocol, node = self._protocol, None
         request = self._kinds.request(keys=[key_id.to_bytes()], peer=protocol.node_info)
         try:
@@ -143,7 +131,7 @@ class HashTable:
         return node, named
 
     def _named(self, result: Any) -> list[tuple[Any, Any]]:
-        """The first neighbours of an answer: to read an id costs much more than to send one."""
+        # Only the first neighbors: parsing an id costs much more than sending one.
         nodes, peers = result.nearest_node_ids, result.nearest_peer_ids
         if refused := max(0, len(nodes) - BUCKET - 1):
             self._counters.add("neighbours_refused", refused)
@@ -153,11 +141,6 @@ class HashTable:
         return [(self._node_of(node), peer_of(peer)) for node, peer in pairs]
 
     def _records(self, key_id: Any, packed: bytes) -> Any:
-        """Of a packed dictionary the records that hold.
-
-        Raises:
-            ValueError: it is none.
-        """
         found = self._protocol.serializer.loads(packed)
         if not isinstance(found, self._kinds.dictionary):
             raise ValueError("a value without subkeys")
@@ -166,27 +149,27 @@ class HashTable:
 
 
 SAME_ID_SECONDS = 10.0
-"""A peer that restarts comes back under another id; one is taken in this time."""
+"""Minimum time between two node ids of a peer, which gets another id when it restarts."""
 
 MAX_PEERS = 4096
 
 
 def guard_routing(protocol: Any, counters: Counters, guests: Guests) -> None:
-    """Put the rule before the method of a ``DHTProtocol``."""
+    """Apply :class:`OneIdEach` to a ``DHTProtocol``."""
     protocol.update_routing_table = OneIdEach(protocol, counters, guests).update
 
 
 def be_client(protocol: Any) -> None:
-    """Have a ``DHTProtocol`` serve whoever asks, its clock above all, and name no node of its own.
+    """Make a ``DHTProtocol`` answer calls, mainly for its clock, without a node id.
 
-    Whom nobody can dial holds no record for others, and is in nobody's routing table.
+    A node that no peer can dial stores no records for others and is in no routing table.
     """
     protocol.client_mode = True
     protocol.node_info = type(protocol.node_info)()
 
 
 class OneIdEach:
-    """Stands before ``DHTProtocol.update_routing_table``."""
+    """A filter for ``DHTProtocol.update_routing_table``: one node id per peer."""
 
     def __init__(self, protocol: Any, counters: Counters, guests: Guests) -> None:
         secret = token_bytes(32)
@@ -197,7 +180,7 @@ class OneIdEach:
         self._taken: Bounded[str, float] = Bounded(MAX_PEERS, lambda p: lot(secret, p.encode()))
 
     async def update(self, node_id: Any, peer_id: Any, responded: bool = True) -> None:
-        """As hivemind's method of the same purpose, for ids that may come in."""
+        """Call hivemind's method for ids that pass."""
         if responded and node_id is not None and not self._may(node_id, peer_id):
             self._counters.add("routing_refused")
             return
@@ -226,21 +209,14 @@ class OneIdEach:
             del self._table[next(iter(bucket.replacement_nodes))]
 
 
-P2P = b"\xa5\x03"
-"""The code of ``/p2p/`` as a varint."""
+P2P = b"\xa5\x03"  # varint code of ``/p2p/``
 
 
 def packed(address: str, multiaddr: Any) -> Any:
-    """A multiaddress, perhaps through a relay.
+    """Parse a multiaddress, relayed or not; raise ``ValueError`` if it is none.
 
-    Inside of an address hivemind writes a PeerID as a version 1 CID, which the daemon, like all of
-    go-libp2p, takes for a broken address: each ``/p2p/`` is therefore written here.
-
-    Args:
-        multiaddr: hivemind's class.
-
-    Raises:
-        ValueError: it is no multiaddress.
+    ``multiaddr`` is hivemind's class. Inside an address it writes a PeerID as a version 1 CID,
+    which go-libp2p, and so the daemon, rejects. This function writes each ``/p2p/`` itself.
     """
     first, *named = address.split("/p2p/")
     raw = multiaddr(first).to_bytes()
@@ -255,20 +231,19 @@ def packed(address: str, multiaddr: Any) -> Any:
 
 
 def own(addresses: Iterable[Any], peer: str) -> tuple[str, ...]:
-    """Full addresses of a node, those through relays first.
+    """Return the full addresses of a node, relayed ones first.
 
-    None where its daemon tells none: one that peers cannot dial keeps its public addresses to
-    itself, and may have no others until somebody relays for it.
+    The result is empty if the daemon reports none. A node that peers cannot dial hides its public
+    addresses and may have no others until a peer relays for it.
     """
     found = (f"{address}/p2p/{peer}" for address in addresses)
     return tuple(sorted(found, key=is_relayed, reverse=True))
 
 
 def by_peer(peers: Iterable[Any]) -> dict[str, tuple[str, ...]]:
-    """Full addresses of connections by peer id, direct ones first.
+    """Return the full addresses of connections by peer id, direct ones first.
 
-    A daemon speaks more transports than hivemind has names for, and a peer chooses which of them
-    it listens by: one that comes or is reached by such a transport has no address.
+    A connection has no address here if hivemind has no name for the transport, which peers choose.
     """
     found: dict[str, list[str]] = {}
     for peer in peers:
@@ -279,7 +254,7 @@ def by_peer(peers: Iterable[Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _text(address: Any) -> str:
-    """A multiaddress in words; empty where it has a part that hivemind does not know."""
+    # Empty for an address with a part that hivemind does not know.
     try:
         return str(address)
     except ValueError:
@@ -287,21 +262,17 @@ def _text(address: Any) -> str:
 
 
 MAX_KEYS = 256
-MAX_RECORDS = 16_384
-"""Over all keys; a record with its author takes about 1.5 KiB."""
+MAX_RECORDS = 16_384  # over all keys; a record with its author takes about 1.5 KiB
 
-MAX_VERSIONS = 64
-"""Times that the record of an author and epoch may be replaced by a later one."""
+MAX_VERSIONS = 64  # later records that may replace one of an author and time slot
 
 
 class BoundedStorage:
-    """Dictionaries of records only; which ones stay beyond the bounds is no matter of arrival.
+    """Bounded storage of record dictionaries, independent of arrival order.
 
-    The records of authors of standing come first, the others were drawn. Neither can a flood of
-    made-up authors push out those already there, nor can one that came early shut out the later.
-
-    Args:
-        stored: told the key and the value of every record that is kept.
+    Records of authors with reputation come first; the others have random ranks. A flood of made-up
+    authors cannot displace the present ones, and early authors cannot lock out later ones.
+    ``stored`` is called with the key and value of every stored record.
     """
 
     def __init__(
@@ -321,13 +292,13 @@ class BoundedStorage:
         self._best: dict[Any, float] = {}
 
     def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
-        """Keep a record under ``key`` and ``subkey``; a value without a subkey is refused."""
+        """Store a record under ``key`` and ``subkey``; refuse it without a subkey."""
         if subkey is None:
             return False
         return self.store_subkey(key, subkey, value, expiration_time)
 
     def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        """Keep a record if it is later than the one there and drew a place."""
+        """Store a record if it is later than the stored one and wins a place."""
         self._forget_expired()
         entry = self._storage.get(key)
         present = entry.value.get(subkey) if entry is not None else None
@@ -346,15 +317,15 @@ class BoundedStorage:
         return True
 
     def get(self, key: Any) -> Any:
-        """The dictionary under ``key`` with its expiry, or None."""
+        """Return the dictionary under ``key`` with its expiry, or None."""
         return self._storage.get(key)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """All keys with their dictionaries."""
+        """Return all keys with their dictionaries."""
         return iter(self._storage.items())
 
     def _draw(self, key: Any, subkey: bytes) -> bool:
-        """Whether a new record has a place; whoever loses his to it is dropped."""
+        # Returns whether a new record has a place; drops the record that it displaces.
         subkeys = self._open(key, self._standings.of(subkey))
         if subkeys is None:
             return False
@@ -367,7 +338,7 @@ class BoundedStorage:
         return not self._over(key, subkey)
 
     def _open(self, key: Any, standing: float) -> Bounded[bytes, None] | None:
-        """The records of a key, which counts for as much as the best of its authors."""
+        # A key counts as much as the best of its authors.
         subkeys = self._keys.get(key)
         if subkeys is not None and standing <= self._best[key]:
             return subkeys
@@ -384,7 +355,7 @@ class BoundedStorage:
         return subkeys
 
     def _over(self, key: Any, subkey: bytes) -> bool:
-        """Whether the records of all keys are too many and this one had to go."""
+        # Returns whether there are too many records over all keys and this one had to go.
         if sum(map(len, self._keys.values())) <= MAX_RECORDS:
             return False
         self._full("records")

@@ -1,7 +1,7 @@
-"""One p2pd process and the DHT node that speaks through it: the only file that imports hivemind.
+"""One p2pd process and its DHT node. Only this file needs hivemind's classes.
 
-Nothing here decides or retries; the transport does. A node lives as long as its daemon: after that
-one's death :meth:`HivemindNode.start` makes another with the same identity, port, id and records.
+The transport makes all decisions and retries. A node lives as long as its daemon. After the daemon
+dies, :meth:`HivemindNode.start` creates another with the same identity, port, id and records.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from swarm.transport.transport import PeerUnreachable, Refused
 logger = logging.getLogger(__name__)
 
 UNACCEPTED = 512
-"""Streams that may wait for this process while it does something else. Beyond asyncio's hundred the
-daemon resets every further one, so that a flood of streams would shut everybody out."""
+"""Streams that may wait while this process is busy. Beyond asyncio's default of 100, the daemon
+resets each further stream, so a flood of streams would shut out all peers."""
 
 
 def expect_hang_ups(p2p: Any) -> None:
-    """Take a stream that the daemon closes before it says whose it is for what it is: no stream.
+    """Ignore streams that the daemon closes before it identifies them.
 
-    The daemon leaves such when a peer is gone before its request, and when it ends itself.
+    The daemon leaves such streams if a peer is gone before its request, and when it ends itself.
     """
     control = p2p._client.control
     receive = control._handler
@@ -64,10 +64,10 @@ def expect_hang_ups(p2p: Any) -> None:
 
 
 class PendingCalls(dict[Any, "asyncio.Future[Any]"]):
-    """Calls that wait for an answer; one that was given up is not among them.
+    """Calls that wait for an answer, without cancelled calls.
 
-    hivemind keeps a cancelled call until the daemon knows. An answer that comes meanwhile would
-    end the task that reads from the daemon, and so cost the node all its connections.
+    hivemind keeps a cancelled call until the daemon knows. An answer in between would end the task
+    that reads from the daemon, and the node would lose all its connections.
     """
 
     def __contains__(self, call: object) -> bool:
@@ -75,7 +75,7 @@ class PendingCalls(dict[Any, "asyncio.Future[Any]"]):
 
 
 def limit_calls(p2p: Any, counters: Counters, guests: Guests) -> None:
-    """Charge every DHT call that comes in, and its answer, to whoever calls."""
+    """Charge every incoming DHT call, and its answer, to the calling peer."""
     budget = CallBudget(counters, guests)
     handlers = p2p._client.control.unary_handlers
 
@@ -100,18 +100,15 @@ async def take_streams(p2p: Any) -> None:
         await asyncio.Future()
 
 
-RELAYED_BYTES = 64 << 20
-RELAYED_SECONDS = 30 * 60
-RELAYED_CONNECTIONS = 16
+# Limits of this node as a relay. A daemon without a given role guesses it, relays 128 KiB per
+# connection in two minutes, and forgets the relayed peers after its guess. With the role "public"
+# it starts its relay twice, with the numbers below and with those. With one thread, as here, the
+# numbers below almost always come last and apply.
+RELAYED_BYTES = 64 << 20  # per connection and direction
+RELAYED_SECONDS = 30 * 60  # per connection
+RELAYED_CONNECTIONS = 16  # per peer
 RELAYED_PEERS = 128
-RELAY_BUFFER = 1 << 16
-"""What a node does for others as a relay: bytes each way and seconds of a connection, connections
-of a peer, peers, and bytes of a connection's buffer, of which the daemon's own is 16 MiB.
-
-A daemon whose role is not told guesses it, relays 128 KiB a connection in two minutes, and forgets
-whom it relays for once it has guessed. Told that it is public it starts its relay twice, with the
-numbers above and with those; with one thread, as it has here, those above all but always come last
-and are in force."""
+RELAY_BUFFER = 1 << 16  # bytes per connection; the daemon's default is 16 MiB
 
 RELAY_FLAGS = (
     f"-relayDataLimit={RELAYED_BYTES}",
@@ -119,13 +116,13 @@ RELAY_FLAGS = (
     f"-relayMaxCircuits={RELAYED_CONNECTIONS}",
     f"-relayMaxReservations={RELAYED_PEERS}",
     f"-relayBufferSize={RELAY_BUFFER}",
-    # With discovery the daemon waits three minutes for relays that nobody named.
+    # With discovery, the daemon waits three minutes for relays that no setting names.
     "-relayDiscovery=0",
 )
 
 
 def options(settings: NodeSettings) -> dict[str, Any]:
-    """Arguments of hivemind's ``P2P.create``."""
+    """Return the arguments of hivemind's ``P2P.create``."""
     return {
         "identity_path": str(settings.identity),
         "check_if_identity_free": False,
@@ -165,11 +162,7 @@ class HivemindNode:
         predecessor: HivemindNode | None = None,
         guests: Guests | None = None,
     ) -> HivemindNode:
-        """Start a daemon, taking over the DHT id and the records of a dead predecessor.
-
-        Raises:
-            DaemonFailed
-        """
+        """Start a daemon with a predecessor's id and records; raise ``DaemonFailed``."""
         from hivemind.dht.storage import DictionaryDHTValue
         from hivemind.utils.logging import use_hivemind_log_handler
 
@@ -229,7 +222,7 @@ class HivemindNode:
         begun: list[P2P] = []
 
         class Daemon(P2P):  # type: ignore[misc,unused-ignore]
-            """Starts p2pd in a session of its own, out of reach of a Ctrl-C in our terminal."""
+            """p2pd in a session of its own, which a Ctrl-C in our terminal does not reach."""
 
             def __init__(self) -> None:
                 super().__init__()
@@ -243,10 +236,10 @@ class HivemindNode:
                 self._listen_task = asyncio.ensure_future(take_streams(self))
 
         try:
-            # Bootstrap peers are dialled by the transport: a daemon that is given dead ones exits.
+            # The transport dials bootstrap peers: a daemon with dead bootstrap peers exits.
             return await Daemon.create(**options(settings))
         except BaseException as error:
-            # hivemind leaves a p2pd that it has started and that is not up yet.
+            # hivemind does not stop a p2pd that it started and that is not up yet.
             for each in begun:
                 await _shut_down(each)
             if not isinstance(error, P2PDaemonError | OSError | ValueError):
@@ -258,7 +251,7 @@ class HivemindNode:
 
     @property
     def control(self) -> Any:
-        """hivemind's client of the daemon: calls that go out, handlers of those that come in."""
+        """hivemind's client of the daemon: outgoing calls and handlers of incoming ones."""
         return self.p2p._client.control
 
     @property
@@ -267,7 +260,6 @@ class HivemindNode:
 
     @property
     def daemon(self) -> int | None:
-        """Process id of the daemon; None once it has exited."""
         child = self.p2p._child
         return child.pid if child.returncode is None else None
 
@@ -280,11 +272,6 @@ class HivemindNode:
         return self._visible
 
     async def connect(self, address: str) -> tuple[str, float]:
-        """Dial a peer and meet it in the DHT: its id, and its clock in unix seconds.
-
-        Raises:
-            PeerUnreachable
-        """
         from hivemind.dht.routing import DHTID
         from hivemind.p2p import PeerID
         from hivemind.proto.dht_pb2 import PingRequest
@@ -299,7 +286,7 @@ class HivemindNode:
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
             )
             raw = answer.peer.node_id
-            node = DHTID.from_bytes(raw) if raw else None  # a client names none
+            node = DHTID.from_bytes(raw) if raw else None  # a client sends none
         except Exception as error:
             raise PeerUnreachable(
                 f"no peer answers at {address}: {self._reasons.of(address, error)}"
@@ -313,28 +300,22 @@ class HivemindNode:
         await self._table.find_neighbours()
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
-        """Full addresses of the peers this daemon is connected to, by peer id."""
         return by_peer(await self.p2p.list_peers())
 
     async def seen_at(self, peer: str) -> tuple[str, ...]:
         return (await self.connected()).get(peer, ())
 
     async def look(self) -> None:
-        """Bring the addresses up to date: those through relays come and go."""
         _, now = await self.p2p._client.identify()
         self._visible = own(now, self.peer_id)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Whether at least one replica took the record."""
         return await self._table.store(key, subkey, value, expiry)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """Records under ``key``, merged over its replicas."""
         return await self._table.read(key)
 
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
-        """Serve incoming streams of ``protocol``."""
-
         async def on_stream(info: Any, reader: Any, writer: Any) -> None:
             await handler(str(info.peer_id), reader, writer)
 
@@ -343,11 +324,6 @@ class HivemindNode:
     async def open_stream(
         self, peer: str, protocol: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A stream to ``peer``, dialling it if need be.
-
-        Raises:
-            PeerUnreachable
-        """
         from hivemind.p2p import PeerID
         from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
         from hivemind.proto import p2pd_pb2
@@ -369,7 +345,6 @@ class HivemindNode:
         return reader, writer
 
     async def call(self, peer: str, name: str, request: bytes) -> bytes:
-        """What a peer's handler of that name answers; :class:`Refused` where it does not."""
         from hivemind.p2p import PeerID
 
         try:
@@ -380,16 +355,14 @@ class HivemindNode:
             raise Refused(f"peer {peer} did not answer {name}: {error!r}") from error
 
     async def disconnect(self, peer: str) -> None:
-        """End all connections with a peer, and its streams with them."""
         from hivemind.p2p import PeerID
 
         await self.p2p._client.disconnect(PeerID.from_base58(peer))
 
     def stand_still(self, seconds: float) -> None:
-        """It has no thread of its own; whoever may stop the daemon does so from outside."""
+        """Do nothing: the node has no threads, and others can stop the daemon."""
 
     async def wait_dead(self) -> str:
-        """Return when the daemon has exited or hung up, with what happened."""
         exited = asyncio.ensure_future(self.p2p._child.wait())
         hung_up = self.control._read_task
         try:
@@ -400,22 +373,19 @@ class HivemindNode:
         return "the daemon hung up" if code is None else f"the daemon exited with status {code}"
 
     def end(self) -> None:
-        """Have the daemon exit, so that whoever watches it starts another."""
         if self.daemon is not None:
             self.p2p._child.terminate()
 
     async def stop(self) -> None:
-        """End the daemon and remove its sockets."""
         self.dht.is_alive = False
         await _shut_down(self.p2p)
 
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        """``settings`` with the port that was drawn for ``/tcp/0`` written into ``listen``."""
         return replace(settings, listen=with_port_of(self._visible, settings.listen))
 
 
 async def _shut_down(p2p: Any) -> None:
-    """End a daemon, however far its start has come, and remove its sockets."""
+    # Works at every stage of the daemon's start.
     child = p2p._child
     if child is None:
         return

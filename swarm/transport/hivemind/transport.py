@@ -1,4 +1,4 @@
-"""The swarm over real p2p daemons: hivemind's DHT for records, libp2p streams for the rest."""
+"""The transport over p2pd: hivemind's DHT for records, libp2p streams otherwise."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.node_transport import NodeTransport
 
-PACKAGES = ("hivemind", "hivemind.dht", "hivemind.utils")
-"""Packages whose ``__init__`` imports torch."""
+PACKAGES = ("hivemind", "hivemind.dht", "hivemind.utils")  # their ``__init__`` imports torch
 USED = {
     "logging": ("get_logger",),
     "serializer": ("MSGPackSerializer", "SerializerBase"),
@@ -22,11 +21,7 @@ USED = {
 
 
 class HivemindTransport(NodeTransport):
-    """:class:`swarm.transport.transport.Transport` over a supervised p2pd.
-
-    Args:
-        identity, settings: as of :class:`NodeTransport`.
-    """
+    """:class:`NodeTransport` over a supervised p2pd, with the same arguments."""
 
     relays = True
 
@@ -35,25 +30,22 @@ class HivemindTransport(NodeTransport):
 
     @staticmethod
     def prepare_process() -> None:
-        """Import no more of hivemind than the network."""
         import_network()
 
 
 def import_network() -> None:
     """Make ``hivemind.p2p`` and ``hivemind.dht.node`` importable without torch.
 
-    ``import hivemind`` loads torch and scipy for averaging and experts, of which a node uses
-    nothing: 3 s of CPU and 250 MiB.
-
-    The packages around them stay empty for as long as the process lives, so this is for a process
-    that runs nothing but the network. Without hivemind it does nothing.
+    ``import hivemind`` loads torch and scipy for averaging and experts, which a node does not use:
+    3 s of CPU and 250 MiB. The surrounding packages stay empty while the process lives, so use this
+    only in a process that runs just the network. Without hivemind it does nothing.
     """
     if find_spec("hivemind") is None:
         return
     for name in PACKAGES:
         spec = find_spec(name)
         assert spec is not None, f"hivemind has no {name}"
-        package = sys.modules[name] = module_from_spec(spec)  # its __init__ is not run
+        package = sys.modules[name] = module_from_spec(spec)  # its __init__ does not run
         parent, _, last = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], last, package)

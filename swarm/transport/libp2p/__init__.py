@@ -1,1 +1,1 @@
-"""A member without a daemon: connections, streams and the hash table over the package libp2p."""
+"""Transport without a daemon: streams and the DHT on the libp2p package."""

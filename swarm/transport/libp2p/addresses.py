@@ -1,4 +1,4 @@
-"""Multiaddresses of TCP ports: whom to dial where, and which ones others are told."""
+"""Multiaddresses of TCP ports: parsing, own addresses, ``/dnsaddr`` lookup."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ LONGEST = 400
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A TCP port of a host, by address or by name.
-
-    Attributes:
-        relay: peer that listens there and connects with others; empty: whoever is to be reached.
-    """
+    """A TCP port of a host, or of the relay (a peer id) if ``relay`` is set."""
 
     kind: str
     host: str
@@ -37,7 +33,7 @@ class Place:
         return self.relay or self.host
 
     def of_relay(self) -> Place:
-        """Where the relay itself is."""
+        """Return the relay's own address."""
         return replace(self, relay="")
 
     def __str__(self) -> str:
@@ -46,11 +42,7 @@ class Place:
 
 
 def place_of(address: str) -> Place:
-    """Where a multiaddress leads, with or without a peer at its end.
-
-    Raises:
-        ValueError: somewhere that is neither TCP nor one relay at a TCP port, or nowhere.
-    """
+    """Parse a TCP multiaddress through at most one relay; raises ``ValueError``."""
     first, circuit, last = address.partition(CIRCUIT)
     bare, _, peer = first.partition("/p2p/")
     _, kind, host, tcp, port, *rest = [*bare.split("/"), "", "", "", ""]
@@ -67,7 +59,7 @@ def place_of(address: str) -> Place:
 
 
 def seen_at(listening: Sequence[Place]) -> tuple[str, ...]:
-    """The addresses of this machine under which others may reach what listens."""
+    """Return this machine's addresses at which others may reach the listeners."""
     found: dict[str, None] = {}
     for place in listening:
         family = EVERYWHERE.get(place.host)
@@ -91,7 +83,7 @@ LONGEST_TEXT = 96
 
 
 def peer_id_bytes(peer: str) -> bytes:
-    """The bytes of a PeerID; raises ``ValueError``."""
+    """Decode a PeerID; raises ``ValueError``."""
     found = decode_base58(peer) if len(peer) <= LONGEST_TEXT else None
     if not found:
         raise ValueError(f"{peer[:LONGEST_TEXT]!r} is no PeerID")
@@ -99,7 +91,7 @@ def peer_id_bytes(peer: str) -> bytes:
 
 
 def peer_id_text(peer: bytes) -> str:
-    """A PeerID in base58; raises ``ValueError`` for more bytes than any has."""
+    """Encode a PeerID in base58; raises ``ValueError`` if it is too long."""
     if not 0 < len(peer) <= LONGEST_RAW:
         raise ValueError(f"a PeerID of {len(peer)} bytes")
     return encode_base58(peer)
@@ -116,11 +108,7 @@ MOST_ADDRESSES = 16
 
 
 async def resolved(address: str) -> tuple[str, ...]:
-    """The addresses that an address stands for, which all end in its peer.
-
-    Raises:
-        OSError: it is a name, and none of its records is an address of the peer.
-    """
+    """Resolve a multiaddress to its peer's addresses; raises ``OSError`` if none."""
     found: dict[str, None] = {}
     names, peer = [address], address.rpartition("/p2p/")[2]
     for _ in range(MOST_NESTED + 1):
@@ -136,7 +124,6 @@ async def resolved(address: str) -> tuple[str, ...]:
 
 
 async def _listed(name: str) -> list[str]:
-    """What the TXT records of a name list; nothing where there are none."""
     from dns.asyncresolver import resolve
     from dns.exception import DNSException
 

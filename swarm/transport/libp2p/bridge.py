@@ -1,5 +1,7 @@
-"""One stream between the two event loops: trio's side sends and receives, asyncio's side is read
-and written like any other stream."""
+"""A trio thread called from asyncio, and streams that connect both event loops.
+
+Trio's side sends and receives. Asyncio's side is an ordinary stream reader and writer.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 class TrioThread:
-    """A trio loop that is called from the asyncio loop that made it.
+    """A trio loop in a thread, called from the asyncio loop that created it.
 
     Attributes:
-        ended: done with the reason once the thread has come to its end.
+        ended: done with the reason once the thread has ended.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,26 +41,22 @@ class TrioThread:
         self.nursery: trio.Nursery | None = None
 
     async def start(self) -> None:
-        """Run until :meth:`stop`."""
+        """Start the thread; it runs until :meth:`stop`."""
         self._thread.start()
         await self._started
 
     def end(self) -> None:
-        """Cancel all that runs there."""
+        """Cancel all tasks on the thread."""
         self.post(self._cancel)
 
     async def stop(self) -> None:
-        """Cancel all that runs there, and wait until it has ended."""
+        """Cancel all tasks on the thread and wait until it has ended."""
         self.end()
         await asyncio.shield(self.ended)
-        self._thread.join()  # nothing runs there any more but its return
+        self._thread.join()  # the thread only has to return
 
     async def call(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        """What ``work`` returns there, or raises; cancelled with the caller.
-
-        Raises:
-            PeerUnreachable: the thread has ended.
-        """
+        """Await ``work`` there, cancelled with the caller; raises ``PeerUnreachable``."""
         import trio
 
         if self.ended.done():
@@ -76,7 +74,7 @@ class TrioThread:
             self._calls.discard(future)
 
     def post(self, work: Callable[..., object], *args: Any) -> None:
-        """Run ``work`` there soon, in the order of posting; dropped once the thread has ended."""
+        """Run ``work`` on the thread soon, in posting order; dropped after its end."""
         import trio
 
         assert self._token is not None, "start comes first"
@@ -84,11 +82,11 @@ class TrioThread:
             self._token.run_sync_soon(work, *args)
 
     def stand_still(self, seconds: float) -> None:
-        """Let all that runs there stand still for a while."""
+        """Block the thread for a while."""
         self.post(time.sleep, seconds)
 
     def tell(self, work: Callable[..., object], *args: Any) -> None:
-        """From there: run ``work`` on asyncio's loop soon, in the order of telling."""
+        """Run ``work`` on the asyncio loop soon, in calling order; for the trio thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work, *args)
 
@@ -98,7 +96,7 @@ class TrioThread:
         reason = "the network's thread was stopped"
         try:
             trio.run(self._main)
-        except BaseException as error:  # told to whoever supervises the thread
+        except BaseException as error:  # passed to the thread's supervisor
             reason = f"the network's thread ended with {error!r}"
             logger.exception("the network's thread failed")
         finally:
@@ -155,16 +153,14 @@ def _settle(future: asyncio.Future[Any], value: Any, error: Exception | None) ->
 
 
 CHUNK = 1 << 16
-AHEAD = 1 << 18
-"""Bytes that may be on their way to asyncio's side."""
+AHEAD = 1 << 18  # maximum bytes on their way to asyncio's side
 
 LINGER_SECONDS = 75.0
-"""For the other side to take what was sent before its end, and to end its own: a window of a slow
-one. A reset would throw away what it has not read."""
+"""Time for a slow peer to read one window and end its side; a reset discards unread bytes."""
 
 
 class Carried(Protocol):
-    """What a pipe needs of a stream (:class:`swarm.transport.libp2p.stack.Stream`)."""
+    """The methods of :class:`swarm.transport.libp2p.stack.Stream` that a pipe needs."""
 
     async def read(self, most: int) -> bytes: ...
 
@@ -176,7 +172,7 @@ class Carried(Protocol):
 
 
 class Pipe:
-    """Trio's side. Made on either; :meth:`run` on trio's thread, the other methods by posting."""
+    """Trio's side: :meth:`run` runs on trio's thread, other methods by posting."""
 
     def __init__(self, thread: TrioThread) -> None:
         self._thread = thread
@@ -188,36 +184,32 @@ class Pipe:
         self._wake: trio.Event | None = None
 
     def attach(self, bridge: Bridge) -> None:
-        """Say whom what comes is for."""
+        """Set the receiver of incoming bytes."""
         self._bridge = bridge
         self._stir()
 
     def send(self, data: bytes) -> None:
-        """Take bytes to be sent."""
+        """Queue bytes to be sent."""
         self._chunks.append(data)
         self._stir()
 
     def taken(self, count: int) -> None:
-        """Note that so many bytes have been taken over there."""
+        """Note that asyncio's side has consumed bytes."""
         self._ahead -= count
         self._stir()
 
     def finish(self) -> None:
-        """End this side once all is sent."""
+        """Close this side after sending all bytes."""
         self._finished = True
         self._stir()
 
     def abort(self) -> None:
-        """End both sides at once."""
+        """Close both sides immediately."""
         self._aborted = True
         self._stir()
 
     async def run(self, stream: Carried, begun: bytes) -> None:
-        """Carry bytes both ways until both sides have ended.
-
-        Args:
-            begun: what has been read of the stream already.
-        """
+        """Carry bytes both ways until both sides end; ``begun`` is already read."""
         import trio
 
         clean = False
@@ -285,11 +277,7 @@ class Pipe:
 
 
 class Bridge(asyncio.Transport):
-    """Asyncio's side of a pipe; what was not sent by the time that it is closed is thrown away.
-
-    Attributes:
-        reader, writer: as for any connection.
-    """
+    """Asyncio's side of a pipe, as reader and writer; closing discards unsent bytes."""
 
     def __init__(self, thread: TrioThread, pipe: Pipe) -> None:
         super().__init__()
@@ -310,7 +298,7 @@ class Bridge(asyncio.Transport):
         thread.post(pipe.attach, self)
 
     def received(self, data: bytes) -> None:
-        """Take bytes that came; none: the other side has ended."""
+        """Take incoming bytes; empty means that the other side has ended."""
         if self._gone:
             return
         if not data:
@@ -323,14 +311,14 @@ class Bridge(asyncio.Transport):
             self._thread.post(self._pipe.taken, len(data))
 
     def sent(self, count: int) -> None:
-        """Note that bytes have left."""
+        """Note that bytes have been sent."""
         self._unsent -= count
         if self._full and self._unsent <= self._high:
             self._full = False
             self._protocol.resume_writing()
 
     def lost(self, error: Exception | None) -> None:
-        """Note that nothing more comes or goes."""
+        """Note that the stream has ended."""
         if not self._gone:
             self._gone = self._closing = True
             self._protocol.connection_lost(error)
@@ -387,18 +375,14 @@ NEGOTIATION_SECONDS = 3.0
 
 
 class Source:
-    """Reads a stream in whole chunks and hands it out in pieces.
-
-    Attributes:
-        rest: what was read and not handed out.
-    """
+    """A buffered reader of a stream; ``rest`` is what it has not returned yet."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self.rest = b""
 
     async def read(self, n: int) -> bytes:
-        """Exactly ``n`` bytes; raises ``EOFError``, ``OSError``."""
+        """Return exactly ``n`` bytes; raises ``EOFError`` or ``OSError``."""
         while len(self.rest) < n:
             chunk = await self._stream.read(CHUNK)
             if not chunk:
@@ -409,7 +393,7 @@ class Source:
 
 
 class Proposed:
-    """A stream whose other side has not said yet whether it speaks the protocol."""
+    """A stream whose other side has not accepted the protocol yet."""
 
     def __init__(self, stream: Stream, protocol: str) -> None:
         self._stream = stream
@@ -418,7 +402,7 @@ class Proposed:
         self._agreed = False
 
     async def read(self, most: int) -> bytes:
-        """As of a stream; raises ``ConnectionError`` where the protocol is not spoken."""
+        """Read; raises ``ConnectionError`` if the peer does not support the protocol."""
         import trio
 
         if self._agreed:
@@ -432,7 +416,7 @@ class Proposed:
         return self._source.rest or await self._stream.read(most)
 
     async def write(self, data: bytes) -> None:
-        """As of a stream; who does not speak the protocol may end it before saying so."""
+        """Send bytes; before agreement, a lost connection can mean a refused protocol."""
         try:
             await self._stream.write(data)
         except ConnectionError as error:

@@ -1,4 +1,4 @@
-"""Calls of the hash table as hivemind 1.1 writes them (section 10 of the protocol)."""
+"""DHT calls as in hivemind 1.1 (protocol section 10), and record storage."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ PING, FIND, STORE = (f"DHTProtocol.rpc_{name}" for name in ("ping", "find", "sto
 CALL_ID_BYTES = 16
 NODE_BYTES = 20
 MOST_KEYS = 256
-"""Keys of one find, records of one store: a node that was away hands over what is another's."""
+"""Maximum keys of a find and records of a store; a node that returns sends many."""
 
 _NOT_FOUND, _DICTIONARY = 0, 2
 _ERROR_BYTES = 200
 
-Neighbour = tuple[bytes, str]
-"""(node id, peer id)."""
+Neighbour = tuple[bytes, str]  # (node id, peer id)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a node says about one key.
+    """A node's response for one key.
 
     Attributes:
-        value: the packed dictionary of its records; None where it has none.
-        expiration: the latest of theirs, unix seconds.
-        nearest: the nodes it knows nearest to the key, nearest first.
+        value: packed dictionary of its records, None if there are none.
+        expiration: latest of their expirations, unix seconds.
+        nearest: known nodes nearest to the key, nearest first.
     """
 
     value: bytes | None
@@ -46,7 +45,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One record of a store; the subkey is empty where the value is a whole dictionary."""
+    """One record of a store; the subkey is empty if the value is a dictionary."""
 
     key: bytes
     subkey: bytes
@@ -55,35 +54,30 @@ class Stored:
 
 
 def pack_call(peer: str, name: str, request: bytes) -> tuple[bytes, bytes]:
-    """A call's id, and the call."""
+    """Return a new call id and the encoded call."""
     call_id = secrets.token_bytes(CALL_ID_BYTES)
     body = encode({1: peer_id_bytes(peer), 2: name.encode(), 3: request})
     return call_id, encode({1: call_id, 3: body})
 
 
 def open_call(data: bytes) -> tuple[bytes, bytes]:
-    """The call's id, and the request; raises ``ValueError``."""
+    """Return the id and the request of a call; raises ``ValueError``."""
     call = decode(data)
     return one(call, 1), one(decode(one(call, 3)), 3)
 
 
 def pack_answer(call_id: bytes, response: bytes) -> bytes:
-    """What answers a call."""
+    """Encode the response to a call."""
     return encode({1: call_id, 4: encode({1: response})})
 
 
 def pack_error(call_id: bytes, reason: str) -> bytes:
-    """What refuses a call."""
+    """Encode an error response to a call."""
     return encode({1: call_id, 4: encode({2: reason.encode()[:_ERROR_BYTES]})})
 
 
 def open_answer(data: bytes, call_id: bytes) -> bytes:
-    """The response to a call.
-
-    Raises:
-        Refused: it is an error, or answers something else.
-        ValueError: it is no answer.
-    """
+    """Return a call's response; raises ``Refused`` or, if malformed, ``ValueError``."""
     answer = decode(data)
     response = decode(one(answer, 4))
     if one(answer, 1) != call_id:
@@ -94,12 +88,12 @@ def open_answer(data: bytes, call_id: bytes) -> bytes:
 
 
 def pack_node(node_id: bytes) -> bytes:
-    """How a node names itself; a client, which has no id, does not."""
+    """Encode a node's id; a client has none."""
     return encode({1: node_id} if node_id else {})
 
 
 def node_of(fields: Fields, number: int) -> bytes | None:
-    """The node id that a message's sender names; None: that of a client."""
+    """Return the sender's node id, None for a client."""
     node_id = one(decode(one(fields, number)), 1)
     if node_id and len(node_id) != NODE_BYTES:
         raise ValueError(f"a node id of {len(node_id)} bytes")
@@ -107,12 +101,12 @@ def node_of(fields: Fields, number: int) -> bytes | None:
 
 
 def pack_results(results: Sequence[Result], node_id: bytes) -> bytes:
-    """The response to a find."""
+    """Encode the response to a find."""
     return encode({2: [_pack_result(result) for result in results], 3: pack_node(node_id)})
 
 
 def open_results(fields: Fields, keys: int, most: int) -> list[Result]:
-    """What a find brought, with at most so many neighbours for each of so many keys."""
+    """Return the results of a find, with at most ``most`` neighbors per key."""
     results = [_open_result(decode(each), most) for each in several(fields, 2)]
     if len(results) != keys:
         raise ValueError(f"{len(results)} results for {keys} keys")
@@ -120,7 +114,7 @@ def open_results(fields: Fields, keys: int, most: int) -> list[Result]:
 
 
 def pack_store(records: Sequence[Stored], node_id: bytes) -> bytes:
-    """The request of a store."""
+    """Encode the request of a store."""
     lists: Mapping[int, Field | Sequence[Field]] = {
         2: [record.key for record in records],
         3: [record.subkey for record in records],
@@ -133,7 +127,7 @@ def pack_store(records: Sequence[Stored], node_id: bytes) -> bytes:
 
 
 def open_store(fields: Fields) -> list[Stored]:
-    """The records of a store; raises ``ValueError``."""
+    """Return the records of a store; raises ``ValueError``."""
     lists = several(fields, 2), several(fields, 3), several(fields, 4), doubles(fields.get(5, []))
     if len(lists[0]) > MOST_KEYS or len({len(each) for each in lists}) != 1:
         raise ValueError("lists of different lengths, or too many records")
@@ -143,17 +137,17 @@ def open_store(fields: Fields) -> list[Stored]:
 
 
 def pack_stored(stored: Sequence[bool], node_id: bytes) -> bytes:
-    """The response to a store."""
+    """Encode the response to a store."""
     return encode({2: list(stored), 3: pack_node(node_id)})
 
 
 def open_stored(fields: Fields) -> list[bool]:
-    """Which records were stored."""
+    """Return which records were stored."""
     return [bool(each) for each in varints(fields.get(2, []))]
 
 
 def one(fields: Fields, number: int) -> bytes:
-    """A field of bytes; empty where it is not there, the last one where there are several."""
+    """Return the last value of a bytes field; empty if it is missing."""
     value = fields.get(number, [b""])[-1]
     if not isinstance(value, bytes):
         raise ValueError(f"field {number} is not bytes")
@@ -161,7 +155,7 @@ def one(fields: Fields, number: int) -> bytes:
 
 
 def several(fields: Fields, number: int) -> list[bytes]:
-    """A repeated field of bytes."""
+    """Return all values of a repeated bytes field."""
     values = [value for value in fields.get(number, []) if isinstance(value, bytes)]
     if len(values) != len(fields.get(number, [])):
         raise ValueError(f"field {number} is not bytes")
@@ -193,18 +187,14 @@ def _open_result(fields: Fields, most: int) -> Result:
 
 
 class Entry(NamedTuple):
-    """A value and the unix time at which it expires, seconds."""
+    """A value and its expiration, unix seconds."""
 
     value: Any
     expiration_time: float
 
 
 class Dictionary:
-    """Values by subkey, a later expiration in place of an earlier one.
-
-    It has the methods of hivemind's ``DictionaryDHTValue`` that :mod:`swarm.transport.records` and
-    :mod:`swarm.transport.hivemind.dht` call.
-    """
+    """Values by subkey, with the methods of hivemind's ``DictionaryDHTValue`` in use."""
 
     def __init__(self, limit: object = None) -> None:
         self._entries: dict[bytes, Entry] = {}
@@ -220,24 +210,24 @@ class Dictionary:
 
     @property
     def latest(self) -> float:
-        """The latest expiration; minus infinity where nothing is held."""
+        """The latest expiration; minus infinity if empty."""
         return max((entry.expiration_time for entry in self._entries.values()), default=-math.inf)
 
     def get(self, subkey: bytes) -> Entry | None:
-        """The entry under a subkey."""
+        """Return the entry under a subkey."""
         return self._entries.get(subkey)
 
     def items(self) -> ItemsView[bytes, Entry]:
-        """All subkeys with their entries."""
+        """Return all subkeys with their entries."""
         return self._entries.items()
 
     @contextmanager
     def freeze(self) -> Iterator[None]:
-        """Nothing goes by itself here in any case."""
+        """Do nothing: this class drops no entry by itself."""
         yield
 
     def store(self, subkey: bytes, value: bytes, expiration_time: float) -> bool:
-        """Keep an entry; False where one that ends no earlier is there."""
+        """Store an entry; return False if the present one does not expire earlier."""
         present = self._entries.get(subkey)
         if present is not None and present.expiration_time >= expiration_time:
             return False
@@ -245,18 +235,18 @@ class Dictionary:
         return True
 
     def forget(self, now: float) -> None:
-        """Drop what has expired."""
+        """Drop expired entries."""
         for subkey in [s for s, e in self._entries.items() if e.expiration_time <= now]:
             del self._entries[subkey]
 
     def packb(self) -> bytes:
-        """``[inf, latest expiration, [[subkey, value, expiration], …]]`` in msgpack."""
+        """Pack ``[inf, latest expiration, [[subkey, value, expiration], …]]`` (msgpack)."""
         entries = [[s, e.value, e.expiration_time] for s, e in self._entries.items()]
         return bytes(msgpack.packb([math.inf, self.latest, entries]))
 
 
 class Shelf:
-    """Dictionaries by key, without what has expired; beneath a ``BoundedStorage``."""
+    """Dictionaries by key, without expired records; wrapped by ``BoundedStorage``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -273,7 +263,7 @@ class Shelf:
         self._dictionaries.pop(key, None)
 
     def get(self, key: bytes) -> Entry | None:
-        """The dictionary under a key and when the last of it expires."""
+        """Return the dictionary under a key and its latest expiration."""
         found = self._dictionaries.get(key)
         if found is None:
             return None
@@ -283,12 +273,12 @@ class Shelf:
         return Entry(found, found.latest)
 
     def items(self) -> list[tuple[bytes, Entry]]:
-        """All keys with their dictionaries."""
+        """Return all keys with their dictionaries."""
         self._sweep()
         return [(key, Entry(held, held.latest)) for key, held in self._dictionaries.items()]
 
     def store_subkey(self, key: bytes, subkey: bytes, value: bytes, expiration_time: float) -> bool:
-        """Keep a record; False where it has expired, or a later one is there."""
+        """Store a record; return False if it has expired or a later one is present."""
         if expiration_time <= self._clock.time():
             return False
         return self._dictionaries.setdefault(key, Dictionary()).store(

@@ -1,4 +1,4 @@
-"""A node of hivemind's hash table: answers pings, finds and stores, searches, reads and stores."""
+"""A node of hivemind's DHT: it answers calls, searches, reads and stores records."""
 
 from __future__ import annotations
 
@@ -35,20 +35,17 @@ from swarm.transport.transport import Limits, Refusal, TransportError
 
 logger = logging.getLogger(__name__)
 
-MOST_WORKING = 256
-"""Pings and records handed over that may be under way at a time."""
+MOST_WORKING = 256  # maximum concurrent pings and record transfers to new nodes
 
 Call = Callable[[str, str, bytes], Awaitable[bytes]]
 """(peer id, name, request) -> response; raises ``TransportError``."""
 
 
 class HashTable:
-    """One node's share of the table, and its way to everybody else's.
+    """This node's part of the DHT, and its client for the other nodes.
 
     Attributes:
-        share: what this node holds.
-        table: whom it knows.
-        client: whether it asks the others and is none of them, as nobody can dial it.
+        client: whether it only sends requests, because no peer can dial it.
     """
 
     def __init__(self, peer_id: str, call: Call, counters: Counters, guests: Guests) -> None:
@@ -61,23 +58,23 @@ class HashTable:
         self._working: set[asyncio.Task[None]] = set()
 
     def go_on_over(self, call: Call) -> None:
-        """Reach the others by other means: the connections of a new node in place of a dead one."""
+        """Replace the function that calls peers, after a new node replaces a dead one."""
         self._call = call
 
     def close(self) -> None:
-        """End what is under way."""
+        """Cancel running background work."""
         for task in self._working:
             task.cancel()
 
     async def answer(self, name: str, peer: str, request: bytes) -> bytes:
-        """The response to a call; raises ``ValueError`` for one that makes no sense."""
+        """Return the response to a call; raises ``ValueError`` if it is malformed."""
         fields = decode(request)
         if name == PING:
             return await self._answer_ping(peer, fields)
         return (self._answer_find if name == FIND else self._answer_store)(peer, fields)
 
     async def ping(self, peer: str) -> float:
-        """Meet a node; its clock, unix seconds.
+        """Ping and note a node; return its clock, unix seconds.
 
         Raises:
             TransportError, ValueError
@@ -91,11 +88,11 @@ class HashTable:
         return clock
 
     async def find_neighbours(self) -> None:
-        """Get to know the nodes nearest to this one."""
+        """Fill the routing table with the nodes nearest to this one."""
         await self._search(self.table.own)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """The latest record of each author under ``key``, over all nodes near it."""
+        """Return each author's latest record under ``key``, over all nodes near it."""
         key_id = dht_key_of(key)
         merged = Dictionary()
 
@@ -109,7 +106,7 @@ class HashTable:
         return {subkey: self.share.plain(entry.value) for subkey, entry in merged.items()}
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Put a record at the nodes nearest to its key; whether any of them took it."""
+        """Store a record at the nodes nearest to its key; return whether one took it."""
         record = self.share.record(key, subkey, value, expiry)
         key_id = record.key
         near = await self._search(key_id)
@@ -120,11 +117,10 @@ class HashTable:
 
     @property
     def _name(self) -> bytes:
-        """The id that others may remember; none where this node is a client."""
+        """Return the id that others may remember; empty if this node is a client."""
         return b"" if self.client else self.table.own
 
     async def _put(self, peer: str, records: list[Stored]) -> list[bool] | None:
-        """Which records a node stored; None where it did not answer."""
         if peer == self._peer_id:
             return [self.share.keep(record) for record in records]
         fields = await self._ask(peer, STORE, calls.pack_store(records, self._name))
@@ -139,11 +135,7 @@ class HashTable:
     async def _search(
         self, key: bytes, take: Callable[[Result], None] = lambda result: None
     ) -> list[Neighbour]:
-        """The nodes that answered of those nearest to a key, nearest first.
-
-        Args:
-            take: is given every answer; raises ``ValueError`` where it is no good.
-        """
+        """Return nodes near a key that answered; ``take`` raises ``ValueError`` to reject."""
 
         async def ask(peer: str) -> tuple[bytes | None, tuple[Neighbour, ...]] | None:
             return await self._find(peer, key, take)
@@ -156,7 +148,7 @@ class HashTable:
     async def _find(
         self, peer: str, key: bytes, take: Callable[[Result], None]
     ) -> tuple[bytes | None, tuple[Neighbour, ...]] | None:
-        """A node's own id and its neighbours; None where it does not answer, or nonsense."""
+        """Return a node's own id and its neighbors; None without a valid answer."""
         request = encode({2: [key], 3: calls.pack_node(self._name)})
         fields = await self._ask(peer, FIND, request)
         if fields is None:
@@ -216,12 +208,12 @@ class HashTable:
         return Result(held.value, held.expiration, nearest)
 
     def _met(self, node_id: bytes | None, peer: str) -> None:
-        """Note a node; one that is new is given what it should hold."""
+        """Note a node; a new one receives the records that it should store."""
         if node_id is None or peer == self._peer_id:
             return
         new = node_id not in self.table
         oldest = self.table.seen(node_id, peer)
-        # Only for one that has a place: it takes long, and whoever has none may call ever again.
+        # Only for a node in the table: transfers are slow, and others could call again and again.
         if new and node_id in self.table:
             for stored in self._due_to(node_id, peer):
                 self._work(self._hand_over(peer, stored))
@@ -229,7 +221,7 @@ class HashTable:
             self._work(self._still_there(oldest[1]))
 
     def _due_to(self, node_id: bytes, peer: str) -> list[Stored]:
-        """The keys that a new node should hold, and of which this one is the nearest of others."""
+        """Return the records that a new node should store and this node is nearest to."""
         due = []
         for key in self.share.held_keys():
             near = [distance(key, node) for node, _ in self.table.nearest(key, REPLICAS, peer)]
@@ -269,11 +261,7 @@ LENGTH_VARINT = Varint()
 
 
 class ServedCalls:
-    """Answers the calls of one name with what the hash table says.
-
-    Attributes:
-        protocol: the streams that carry them.
-    """
+    """A stream handler that answers the DHT calls of one name."""
 
     def __init__(
         self,
@@ -292,7 +280,7 @@ class ServedCalls:
     async def serve(
         self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answer the call that a stream carries."""
+        """Answer the call on a stream."""
         try:
             await serve(reader, writer, self._service, peer, LENGTH_VARINT)
         except Refusal as refusal:
@@ -319,6 +307,6 @@ class ServedCalls:
 
 
 def served_calls(table: HashTable, counters: Counters, guests: Guests) -> list[ServedCalls]:
-    """One for each name; all of them share an allowance."""
+    """Return a handler for each call name; all share one call budget."""
     budget = CallBudget(counters, guests)
     return [ServedCalls(name, table, budget, counters, guests) for name in (PING, FIND, STORE)]

@@ -1,8 +1,7 @@
-"""Connections and streams of one identity, on trio's thread.
+"""Connections and streams of one identity, on the trio thread.
 
-Nothing is believed of a connection until Noise has shown whose it is, and none is kept that costs
-more than its share: half-open ones, those of one address and of one peer, and all together are
-bounded.
+Noise proves the identity of each connection before use. Four limits bound the connections:
+half-open ones, those per source address, those per peer, and the total.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """One connection, where it came from or goes to, and whether it was taken or dialled."""
+    """One connection, its remote end, and whether this node dialed it."""
 
     def __init__(self, muxed: Muxed, place: Place, *, dialled: bool) -> None:
         self.muxed = muxed
@@ -42,7 +41,7 @@ class Connection:
 
 
 class Connections:
-    """Those that carry streams, by peer, in the order in which they came."""
+    """Connections that carry streams, by peer, oldest first."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[Connection]] = {}
@@ -51,32 +50,32 @@ class Connections:
         return sum(map(len, self._held.values()))
 
     def of(self, peer: str) -> tuple[Connection, ...]:
-        """Those with one peer, the oldest first."""
+        """Return the connections with a peer, oldest first."""
         return tuple(self._held.get(peer, ()))
 
     def places(self) -> dict[str, tuple[Place, ...]]:
-        """Where each comes from or goes to, by peer id."""
+        """Return the remote ends of all connections, by peer id."""
         return {peer: tuple(each.place for each in held) for peer, held in self._held.items()}
 
     def best(self, peer: str) -> Connection | None:
-        """The latest with a peer, a direct one where there is any."""
+        """Return the latest connection with a peer, a direct one if possible."""
         held = self.of(peer)
         direct = [connection for connection in held if not connection.place.relay]
         return next(reversed(direct or held), None)
 
     def add(self, connection: Connection) -> None:
-        """Note one that can carry streams."""
+        """Add a connection that can carry streams."""
         self._held.setdefault(connection.muxed.peer, []).append(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Forget one that cannot any more, if it is known."""
+        """Remove a connection, if present."""
         peer = connection.muxed.peer
         held = [each for each in self._held.pop(peer, ()) if each is not connection]
         if held:
             self._held[peer] = held
 
     def most_common(self) -> Connection:
-        """The oldest that was taken from whoever has most; raises ``ValueError`` where none was."""
+        """Return the oldest incoming one of the busiest source; raises ``ValueError``."""
         taken = [each for held in self._held.values() for each in held if not each.dialled]
         sources = Counter(each.place.source for each in taken)
         return max(taken, key=lambda each: sources[each.place.source])
@@ -86,11 +85,7 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 async def reach(place: Place) -> trio.SocketStream:
-    """A connection to a port.
-
-    Raises:
-        ConnectionError: with the system's word for the cause.
-    """
+    """Open a TCP connection; raises ``ConnectionError`` with the system's message."""
     import trio
 
     try:
@@ -100,13 +95,13 @@ async def reach(place: Place) -> trio.SocketStream:
 
 
 def comes_from(tcp: trio.SocketStream) -> Place:
-    """Where a connection comes from; raises ``OSError`` where it is gone already."""
+    """Return a connection's remote end; raises ``OSError`` if it is closed."""
     host, port = tcp.socket.getpeername()[:2]
     return Place("ip6" if ":" in host else "ip4", host, port)
 
 
 def keep_alive(tcp: trio.SocketStream) -> None:
-    """Have the system notice within a minute that the other side is gone without a word."""
+    """Enable TCP keepalive: a silent peer is detected within a minute."""
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEP_ALIVE.items():
         if hasattr(socket, name):
@@ -114,7 +109,6 @@ def keep_alive(tcp: trio.SocketStream) -> None:
 
 
 def _first_cause(error: BaseException) -> str:
-    """The system's word in what trio makes of it."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):
         return _first_cause(cause.exceptions[0])
@@ -125,14 +119,14 @@ WIRE_BYTES = 1 << 16
 
 
 class Wire:
-    """Reads in large pieces what the package asks for two bytes at a time."""
+    """A TCP connection that buffers reads: the package reads two bytes at a time."""
 
     def __init__(self, tcp: trio.SocketStream) -> None:
         self._tcp = tcp
         self._unread = b""
 
     async def read(self, n: int | None = None) -> bytes:
-        """At most ``n`` bytes; empty at the end."""
+        """Return at most ``n`` bytes; empty at the end."""
         import trio
 
         if not self._unread:
@@ -144,7 +138,7 @@ class Wire:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all bytes."""
         import trio
 
         try:
@@ -156,7 +150,7 @@ class Wire:
         await self._tcp.aclose()
 
     def get_remote_address(self) -> tuple[str, int] | None:
-        """None: whoever made the connection knows where it leads."""
+        """Return None: the caller knows the remote address."""
         return None
 
 
@@ -165,18 +159,18 @@ logger = logging.getLogger(__name__)
 UPGRADE_SECONDS = 5.0
 MAX_HALF_OPEN = 64
 MOST_HALF_OPEN = 512
-"""With those of hosts that have no other one; what a relay brings comes from one host."""
+"""Limit for sources without another half-open connection; a relay counts as one source."""
 
 MAX_CONNECTIONS = 512
 MAX_OF_PEER = 4
 BACKLOG = 128
 
 Incoming = Callable[[str, str, Pipe], None]
-"""Takes (peer id, protocol, pipe) of a stream that somebody opened; called on asyncio's loop."""
+"""Receives (peer id, protocol, pipe) of a new incoming stream, on the asyncio loop."""
 
 
 class Host:
-    """Listens, dials, and carries streams. All methods but the constructor are trio's."""
+    """Listener, dialer and stream carrier; methods run on trio (not the constructor)."""
 
     def __init__(
         self, identity: Identity, thread: TrioThread, incoming: Incoming, counters: Counters
@@ -192,15 +186,11 @@ class Host:
         self.on_connection: Callable[[str], None] = lambda peer: None
 
     def speak(self, protocol: str) -> None:
-        """Take streams of a protocol."""
+        """Accept streams of a protocol."""
         self._spoken.add(protocol)
 
     async def listen(self, host: str, port: int) -> int:
-        """Take connections; the port, drawn where it was 0.
-
-        Raises:
-            OSError
-        """
+        """Listen; return the port, chosen by the system if 0. Raises ``OSError``."""
         import trio
 
         (listener,) = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
@@ -209,19 +199,15 @@ class Host:
         return int(listener.socket.getsockname()[1])
 
     async def connected(self) -> dict[str, tuple[Place, ...]]:
-        """Where each connection comes from or goes to, by peer id."""
+        """Return the remote ends of all connections, by peer id."""
         return self._connections.places()
 
     async def spoken(self) -> tuple[str, ...]:
-        """The protocols of which streams are taken."""
+        """Return the protocols whose streams this node accepts."""
         return tuple(sorted(self._spoken))
 
     async def dial(self, peer: str, place: Place) -> None:
-        """Connect to a peer, if it is not connected.
-
-        Raises:
-            OSError, EOFError, ValueError: it does not answer there.
-        """
+        """Connect unless connected; raises ``OSError``, ``EOFError`` or ``ValueError``."""
         import trio
 
         if self._connections.of(peer):
@@ -235,12 +221,9 @@ class Host:
         await self._thread.nursery.start(self._hold, Connection(muxed, place, dialled=True))
 
     async def open(self, peer: str, protocol: str, pipe: Pipe) -> None:
-        """Open a stream to a connected peer and let ``pipe`` carry it, once the peer takes it.
+        """Open a stream; raises ``LookupError`` if the peer is not connected.
 
-        Nobody waits for that, so that a request goes out with the proposal.
-
-        Raises:
-            LookupError: it is not connected.
+        ``pipe`` starts before the peer accepts, so the request is sent together with the proposal.
         """
         assert self._thread.nursery is not None
         while True:
@@ -249,7 +232,7 @@ class Host:
                 stream = await connection.muxed.open()
                 await stream.write(proposal(protocol))
             except OSError as error:
-                # Nothing of the request has gone: another connection may carry it.
+                # None of the request is sent yet, so another connection may carry it.
                 logger.debug("the connection of %s carries no streams: %s", peer, error)
                 self._connections.remove(connection)
                 self._thread.nursery.start_soon(end, connection.muxed.close)
@@ -259,18 +242,14 @@ class Host:
                 return
 
     async def reserve(self, relay: str, place: Place) -> float:
-        """Have a peer relay for this node, dialled first where need be; for how many seconds.
-
-        Raises:
-            OSError, EOFError, ValueError: it does not.
-        """
+        """Reserve a slot at a relay; return its seconds. Raises as :meth:`dial`."""
         await self.dial(relay, place)
-        # It may bring somebody before its answer is read.
+        # The relay may forward a connection before this node reads its answer.
         self._relays[relay] = muxed = self._best(relay).muxed
         return await reserve_on(muxed)
 
     async def relayed_by(self) -> tuple[str, ...]:
-        """The peers asked to relay whose connection has been there ever since."""
+        """Return the relays whose reserved connection is still open."""
         return tuple(
             relay
             for relay, muxed in self._relays.items()
@@ -278,7 +257,7 @@ class Host:
         )
 
     async def disconnect(self, peer: str) -> None:
-        """End all connections with a peer."""
+        """Close all connections with a peer."""
         for connection in self._connections.of(peer):
             await connection.muxed.close()
 
@@ -301,12 +280,11 @@ class Host:
             place = comes_from(tcp)
             keep_alive(tcp)
         except OSError:
-            return  # gone before it was looked at
-        # Until it ends: trio closes what its handler returns from.
+            return  # already closed
+        # Wait until it ends, because trio closes the connection when its handler returns.
         await self._take_over(Wire(tcp), place)
 
     async def _brought(self, relay: str, stream: Stream, source: Source) -> None:
-        """Take the connection that a relay of this node's brings."""
         import trio
 
         held = self._connections.of(relay)
@@ -317,7 +295,6 @@ class Host:
             await self._take_over(wire, replace(held[-1].place, relay=relay))
 
     async def _take_over(self, wire: Wire | Circuit, place: Place) -> None:
-        """Secure a connection that somebody made, and carry it until it ends."""
         import trio
 
         half_open = self._half_open.total()
@@ -346,7 +323,7 @@ class Host:
             raise
 
     async def _hold(self, connection: Connection, task_status: Any = None) -> None:
-        """Carry a connection and take its streams, until it ends; trio's ``start`` has a status."""
+        """Run a connection until it ends; ``task_status`` is that of trio's ``start``."""
         import trio
 
         muxed = connection.muxed
@@ -359,7 +336,7 @@ class Host:
                     task_status.started()
                 while (stream := await muxed.take()) is not None:
                     nursery.start_soon(self._take, muxed.peer, stream)
-                # Those who serve its streams may still be at it, and nobody is to open another.
+                # Handlers of its streams may still run, but no new stream may use this connection.
                 self._connections.remove(connection)
         except* Exception as errors:  # noqa: BLE001 - whatever a stranger sent
             logger.debug("the connection of %s: %r", muxed.peer, errors.exceptions)
@@ -370,7 +347,7 @@ class Host:
             await end(muxed.close)
 
     async def _admit(self, connection: Connection) -> None:
-        """List a connection; of a peer with too many, and of all, the oldest of whom has most."""
+        """Add a connection; over a limit, close the oldest of the peer or busiest source."""
         peer = connection.muxed.peer
         self._connections.add(connection)
         self._thread.tell(self.on_connection, peer)

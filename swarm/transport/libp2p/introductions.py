@@ -1,7 +1,7 @@
-"""How peers that speak libp2p learn of one another: who listens where.
+"""How libp2p peers learn each other's addresses: identify, push and FIND_NODE.
 
-Whoever connects is asked where it listens, and told where this node does. A peer that is not
-connected is asked for at some that are.
+A node asks each new connection for its addresses and answers the same question. It asks connected
+peers for a peer that is not connected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_EACH = 8
 
 
 class Book:
-    """A few addresses of each of a bounded number of peers, those that answered first."""
+    """A few addresses each for a bounded number of peers, verified ones first."""
 
     def __init__(self) -> None:
         secret = token_bytes(32)
@@ -39,14 +39,13 @@ class Book:
         )
 
     def of(self, peer: str) -> tuple[str, ...]:
-        """Addresses of a peer, without its id."""
+        """Return a peer's addresses, without its id."""
         return tuple(self._known.get(peer) or ())
 
     def met(self, peer: str, places: Sequence[Place]) -> tuple[str, ...]:
-        """Addresses of a peer that is connected, direct ones first where a connection is direct.
+        """Return a connected peer's addresses; direct ones first if one of ``places`` is.
 
-        Args:
-            places: where its connections come from or go to; at what port it listens is its word.
+        Its connections show its host, but its listening port is only its claim.
         """
         known = sorted(self.of(peer), key=is_relayed)
         if all(place.relay for place in places):
@@ -57,15 +56,15 @@ class Book:
         return tuple(known)
 
     def answered(self, peer: str, address: str) -> None:
-        """Note an address at which a peer was met."""
+        """Note an address that answered."""
         self._note(peer, [address, *self.of(peer)])
 
     def said(self, peer: str, addresses: Iterable[str]) -> None:
-        """Note what a peer says of itself, before what others said."""
+        """Note the addresses that a peer claims, before those that others claim for it."""
         self._note(peer, [*addresses, *self.of(peer)])
 
     def told(self, peer: str, addresses: Iterable[str]) -> None:
-        """Note what somebody says of another."""
+        """Note the addresses that one peer claims for another."""
         self._note(peer, [*self.of(peer), *addresses])
 
     def _note(self, peer: str, addresses: Iterable[str]) -> None:
@@ -82,8 +81,7 @@ def _usable(address: str) -> bool:
 
 
 IDENTIFY = "/ipfs/id/1.0.0"
-PUSH = "/ipfs/id/push/1.0.0"
-"""Tells it anew."""
+PUSH = "/ipfs/id/push/1.0.0"  # announces changed addresses
 
 MAX_IDENTIFY_BYTES = 1 << 16
 VERSION = b"swarm-node/1"
@@ -92,7 +90,7 @@ VERSION = b"swarm-node/1"
 def identification(
     public_key: bytes, listening: Iterable[bytes], spoken: Iterable[str], observed: bytes
 ) -> bytes:
-    """What this peer says of itself; addresses are binary multiaddresses."""
+    """Encode the identify message of this node; addresses are binary multiaddresses."""
     return encode(
         {
             5: VERSION,
@@ -106,14 +104,9 @@ def identification(
 
 
 def listening_at(message: bytes, text: Callable[[bytes], str | None], most: int) -> tuple[str, ...]:
-    """Where a peer says that it listens.
+    """Return at most ``most`` addresses at which a peer claims to listen.
 
-    Args:
-        text: a binary multiaddress in words, None where it is none.
-        most: addresses that are looked at.
-
-    Raises:
-        ValueError: the message is none.
+    ``text`` decodes a binary multiaddress, None if invalid. Raises ``ValueError`` if malformed.
     """
     found = (text(address) for address in several(decode(message), 2)[:most])
     one(decode(message), 1)
@@ -128,12 +121,12 @@ _TYPE, _KEY, _CLOSER = 1, 2, 8
 
 
 def question(peer: bytes) -> bytes:
-    """Asks where a peer is."""
+    """Encode a FIND_NODE request for a peer."""
     return encode({_TYPE: _FIND_NODE, _KEY: peer})
 
 
 def asked_for(message: bytes) -> bytes:
-    """The peer that a message asks for; raises ``ValueError`` where it asks for something else."""
+    """Return the peer of a FIND_NODE request; raises ``ValueError`` for another one."""
     fields = decode(message)
     if varints(fields.get(_TYPE, [0])) != [_FIND_NODE]:
         raise ValueError("only FIND_NODE is answered")
@@ -141,20 +134,15 @@ def asked_for(message: bytes) -> bytes:
 
 
 def reply(known: Iterable[tuple[bytes, Sequence[bytes]]]) -> bytes:
-    """Peers and where they are, in binary multiaddresses."""
+    """Encode peers and their binary multiaddresses as a FIND_NODE response."""
     closer = [encode({1: peer, 2: list(at), 3: _CONNECTED}) for peer, at in known]
     return encode({_TYPE: _FIND_NODE, _CLOSER: closer})
 
 
 def told(message: bytes, text: Callable[[bytes], str | None], most: int) -> Mapping[str, list[str]]:
-    """Addresses by peer id of a reply.
+    """Return the addresses by peer id, ``most`` each, from a FIND_NODE response.
 
-    Args:
-        text: a binary multiaddress in words, None where it is none.
-        most: addresses of one peer that are looked at.
-
-    Raises:
-        ValueError: the message is none.
+    ``text`` and errors as for :func:`listening_at`.
     """
     found: dict[str, list[str]] = {}
     for each in several(decode(message), _CLOSER)[:MOST_PEERS]:
@@ -169,13 +157,12 @@ logger = logging.getLogger(__name__)
 ASKED_AT_A_TIME = 5
 ANSWER_SECONDS = 2.0
 MOST_QUESTIONS = 64
-"""On one stream: others keep theirs open for the next."""
+"""Maximum requests per stream; clients may keep a stream open for the next request."""
 
 MESSAGE_BYTES = 1 << 16
 MOST_STREAMS = 64
 STREAM_SECONDS = 60.0
-RELAYED_AFTER_SECONDS = 0.3
-"""In which a direct connection may be made."""
+RELAYED_AFTER_SECONDS = 0.3  # head start of direct connections
 
 LENGTH_VARINT = Varint()
 
@@ -184,12 +171,7 @@ Open = Callable[[str, str], Awaitable[tuple[asyncio.StreamReader, asyncio.Stream
 
 
 class Introductions:
-    """Asks and answers for addresses.
-
-    Attributes:
-        book: where peers listen.
-        listening: where this node does.
-    """
+    """Requests addresses from peers, and serves those of this node and of known peers."""
 
     def __init__(
         self, host: Host, thread: TrioThread, open_stream: Open, counters: Counters
@@ -205,26 +187,22 @@ class Introductions:
         host.on_connection = self._connected
 
     def handlers(self) -> dict[str, StreamHandler]:
-        """What answers streams, by protocol."""
+        """Return the stream handlers by protocol."""
         served = {IDENTIFY: self._identify, PUSH: self._told_anew, ROUTING: self._route}
         return {protocol: self._bounded(serve) for protocol, serve in served.items()}
 
     def listen_at(self, addresses: tuple[str, ...]) -> None:
-        """Note where this node listens now, and tell whoever is connected."""
+        """Set this node's addresses and push them to all connected peers."""
         self.listening = addresses
         self._work(self._tell_all())
 
     def close(self) -> None:
-        """End what is under way."""
+        """Cancel running background work."""
         for task in self._working:
             task.cancel()
 
     async def reach(self, peer: str) -> None:
-        """Connect to a peer wherever it is.
-
-        Raises:
-            PeerUnreachable
-        """
+        """Connect to a peer, asking others for its address; raises ``PeerUnreachable``."""
         try:
             await self.dial(peer, self.book.of(peer))
         except OSError:
@@ -234,11 +212,7 @@ class Introductions:
                 raise PeerUnreachable(f"no stream to peer {peer}: {error}") from error
 
     async def dial(self, peer: str, addresses: Sequence[str]) -> None:
-        """Dial all at once, as some may lead nowhere, and note which one answers first.
-
-        Raises:
-            OSError: none does.
-        """
+        """Dial all at once, note the first to answer; raises ``OSError`` if none does."""
         reason = "nobody knows where it listens"
         dials = {asyncio.ensure_future(self._dial(peer, address)) for address in addresses}
         try:
@@ -302,7 +276,6 @@ class Introductions:
         await self._identified(peer, writer)
 
     async def _identified(self, peer: str, writer: asyncio.StreamWriter) -> None:
-        """Say who this node is, where it listens, and where the peer seems to be."""
         connected = await self._thread.call(self._host.connected)
         places: Sequence[Place] = connected.get(peer, ())
         message = identification(
@@ -346,7 +319,6 @@ class Introductions:
             await writer.drain()
 
     async def _reply(self, wanted: str, asker: str) -> bytes:
-        """The peer that is asked for, where it is known, and some of those connected."""
         connected = [p for p in await self._thread.call(self._host.connected) if p != asker]
         named = [wanted, *random.sample(connected, min(MOST_PEERS, len(connected)))]
         return reply(
@@ -356,8 +328,6 @@ class Introductions:
         )
 
     def _bounded(self, serve: StreamHandler) -> StreamHandler:
-        """A handler that ends quietly with the stream, and refuses where too many are served."""
-
         async def on_stream(
             peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         ) -> None:

@@ -1,7 +1,7 @@
-"""A node over the package libp2p: connections on trio's thread, the hash table on asyncio's.
+"""A node on the libp2p package: connections on trio, the DHT on asyncio.
 
-It has the face of :class:`swarm.transport.node.Node`; after its failure :meth:`Libp2pNode.start`
-makes another with the same identity, port, node id and records.
+It implements :class:`swarm.transport.node.Node`. After a failure, :meth:`Libp2pNode.start` creates
+another node with the same identity, port, node id and records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST_PAUSE = 30.0
 
 
 class Reservations:
-    """Asks each relay for its place, and again in time, or once their connection was lost."""
+    """Relay slots of this node, renewed in time and after a lost connection."""
 
     def __init__(self, host: Host, thread: TrioThread, counters: Counters) -> None:
         self._host = host
@@ -48,22 +48,18 @@ class Reservations:
         self._working: list[asyncio.Task[None]] = []
 
     def keep(self, relays: Sequence[str]) -> None:
-        """Begin.
-
-        Args:
-            relays: full multiaddresses.
-        """
+        """Start reserving at relays, given as full multiaddresses."""
         if relays:
             self._thread.post(self._host.speak, STOP)
         self._working = [asyncio.ensure_future(self._keep(address)) for address in relays]
 
     def close(self) -> None:
-        """End; the relays notice by themselves."""
+        """Stop renewing; the relays notice by themselves."""
         for task in self._working:
             task.cancel()
 
     def addresses(self) -> tuple[str, ...]:
-        """Where this node is reached through its relays, without its id."""
+        """Return this node's relayed addresses, without its id."""
         return tuple(self._held.values())
 
     async def _keep(self, address: str) -> None:
@@ -83,7 +79,7 @@ class Reservations:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _lasts(self, relay: str, seconds: float) -> None:
-        """Return after so many seconds; raises ``ConnectionError`` once the place is lost."""
+        """Wait so many seconds; raises ``ConnectionError`` once the slot is lost."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while loop.time() < until:
@@ -98,7 +94,7 @@ LENGTH_VARINT = Varint()
 
 
 class Libp2pNode:
-    """One host with its hash table. All methods belong to one event loop."""
+    """One host with its DHT node; all methods belong to one event loop."""
 
     daemon: int | None = None
 
@@ -126,11 +122,7 @@ class Libp2pNode:
         predecessor: Libp2pNode | None,
         guests: Guests,
     ) -> Libp2pNode:
-        """Listen, taking over the node id and the records of a dead predecessor.
-
-        Raises:
-            DaemonFailed
-        """
+        """Listen, with a dead predecessor's id and records; raises ``DaemonFailed``."""
         check_library()
         node = cls(settings, counters, guests, Identity.load(settings.identity))
         if predecessor is not None:
@@ -152,11 +144,11 @@ class Libp2pNode:
 
     @property
     def gate(self) -> RecordGate:
-        """Where the check of records is set."""
+        """Holds the validator of records."""
         return self.hash_table.share.gate
 
     async def connect(self, address: str) -> tuple[str, float]:
-        """Dial a peer and meet it in the hash table: its id, and its clock in unix seconds.
+        """Dial and ping a peer; return its id and clock, unix seconds.
 
         Raises:
             PeerUnreachable
@@ -170,11 +162,10 @@ class Libp2pNode:
         return peer, clock
 
     async def find_neighbours(self) -> None:
-        """Fill the routing table with the nodes nearest to this one."""
         await self.hash_table.find_neighbours()
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
-        """Full addresses of the peers connected, by peer id; none yet of who has just come."""
+        """Return full addresses of connected peers by id; a new peer may have none yet."""
         peers: dict[str, tuple[Place, ...]] = await self._thread.call(self._host.connected)
         return {
             peer: tuple(f"{at}/p2p/{peer}" for at in self._introductions.book.met(peer, places))
@@ -182,27 +173,27 @@ class Libp2pNode:
         }
 
     async def seen_at(self, peer: str) -> tuple[str, ...]:
-        """Where a peer's connections come from or go to, whatever it says itself."""
+        """Return the remote ends of a peer's connections, regardless of its claims."""
         peers: dict[str, tuple[Place, ...]] = await self._thread.call(self._host.connected)
         return tuple(map(str, peers.get(peer, ())))
 
     async def look(self) -> None:
-        """Bring the addresses up to date: those through relays come and go, and a laptop moves."""
+        """Update this node's addresses: relays come and go, and a laptop moves."""
         told = (*self._reservations.addresses(), *self._own())
         if told != self._introductions.listening:
             self.addresses = tuple(f"{address}/p2p/{self.peer_id}" for address in told)
             self._introductions.listen_at(told)
 
     async def disconnect(self, peer: str) -> None:
-        """End all connections with a peer, and its streams with them."""
+        """Close all connections with a peer, and their streams."""
         await self._thread.call(self._host.disconnect, peer)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Whether at least one replica took the record."""
+        """Store a record; return whether at least one replica took it."""
         return await self.hash_table.store(key, subkey, value, expiry)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """Records under ``key``, merged over its replicas."""
+        """Return the records under ``key``, merged over its replicas."""
         return await self.hash_table.read(key)
 
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
@@ -213,11 +204,7 @@ class Libp2pNode:
     async def open_stream(
         self, peer: str, protocol: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A stream to ``peer``, dialling it if need be.
-
-        Raises:
-            PeerUnreachable
-        """
+        """Open a stream to ``peer``, dialing it if necessary; raises ``PeerUnreachable``."""
         pipe = Pipe(self._thread)
         bridge = Bridge(self._thread, pipe)
         try:
@@ -231,18 +218,14 @@ class Libp2pNode:
         return bridge.reader, bridge.writer
 
     async def call(self, peer: str, name: str, request: bytes) -> bytes:
-        """What a peer's handler of that name answers; :class:`Refused` where it does not."""
+        """Call a peer's handler by name; raises :class:`Refused` on failure."""
         try:
             return await self.call_table(peer, name, request)
         except (TransportError, ValueError) as error:
             raise Refused(f"peer {peer} did not answer {name}: {error}") from error
 
     async def call_table(self, peer: str, name: str, request: bytes) -> bytes:
-        """The response to a call of the hash table.
-
-        Raises:
-            TransportError, ValueError
-        """
+        """Return the response to a DHT call; raises ``TransportError`` or ``ValueError``."""
         call_id, call = pack_call(peer, name, request)
         try:
             async with asyncio.timeout(RPC_SECONDS):
@@ -263,15 +246,15 @@ class Libp2pNode:
         return open_answer(answer, call_id)
 
     def end(self) -> None:
-        """Have the thread end, so that whoever watches it starts another."""
+        """End the thread, so that its supervisor starts another."""
         self._thread.end()
 
     async def wait_dead(self) -> str:
-        """Return when the thread has ended, with what happened."""
+        """Wait until the thread has ended; return the reason."""
         return await asyncio.shield(self._thread.ended)
 
     async def stop(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self.hash_table.close()
         self._introductions.close()
         self._reservations.close()
@@ -285,11 +268,11 @@ class Libp2pNode:
             logger.warning("the thread of libp2p did not end within %g s", STOP_SECONDS)
 
     def stand_still(self, seconds: float) -> None:
-        """Let the other thread stand still for a while as well."""
+        """Block the trio thread for a while, too."""
         self._thread.stand_still(seconds)
 
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        """``settings`` with the port that was drawn for ``/tcp/0`` written into ``listen``."""
+        """Return ``settings`` with the chosen port instead of ``/tcp/0`` in ``listen``."""
         return replace(settings, listen=with_port_of(seen_at(self._listening), settings.listen))
 
     async def _listen(self) -> None:
@@ -305,12 +288,10 @@ class Libp2pNode:
         await self.look()
 
     def _own(self) -> tuple[str, ...]:
-        """Where this node listens itself, as others are told."""
         announced = () if self._settings.client else self._settings.announce
         return announced or seen_at(self._listening)
 
     def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
-        """Let the handler of a protocol have a stream that somebody opened."""
         bridge = Bridge(self._thread, pipe)
         if self._guests.shown_out(peer):
             self._guests.refused(peer)
@@ -330,12 +311,9 @@ class Libp2pNode:
 
 
 class Libp2pTransport(NodeTransport):
-    """:class:`swarm.transport.transport.Transport` over a host of this process.
+    """A :class:`swarm.transport.transport.Transport` on a libp2p host in this process.
 
-    Not in one process with hivemind: their versions of protobuf's messages collide.
-
-    Args:
-        identity, settings: as of :class:`NodeTransport`.
+    It cannot share a process with hivemind: their protobuf messages collide.
     """
 
     def __init__(self, identity: Path, **settings: Any) -> None:

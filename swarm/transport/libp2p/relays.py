@@ -1,4 +1,4 @@
-"""Connections through relays: asked of them, brought by them. All methods are trio's."""
+"""Connections through relays (circuit relay v2) and their messages, on trio."""
 
 from __future__ import annotations
 
@@ -20,18 +20,14 @@ RESERVATION_SECONDS = 5.0
 
 
 class Circuit:
-    """A stream through a relay, which carries a connection as a TCP connection does.
-
-    Args:
-        begun: what has been read of it already.
-    """
+    """A stream through a relay that carries a connection as TCP does."""
 
     def __init__(self, stream: Stream, begun: bytes) -> None:
         self._stream = stream
         self._unread = begun
 
     async def read(self, n: int | None = None) -> bytes:
-        """At most ``n`` bytes; empty at the end."""
+        """Return at most ``n`` bytes; empty at the end."""
         if not self._unread:
             try:
                 self._unread = await self._stream.read(CHUNK)
@@ -41,24 +37,20 @@ class Circuit:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all bytes."""
         await self._stream.write(data)
 
     async def close(self) -> None:
-        """End both sides."""
+        """Close both sides."""
         await self._stream.reset()
 
     def get_remote_address(self) -> tuple[str, int] | None:
-        """None: whoever made the connection knows where it leads."""
+        """Return None: the caller knows the remote address."""
         return None
 
 
 async def connected(relay: Muxed, peer: str) -> Circuit:
-    """A connection with a peer through one that relays for it.
-
-    Raises:
-        OSError, EOFError, ValueError: the relay does not connect with it.
-    """
+    """Connect to a peer through a relay; errors as for :func:`reserve_on`."""
     stream = await relay.open()
     try:
         source = await _asked(stream, connect(peer))
@@ -70,10 +62,10 @@ async def connected(relay: Muxed, peer: str) -> Circuit:
 
 
 async def reserve_on(relay: Muxed) -> float:
-    """Have a peer relay for this node; for how many seconds it does.
+    """Reserve a relay slot, return its seconds.
 
     Raises:
-        OSError, EOFError, ValueError: it does not.
+        OSError, EOFError, ValueError: the relay refuses or does not answer.
     """
     import trio
 
@@ -89,11 +81,7 @@ async def reserve_on(relay: Muxed) -> float:
 
 
 async def brought(stream: Stream, source: Source, *, wanted: bool) -> Circuit | None:
-    """The connection that a relay brings on a stream; None where it is not wanted.
-
-    Raises:
-        OSError, EOFError, ValueError: the stream ended, or its message makes no sense.
-    """
+    """Accept or refuse (None) a forwarded connection; errors as :func:`reserve_on`."""
     taken(await _message(source))
     status = OK if wanted else UNEXPECTED_MESSAGE
     await _send(stream, answer(status))
@@ -126,16 +114,13 @@ async def _message(source: Source) -> bytes:
     return await source.read(size)
 
 
-HOP = "/libp2p/circuit/relay/0.2.0/hop"
-"""Spoken by whoever relays."""
+HOP = "/libp2p/circuit/relay/0.2.0/hop"  # spoken by relays
 
-STOP = "/libp2p/circuit/relay/0.2.0/stop"
-"""Spoken by whoever is relayed for."""
+STOP = "/libp2p/circuit/relay/0.2.0/stop"  # spoken by relayed nodes
 
 MESSAGE_BYTES = 4096
 LEAST_SECONDS = 60.0
-MOST_SECONDS = 3600.0
-"""For which a relay's word that it relays is taken."""
+MOST_SECONDS = 3600.0  # upper limit on the reservation time that a relay claims
 
 OK, UNEXPECTED_MESSAGE = 100, 401
 REFUSALS = {
@@ -150,34 +135,24 @@ _STOP_CONNECT, _STOP_STATUS = 0, 1
 
 
 def reserve() -> bytes:
-    """Asks a relay to relay for the asker."""
+    """Encode a request for a reservation."""
     return encode({1: _RESERVE})
 
 
 def connect(peer: str) -> bytes:
-    """Asks a relay for a connection with a peer; raises ``ValueError``."""
+    """Encode a request to connect to a peer; raises ``ValueError``."""
     return encode({1: _HOP_CONNECT, 2: encode({1: peer_id_bytes(peer)})})
 
 
 def relayed(message: bytes) -> None:
-    """Read a relay's answer to :func:`connect`.
-
-    Raises:
-        ConnectionError: it does not connect.
-        ValueError: it is no answer.
-    """
+    """Check the answer to :func:`connect`; raises ``ConnectionError``, ``ValueError``."""
     _check(decode(message))
 
 
 def reservation_seconds(message: bytes, now: float) -> float:
-    """Seconds for which a relay that answers :func:`reserve` relays.
+    """Return the seconds granted in the answer to :func:`reserve`.
 
-    Args:
-        now: unix seconds.
-
-    Raises:
-        ConnectionError: it does not.
-        ValueError: it is no answer.
+    Raises ``ConnectionError`` if the relay refuses, ``ValueError`` if the answer is malformed.
     """
     fields = decode(message)
     _check(fields)
@@ -186,7 +161,7 @@ def reservation_seconds(message: bytes, now: float) -> float:
 
 
 def taken(message: bytes) -> str:
-    """The peer whose connection a relay brings; raises ``ValueError`` where it brings none."""
+    """Return the peer whose connection a relay forwards; raises ``ValueError``."""
     fields = decode(message)
     if _number(fields, 1) != _STOP_CONNECT:
         raise ValueError("a relay's message that is not CONNECT")
@@ -194,7 +169,7 @@ def taken(message: bytes) -> str:
 
 
 def answer(status: int) -> bytes:
-    """Tells a relay whether the connection that it brings is taken."""
+    """Encode whether this node accepts a forwarded connection."""
     return encode({1: _STOP_STATUS, 4: status})
 
 

@@ -1,4 +1,4 @@
-"""Which nodes of the hash table this one knows: Kademlia's buckets, one id for each peer."""
+"""The Kademlia routing table of a DHT node, and the records that the node stores."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ from swarm.transport.request_limits import Guests
 from swarm.transport.search import BUCKET
 
 SAME_ID_SECONDS = 10.0
-"""A peer that restarts comes back under another id; one is taken in this time."""
+"""A peer that restarts returns with a new node id; one is accepted per this time."""
 
 MAX_PEERS = 4096
 
 
 class RoutingTable:
-    """Nodes by the length of the prefix that their ids share with this node's.
+    """Known nodes by the length of the id prefix shared with this node.
 
-    A full bucket keeps whom it has: who was heard of longest ago is to be asked whether it is still
-    there, and gives way to the newest of those that wait where it is not (Maymounkov and Mazieres,
-    2002).
-
-    Attributes:
-        own: this node's id.
+    A full bucket keeps its nodes. The node not seen for longest is pinged; if it does not answer,
+    the newest waiting node replaces it (Maymounkov and Mazieres, 2002). Each peer has one node id.
     """
 
     def __init__(self, own: bytes, guests: Guests, counters: Counters) -> None:
@@ -47,11 +43,11 @@ class RoutingTable:
         return sum(map(len, self._buckets))
 
     def id_of(self, peer: str) -> bytes | None:
-        """The node id of a peer that is known."""
+        """Return the node id of a known peer."""
         return self._ids.get(peer)
 
     def seen(self, node_id: bytes, peer: str) -> Neighbour | None:
-        """Note a node that was heard of; the node to be asked whether it is still there."""
+        """Note a node; return the node to ping if its bucket is full."""
         if not self._may(node_id, peer):
             self._counters.add("routing_refused")
             return None
@@ -69,10 +65,9 @@ class RoutingTable:
         return next(iter(bucket.items()))
 
     def forget(self, peer: str) -> None:
-        """Drop a node that does not answer; the newest that waited takes its place.
+        """Drop a node that does not answer; the newest waiting node replaces it.
 
-        A peer that came back under other ids waits under several, and has a place under one: what
-        stands under another would be nobody's to drop.
+        A peer waiting under several ids gets one place only, because no other could be dropped.
         """
         node_id = self._ids.pop(peer, None)
         if node_id is None:
@@ -89,7 +84,7 @@ class RoutingTable:
                 return
 
     def nearest(self, key: bytes, count: int, asker: str = "") -> list[Neighbour]:
-        """The nodes known nearest to a key, nearest first, without the asker."""
+        """Return the known nodes nearest to a key, nearest first, without the asker."""
         known = [pair for bucket in self._buckets for pair in bucket.items() if pair[1] != asker]
         return sorted(known, key=lambda pair: distance(key, pair[0]))[:count]
 
@@ -115,16 +110,12 @@ class RoutingTable:
 
 
 def distance(one: bytes, other: bytes) -> int:
-    """Kademlia's distance: the XOR, read as a big-endian number."""
+    """Return Kademlia's distance: the XOR of both ids as a big-endian number."""
     return int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
 
 
 class Share:
-    """Keeps records, and reads those that others keep.
-
-    Attributes:
-        gate: where the check of records is set.
-    """
+    """The records that this node stores, and a reader for those of other nodes."""
 
     def __init__(self, counters: Counters, guests: Guests) -> None:
         self._serializer = StrictSerializer(Dictionary)
@@ -132,15 +123,14 @@ class Share:
         self._storage = BoundedStorage(Shelf(guests.clock), counters, guests, self.gate.stored)
 
     def record(self, key: str, subkey: bytes, value: bytes, expiry: float) -> Stored:
-        """A record as it goes over the wire."""
+        """Return a record in its wire form."""
         pack = self._serializer.dumps
         return Stored(dht_key_of(key), pack(subkey), pack(value), expiry)
 
     def keep(self, record: Stored) -> bool:
-        """Whether a record that holds was stored, or every one of a whole dictionary that does.
+        """Store a record, or all valid ones of a dictionary; return whether it succeeded.
 
-        Raises:
-            ValueError: it is neither.
+        Returns False if nothing is valid; raises ``ValueError`` if it is neither.
         """
         if record.subkey:
             checked = DictionaryRecord(record.key, record.subkey, record.value, record.expiration)
@@ -156,22 +146,18 @@ class Share:
         return bool(kept) and all(kept)
 
     def held(self, key: bytes) -> Stored | None:
-        """The dictionary under a key, packed; None where nothing is held."""
+        """Return the packed dictionary under a key, None if there is none."""
         entry = self._storage.get(key)
         if entry is None:
             return None
         return Stored(key, b"", self._serializer.dumps(entry.value), entry.expiration_time)
 
     def held_keys(self) -> list[bytes]:
-        """All keys under which something is held."""
+        """Return all keys that have records."""
         return [key for key, _ in self._storage.items()]
 
     def read(self, key: bytes, packed: bytes) -> Dictionary:
-        """Of a packed dictionary the records that hold.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Return a packed dictionary's valid records; raises ``ValueError`` if it is none."""
         found = self._serializer.loads(packed)
         if not isinstance(found, Dictionary):
             raise ValueError("a value without subkeys")
@@ -179,7 +165,7 @@ class Share:
         return found
 
     def plain(self, packed: bytes) -> bytes:
-        """The value of a record that holds."""
+        """Return the value of a valid record."""
         value = self._serializer.loads(packed)
         assert isinstance(value, bytes), "the gate lets no other in"
         return value

@@ -1,7 +1,7 @@
-"""What makes a TCP connection one of libp2p: the only file that imports libp2p.
+"""Noise and yamux on a TCP connection: the only file that imports libp2p.
 
-Noise and yamux of the package, and bounds around them: its yamux takes any number of streams and
-of bytes from whoever ignores its windows.
+The package's yamux accepts any number of streams, and any number of bytes from a peer that ignores
+its windows. :class:`Guarded` bounds both.
 """
 
 from __future__ import annotations
@@ -22,36 +22,28 @@ MAX_LINE = 1024
 MAX_PROPOSALS = 16
 
 Read = Callable[[int], Awaitable[bytes]]
-"""Exactly so many bytes; raises ``EOFError`` or ``OSError`` where they do not come."""
+"""Returns exactly so many bytes; raises ``EOFError`` or ``OSError`` otherwise."""
 
 Write = Callable[[bytes], Awaitable[object]]
 
 
 class NotSpoken(ValueError):  # noqa: N818
-    """The other side does not speak the protocol, or no multistream at all."""
+    """The other side does not support the protocol, or not multistream."""
 
 
 async def propose(read: Read, write: Write, protocol: str) -> None:
-    """Ask for one protocol and wait until it is agreed on.
-
-    Raises:
-        NotSpoken
-    """
+    """Propose one protocol and wait for agreement; raises ``NotSpoken``."""
     await write(proposal(protocol))
     await agreed(read, protocol)
 
 
 def proposal(protocol: str) -> bytes:
-    """What asks for one protocol, in one piece with the header."""
+    """Encode the multistream header and a proposal in one piece."""
     return _line(HEADER) + _line(protocol)
 
 
 async def agreed(read: Read, protocol: str) -> None:
-    """Read what answers a proposal.
-
-    Raises:
-        NotSpoken
-    """
+    """Read the answer to a proposal; raises ``NotSpoken``."""
     if (header := await _read_line(read)) != HEADER:
         raise NotSpoken(f"it begins with {header!r}")
     if await _read_line(read) != protocol:
@@ -59,11 +51,7 @@ async def agreed(read: Read, protocol: str) -> None:
 
 
 async def accept(read: Read, write: Write, spoken: Container[str]) -> str:
-    """The first protocol proposed that is among ``spoken``.
-
-    Raises:
-        NotSpoken
-    """
+    """Return the first proposed protocol that is in ``spoken``; raises ``NotSpoken``."""
     if (header := await _read_line(read)) != HEADER:
         raise NotSpoken(f"it begins with {header!r}")
     await write(_line(HEADER))
@@ -101,27 +89,20 @@ async def _read_line(read: Read) -> str:
 
 SECURITY = "/noise"
 MUXER = "/yamux/1.0.0"
-MAX_FRAME = 1 << 20
-"""Bytes of a frame."""
+MAX_FRAME = 1 << 20  # bytes
 
-MAX_UNREAD = 8 << 20
-"""Bytes that wait for their readers on all streams of a connection."""
+MAX_UNREAD = 8 << 20  # unread bytes on all streams of a connection
 
 MAX_STREAMS = 512
-"""Of one connection at a time; each waits for a place of its protocol."""
+"""Maximum streams of a connection at a time; each waits for a slot of its protocol."""
 
-WINDOW = 1 << 18
-"""Bytes that a side may be ahead of the other's reader on a stream (yamux)."""
+WINDOW = 1 << 18  # bytes that a sender may be ahead of the stream's reader (yamux)
 
 WAIT_SECONDS = 0.01
 
 
 def check_library() -> None:
-    """Look for the package.
-
-    Raises:
-        DaemonFailed: it is not there, or cannot be loaded beside what is.
-    """
+    """Check that libp2p is installed and hivemind not loaded; raises ``DaemonFailed``."""
     if "hivemind" in sys.modules:
         raise DaemonFailed(
             "libp2p and hivemind cannot run in one process, as their protobuf messages collide; "
@@ -132,7 +113,7 @@ def check_library() -> None:
 
 
 class OverBounds(ConnectionError):  # noqa: N818
-    """A peer sent more, or opened more streams, than it was allowed to."""
+    """A peer sent more bytes or opened more streams than allowed."""
 
 
 class Stack:
@@ -144,7 +125,7 @@ class Stack:
         from libp2p.security.noise.transport import Transport
         from libp2p.stream_muxer.yamux import yamux
 
-        # The package logs what any stranger does, at every level.
+        # The package logs every remote error, at every level.
         logging.getLogger("libp2p").setLevel(logging.CRITICAL)
         yamux.MAX_WINDOW_SIZE = MAX_FRAME
         keys = create_new_key_pair(identity.export()[4:36])
@@ -152,20 +133,19 @@ class Stack:
         self._noise = Transport(keys, create_noise_keys().private_key)
 
     async def upgrade(self, wire: Any, peer: str | None) -> Muxed:
-        """Secure a fresh connection to ``peer``, or from somebody (None), and multiplex it.
+        """Secure and multiplex a connection to ``peer``, or an incoming one (None).
 
         Args:
-            wire: a :class:`swarm.transport.libp2p.host.Wire` or what reads and writes like one.
+            wire: a :class:`swarm.transport.libp2p.host.Wire` or an object with its methods.
 
         Raises:
-            OSError, EOFError, NotSpoken: it broke, or is none of libp2p.
-            ConnectionError: somebody else answers.
+            OSError, EOFError, NotSpoken: it broke, is not libp2p, or another peer answers.
         """
         from libp2p.network.connection.raw_connection import RawConnection
         from libp2p.peer.id import ID
         from libp2p.stream_muxer.yamux.yamux import Yamux
 
-        # They are what is asked for but for methods that nobody calls.
+        # These objects lack only methods that are never called.
         raw: Any = RawConnection(wire, initiator=peer is not None)
         try:
             if peer is not None:
@@ -193,7 +173,7 @@ class Stack:
 
 
 class Guarded:
-    """A secured connection that ends where its muxer holds more than it should."""
+    """A secured connection that closes when its muxer holds too much."""
 
     def __init__(self, secure: Any) -> None:
         self._secure = secure
@@ -202,7 +182,7 @@ class Guarded:
         self.is_initiator = secure.is_initiator
 
     async def read(self, n: int) -> bytes:
-        """``n`` bytes; raises :class:`OverBounds`."""
+        """Return ``n`` bytes; raises ``OverBounds``."""
         streams = () if self.muxer is None else self.muxer.streams
         waiting = 0 if self.muxer is None else unread(self.muxer)
         if n > MAX_FRAME or len(streams) > MAX_STREAMS or waiting > MAX_UNREAD:
@@ -219,11 +199,7 @@ class Guarded:
 
 
 class Muxed:
-    """A secured connection that carries streams.
-
-    Attributes:
-        peer: PeerID of the other side, proved by its key.
-    """
+    """A secured connection that carries streams; ``peer`` is proved by its key."""
 
     def __init__(self, guarded: Guarded, peer: str) -> None:
         self._guarded = guarded
@@ -232,7 +208,7 @@ class Muxed:
 
     @property
     def refused(self) -> bool:
-        """Whether the connection ended as it went over its bounds."""
+        """Whether the connection ended because it exceeded a limit."""
         return self._guarded.refused
 
     async def run(self) -> None:
@@ -240,22 +216,18 @@ class Muxed:
         await self._muxer.start()
 
     async def opened(self) -> None:
-        """Return once :meth:`run` is ready for streams."""
+        """Wait until :meth:`run` is ready for streams."""
         await self._muxer.event_started.wait()
 
     async def open(self) -> Stream:
-        """A new stream.
-
-        Raises:
-            OSError: the connection is gone.
-        """
+        """Open a stream; raises ``OSError`` if the connection is closed."""
         try:
             return Stream(await self._muxer.open_stream())
         except Exception as error:
             raise ConnectionError(f"no stream: {error}") from error
 
     async def take(self) -> Stream | None:
-        """The next stream that the other side opens; None at the end of the connection."""
+        """Return the next incoming stream; None at the end of the connection."""
         from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 
         try:
@@ -264,7 +236,7 @@ class Muxed:
             return None
 
     async def close(self) -> None:
-        """End the connection and its streams."""
+        """Close the connection and its streams."""
         await self._muxer.close()
 
 
@@ -276,11 +248,7 @@ class Stream:
         self._taken = 0
 
     async def read(self, most: int) -> bytes:
-        """What has come, at most so many bytes; empty at the end.
-
-        Raises:
-            ConnectionError: the other side reset it, or the connection is gone.
-        """
+        """Return available bytes, empty at the end; raises ``ConnectionError`` on reset."""
         from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
         try:
@@ -295,10 +263,7 @@ class Stream:
             raise ConnectionResetError("reset by the other side") from error
 
     async def _grant(self, taken: int) -> None:
-        """Let the other side send on, once half of its window is used up.
-
-        The muxer's own way grants after every read, and more than was taken.
-        """
+        """Extend the sender's window once half is used; the muxer would grant too much."""
         self._taken += taken
         if self._taken >= WINDOW // 2:
             taken, self._taken = self._taken, 0
@@ -306,11 +271,7 @@ class Stream:
             await self._muxed.send_window_update(taken)
 
     async def write(self, data: bytes) -> None:
-        """Send all of it, however slowly the other side takes it; the caller has the patience.
-
-        Raises:
-            ConnectionError: as for :meth:`read`.
-        """
+        """Send all bytes, without a timeout; raises ``ConnectionError`` on reset."""
         import trio
 
         view = memoryview(data)
@@ -318,7 +279,7 @@ class Stream:
             while not (window := self._muxed.send_window):
                 if self._muxed.closed or self._muxed.conn.event_shutting_down.is_set():
                     raise ConnectionResetError("reset by the other side")
-                # The muxer wakes nobody up, and gives up itself after five seconds.
+                # The muxer signals no window update, and its own write gives up after five seconds.
                 await trio.sleep(WAIT_SECONDS)
             try:
                 await self._muxed.write(bytes(view[:window]))
@@ -327,16 +288,16 @@ class Stream:
             view = view[window:]
 
     async def close(self) -> None:
-        """End this side."""
+        """Close this side."""
         await self._muxed.close()
 
     async def reset(self) -> None:
-        """End both sides."""
+        """Close both sides."""
         await self._muxed.reset()
 
 
 def unread(muxer: Any) -> int:
-    """Bytes that wait on all streams of a muxer."""
+    """Return the unread bytes on all streams of a muxer."""
     return sum(map(len, muxer.stream_buffers.values()))
 
 
@@ -354,14 +315,14 @@ def _exactly(source: Any) -> Any:
 
 
 def address_bytes(address: str) -> bytes:
-    """A multiaddress as it goes over the wire; raises ``ValueError``."""
+    """Return a multiaddress in binary form; raises ``ValueError``."""
     from multiaddr import Multiaddr
 
     return bytes(Multiaddr(address).to_bytes())
 
 
 def address_text(data: bytes) -> str | None:
-    """A multiaddress in words; None where it is none, or of a kind that is not known here."""
+    """Return a multiaddress as text; None if it is invalid or of an unknown protocol."""
     from multiaddr import Multiaddr
     from multiaddr.exceptions import Error
 
@@ -377,7 +338,7 @@ PATIENCE_SECONDS = 1.0
 
 
 async def end(how: Callable[[], Awaitable[object]]) -> None:
-    """End something by ``how``, which may fail: it is gone in any case. On trio's thread."""
+    """Await ``how`` to close something, ignoring errors; for the trio thread."""
     import trio
 
     with trio.CancelScope(shield=True), trio.move_on_after(PATIENCE_SECONDS):

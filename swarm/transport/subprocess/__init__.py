@@ -1,1 +1,1 @@
-"""The network in a process of its own, so that nothing strangers send runs beside the learner."""
+"""A transport in a child process that handles peers' input apart from the learner."""

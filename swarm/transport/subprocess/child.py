@@ -1,7 +1,8 @@
-"""The process of a node's transport, ``python -m swarm.transport.subprocess.child``.
+"""The transport's child process, ``python -m swarm.transport.subprocess.child``.
 
-Its parent's end of a socket pair is its standard input; it ends with that. It owns the daemon, the
-hash table and every stream, and asks its parent only for answers to requests that it let in.
+Its standard input is a socket to the parent; the child ends when that closes. It owns the daemon,
+the DHT and every stream, limits its CPU time, and asks the parent only for answers to requests
+that it admitted.
 """
 
 from __future__ import annotations
@@ -29,29 +30,20 @@ from swarm.transport.records import RecordRule
 from swarm.transport.subprocess.link import Link
 from swarm.transport.transport import Limits
 
-SHARE = 0.05
-"""Of all cores that this process may run on."""
+SHARE = 0.05  # fraction of all cores that this process may run on
 
 LEAST = 0.2
-"""Cores, on however small a machine. With half of it a flood of streams left one request in ten
-unanswered."""
+"""Minimum cores. With half of this, a flood of streams left one request in ten unanswered."""
 
-SAVED_SECONDS = 2.0
-"""Of processor time that may be saved up, for a start and other bursts."""
+SAVED_SECONDS = 2.0  # maximum saved CPU time, for the start and other bursts
 
 THRIFT_LOOK_SECONDS = 0.1
 WORK_SECONDS = 0.005
-LONGEST_PAUSE = 0.15
-"""Seconds: a request is answered over a few pauses and has about a second."""
+LONGEST_PAUSE = 0.15  # seconds: an answer takes a few pauses and has about one second
 
 
 class Allowance:
-    """Processor time that comes in steadily and may be saved up to a bound: pure.
-
-    Args:
-        rate: seconds of processor time a second.
-        now: monotonic time, seconds.
-    """
+    """A CPU budget that grows by ``rate`` seconds per second, up to a bound."""
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate = rate
@@ -60,7 +52,7 @@ class Allowance:
         self._at = now
 
     def pause(self, used: float, now: float) -> float:
-        """Seconds to stand still, where ``used`` seconds of processor have been used in all."""
+        """Return seconds to pause, given CPU seconds ``used`` and monotonic time ``now``."""
         self._left += self._rate * (now - self._at) - (used - self._used)
         self._left = min(self._left, SAVED_SECONDS)
         self._used, self._at = used, now
@@ -68,11 +60,7 @@ class Allowance:
 
 
 class Meter:
-    """Processor time of this process from now on, and of its daemon, one after the other.
-
-    Args:
-        daemon: process id of the present one; None while there is none.
-    """
+    """CPU time of this process, from now on, and of its successive daemons."""
 
     def __init__(self, daemon: Callable[[], int | None]) -> None:
         self._find = daemon
@@ -81,7 +69,7 @@ class Meter:
         self.daemon: psutil.Process | None = None
 
     def read(self) -> float:
-        """Seconds so far."""
+        """Return the CPU seconds so far."""
         pid = self._find()
         if pid != (self.daemon.pid if self.daemon else None):
             self._earlier, self._present = self._earlier + self._present, 0.0
@@ -95,7 +83,7 @@ class Meter:
 
 
 def cores() -> int:
-    """How many this process may run on."""
+    """Return the number of cores that this process may run on."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -106,13 +94,9 @@ async def be_thrifty(
     counters: Counters,
     stand_still: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Keep this process and its daemon within their share of the machine, until cancelled.
+    """Keep this process and its daemon within their CPU share, until cancelled.
 
-    On Linux only: elsewhere nothing ends a daemon that stands still when its parent is killed.
-
-    Args:
-        daemon: its process id; None while there is none.
-        stand_still: has this process stand still for so many seconds.
+    This works on Linux only: elsewhere a stopped daemon survives when its parent is killed.
     """
     if sys.platform != "linux":
         return
@@ -131,7 +115,7 @@ async def be_thrifty(
 
 @contextmanager
 def standing_still(process: psutil.Process | None) -> Iterator[None]:
-    """Stop a process, if there is one, and let it go on."""
+    """Stop a process, if there is one, and resume it at the end."""
     with suppress(psutil.NoSuchProcess):
         if process:
             process.send_signal(signal.SIGSTOP)
@@ -147,7 +131,7 @@ LOOK_SECONDS = 0.5
 
 
 class Child:
-    """A transport that does what the parent says, and tells it what happens."""
+    """A transport that the parent controls and that reports events to it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.counters = Counters()
@@ -177,11 +161,7 @@ class Child:
     def open(
         self, over: str, log_level: int, identity: str, peer_cache: str | None, **settings: Any
     ) -> None:
-        """Make the transport.
-
-        Args:
-            over: its class, as ``"module:name"``, which takes the other arguments.
-        """
+        """Create a transport of class ``over`` (``"module:name"``) from these arguments."""
         logging.getLogger("swarm").setLevel(log_level)
         module, _, name = over.partition(":")
         transport = getattr(import_module(module), name)
@@ -219,7 +199,7 @@ class Child:
         return answer
 
     def handle(self, protocol: str, **limits: int) -> None:
-        """Serve a protocol with answers that the parent gives."""
+        """Serve a protocol with answers of the parent."""
 
         async def ask(peer: str, request: bytes) -> bytes:
             answer: bytes = await self.link.call("answer", protocol, peer, request)
@@ -228,15 +208,15 @@ class Child:
         self.transport.handle(protocol, ask, Limits(**limits))
 
     def use_manifest(self, signed: bytes) -> None:
-        """Let in the records of one swarm."""
+        """Admit the records of one swarm."""
         self.transport.use_validator(RecordRule(signed, SystemClock(), self.counters))
 
     def use_standings(self, standings: dict[bytes, float]) -> None:
-        """Take over who is known; all others are strangers."""
+        """Replace the reputation of authors; all others are unknown."""
         self.transport.use_standing(lambda author: standings.get(author, 0.0))
 
     def watch(self, keys: list[str]) -> None:
-        """Tell the parent of records that are stored here under some keys."""
+        """Report records stored here under ``keys`` to the parent."""
 
         def heard(value: bytes) -> None:
             if not self.link.tell("hear", value):
@@ -245,17 +225,17 @@ class Child:
         self.transport.watch(keys, heard)
 
     def daemon(self) -> int | None:
-        """Process id of the daemon; None while there is none."""
+        """Return the daemon's process id; None if there is none."""
         return self._transport.daemon if self._transport else None
 
     def stand_still(self, seconds: float) -> None:
-        """Stand still for a while, with every thread that works."""
+        """Block this process and all its worker threads for a while."""
         if self._transport is not None:
             self._transport.stand_still(seconds)
-        time.sleep(seconds)  # so that the loop stands still as well
+        time.sleep(seconds)  # blocks the event loop, too
 
     def look(self) -> None:
-        """Tell the parent what has changed since it was last told."""
+        """Send the parent what has changed since the last report."""
         if self._transport is None:
             return
         totals = self.counters.snapshot()
@@ -274,7 +254,7 @@ class Child:
 
 
 class LinkHandler(logging.Handler):
-    """Hands what is logged to the parent, whose log it belongs in."""
+    """A log handler that sends records to the parent's log."""
 
     def __init__(self, link: Link, counters: Counters) -> None:
         super().__init__()
@@ -296,7 +276,7 @@ class LinkHandler(logging.Handler):
 
 
 async def main() -> None:
-    """Work until the parent hangs up or is gone."""
+    """Serve until the parent closes the connection or is gone."""
     reader, writer = await asyncio.open_unix_connection(sock=socket_at_stdin())
     child = Child(reader, writer)
     handler = LinkHandler(child.link, child.counters)
@@ -314,5 +294,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     asyncio.run(main())
-    # All is closed. To take the libraries down one by one would keep a node that ends waiting.
+    # Everything is closed. Unloading the libraries one by one would delay the node's exit.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Calls both ways between a process and its child: msgpack messages on one byte stream."""
+"""The transport's child process, and msgpack calls both ways on one byte stream."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _KINDS: dict[str, type[TransportError]] = {
 
 
 def told(error: Exception) -> tuple[str, str]:
-    """Code and text of an error; one that no caller expects is logged with its trace here."""
+    """Return the code and text of an error; log an unexpected one with its trace."""
     match error:
         case Refusal():
             return REFUSAL, error.reason
@@ -62,21 +62,19 @@ def told(error: Exception) -> tuple[str, str]:
 
 
 def raised(code: str, text: str) -> Exception:
-    """The error again, to be raised."""
+    """Return the error of a code and text, to be raised again."""
     return Refusal(text) if code == REFUSAL else _KINDS.get(code, TransportError)(text)
 
 
 CHUNK = 1 << 16
-LARGEST = 64 << 20
-"""Bytes of a message: the largest frame many times over."""
+LARGEST = 64 << 20  # bytes of a message: many times the largest frame
 
-UNSENT = 1 << 20
-"""Bytes that may wait to be sent before notes are dropped."""
+UNSENT = 1 << 20  # bytes that may wait to be sent before notes are dropped
 
 CALL, RESULT, FAILURE, CANCEL, NOTE = range(5)
 
 Methods = Mapping[str, Callable[..., Any]]
-"""What the other side may call, by name. Notes are handled in the order in which they came."""
+"""Methods for the other side to call, by name. Notes are handled in order of arrival."""
 
 
 class LinkLost(ConnectionError):  # noqa: N818
@@ -84,7 +82,7 @@ class LinkLost(ConnectionError):  # noqa: N818
 
 
 class Link:
-    """One end. All methods belong to one event loop."""
+    """One end of the byte stream. All methods belong to one event loop."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, methods: Methods
@@ -98,11 +96,11 @@ class Link:
         self._lost = False
 
     async def run(self) -> None:
-        """Handle what comes in until the other side is gone; calls under way end with it."""
+        """Handle messages until the other side is gone; then end the pending calls."""
         unpacker = msgpack.Unpacker(max_buffer_size=LARGEST)
         take = self._on_call, self._on_result, self._on_failure, self._on_cancel, self._on_note
         try:
-            with suppress(ConnectionError):  # as good as an end of file
+            with suppress(ConnectionError):  # same as an end of file
                 while chunk := await self._reader.read(CHUNK):
                     unpacker.feed(chunk)
                     for kind, *rest in unpacker:
@@ -119,11 +117,11 @@ class Link:
             self._writer.close()
 
     async def call(self, method: str, /, *args: Any, **options: Any) -> Any:
-        """What the other side's ``method`` returns.
+        """Call the other side's ``method`` and return its result.
 
         Raises:
-            LinkLost: it will never answer.
-            TransportError, Refusal: as it raised them; anything else as a ``TransportError``.
+            LinkLost: the other side will never answer.
+            TransportError, Refusal: as raised there; other errors become a ``TransportError``.
         """
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -141,14 +139,14 @@ class Link:
             del self._waiting[number]
 
     def tell(self, method: str, /, *args: Any, **options: Any) -> bool:
-        """Call without an answer; False when it was dropped, as the other side does not listen."""
+        """Call without an answer; return False if the call is dropped."""
         if self._lost or self._writer.transport.get_write_buffer_size() > UNSENT:
             return False
         self._send(NOTE, method, args, options)
         return True
 
     def close(self) -> None:
-        """Hang up; :meth:`run` ends on both sides."""
+        """Close the stream, which ends :meth:`run` on both sides."""
         self._writer.close()
 
     def _send(self, *message: Any) -> None:
@@ -195,11 +193,7 @@ EXIT_SECONDS = 5.0
 
 
 class Process:
-    """One running child.
-
-    Attributes:
-        link: to call it.
-    """
+    """A running child process, called through ``link``."""
 
     def __init__(self, child: asyncio.subprocess.Process, link: Link) -> None:
         self.link = link
@@ -209,7 +203,7 @@ class Process:
 
     @classmethod
     async def start(cls, methods: Methods) -> Process:
-        """Start one, which may call ``methods``."""
+        """Start a child that may call ``methods``."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -218,7 +212,7 @@ class Process:
                     stdin=theirs.fileno(),
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.PIPE,
-                    # It has no work for the threads of libraries that it happens to load.
+                    # The child has no work for the threads of libraries that it loads.
                     env={**os.environ, "PYTHONPATH": import_path(), "OMP_NUM_THREADS": "1"},
                     start_new_session=True,
                 )
@@ -229,12 +223,12 @@ class Process:
         return cls(child, Link(reader, writer, methods))
 
     async def ended(self) -> str:
-        """Return when it is gone, with how."""
+        """Wait until the child is gone and return how it ended."""
         await asyncio.shield(self._running)
         return f"ended with {in_words(await self._exit())}"
 
     async def stop(self) -> None:
-        """Let it close its daemon and end, by force if need be."""
+        """Ask the child to close its daemon and exit; kill it if needed."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.link.call("close")
@@ -256,7 +250,7 @@ class Process:
         return status
 
     async def _listen(self) -> None:
-        """Log what it prints, which is what no logger was given."""
+        # The child prints only output that bypasses its loggers.
         assert self._child.stderr is not None
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A transport whose daemon, hash table and streams are served by a process of their own."""
+"""A transport whose daemon, DHT and streams run in a separate process."""
 
 from __future__ import annotations
 
@@ -31,36 +31,32 @@ from swarm.transport.transport import (
 
 
 class State:
-    """Of one process after the other; bytes are counted on over all of them."""
+    """The reported state of successive processes; bytes add up over all of them."""
 
     def __init__(self) -> None:
         self._latest: dict[str, Any] = {}
         self._earlier = {"bytes_in": 0, "bytes_out": 0}
 
     def note(self, state: dict[str, Any]) -> None:
-        """Take in what has changed."""
-        # One that is starting in place of another knows no addresses yet: they stay the same.
+        """Merge changed values."""
+        # A replacement process has no addresses while it starts: the old ones stay valid.
         self._latest |= state
 
     def begin_again(self) -> None:
-        """Another process takes the place of this one."""
+        """Reset the state for a replacement process."""
         self._earlier = {name: self.bytes(name) for name in self._earlier}
         self._latest |= {"peers": (), "bytes_in": 0, "bytes_out": 0}
 
     def bytes(self, name: str) -> int:
-        """``bytes_in`` or ``bytes_out`` since the first process was started."""
+        """Return ``bytes_in`` or ``bytes_out`` since the first process started."""
         return int(self._earlier[name] + self._latest.get(name, 0))
 
     def get(self, name: str, default: Any) -> Any:
-        """One of its parts; ``default`` where that was not told yet."""
+        """Return a value, or ``default`` if it was not reported yet."""
         return self._latest.get(name, default)
 
     def of(self, name: str) -> Any:
-        """One of its parts.
-
-        Raises:
-            PeerUnreachable: it was not told yet.
-        """
+        """Return a value; raise :class:`PeerUnreachable` if it was not reported yet."""
         if name not in self._latest:
             raise PeerUnreachable("the transport is not started")
         return self._latest[name]
@@ -68,29 +64,22 @@ class State:
 
 logger = logging.getLogger(__name__)
 
-GRACE_SECONDS = 5.0
-"""For an answer of the process to what has a deadline of its own there."""
+GRACE_SECONDS = 5.0  # extra time for calls that have their own deadline in the child
 
-START_SECONDS = 60.0
-"""To load its libraries and dial, beside the daemon's time."""
+START_SECONDS = 60.0  # to load libraries and dial, in addition to the daemon's timeout
 
 DIAL_SECONDS = 10.0
 FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 30.0
-"""Seconds before another process is started in place of a dead one."""
+LONGEST_PAUSE = 30.0  # seconds before a dead process is replaced
 
 
 class ApartTransport:
-    """:class:`swarm.transport.transport.Transport`, a :class:`NodeTransport` in another process.
+    """A ``Transport`` over a :class:`NodeTransport` (``over``) in a child process.
 
-    Whatever strangers send is read, decoded, checked and refused there; this process answers the
-    requests that were let in. A process that dies is replaced by another of the same identity and
-    port. It takes no check of records but :class:`RecordRule`, and no standing but
-    :class:`OwnFirst`, as those can be told to another process.
-
-    Args:
-        over: the kind of it.
-        identity, others: as of :class:`NodeTransport`.
+    The child reads, decodes, checks and refuses all input of peers. This process answers the
+    admitted requests. A child that dies is replaced by another of the same identity and port. The
+    validator must be a :class:`RecordRule` and the reputation an :class:`OwnFirst`, because only
+    these can be sent to another process.
     """
 
     def __init__(
@@ -148,11 +137,6 @@ class ApartTransport:
         return reach_of(self._state.get("reach", {})) if self._process else Reach()
 
     async def start(self) -> None:
-        """Start the process, whose daemon comes up and dials.
-
-        Raises:
-            PortTaken, DaemonFailed, ClockSkew
-        """
         self._process = await self._launch()
         self._tasks = [
             asyncio.ensure_future(work) for work in (self._supervise(), self._tell_standings())
@@ -219,11 +203,7 @@ class ApartTransport:
         self._keep("watch", list(keys))
 
     async def _launch(self) -> Process:
-        """A process that serves; when that fails or is cancelled, none is left.
-
-        Raises:
-            PortTaken, DaemonFailed, ClockSkew
-        """
+        # Leaves no process behind if it fails or is cancelled.
         process = await Process.start(
             {
                 "answer": self._answer,
@@ -253,7 +233,6 @@ class ApartTransport:
         return process
 
     async def _supervise(self) -> None:
-        """Whenever the process dies, start another as it was."""
         while True:
             assert self._process is not None
             how = await self._process.ended()
@@ -302,7 +281,7 @@ class ApartTransport:
         return self._process is not None and self._process.link.tell(method, *args, **options)
 
     def _keep(self, method: str, told: Any) -> bool:
-        """Tell this process, and each that takes its place."""
+        # Sends a value to this process and to each later replacement.
         self._kept[method] = told
         return self._tell(method, told)
 
@@ -324,7 +303,7 @@ class ApartTransport:
             return await self._call(LOOKUP_SECONDS, method, *args)
         except TransportError as error:
             self._counters.add("dht_failed", call=method)
-            # That the process is gone has been said, and is so for every call until another is up.
+            # The loss of the process is already logged and affects each call until the restart.
             level = logging.DEBUG if isinstance(error.__cause__, LinkLost) else logging.WARNING
             logger.log(level, "DHT %s failed: %s", method, error)
             return nothing

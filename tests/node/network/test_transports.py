@@ -8,7 +8,7 @@ from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.demo.run import SEED, DemoSettings
 from node.errors import ConfigError
-from node.network.transports import check_transport
+from node.network.transports import check_transport, why_not_free
 
 
 def network(**keys: object):
@@ -30,3 +30,11 @@ def test_both_transports_are_known_and_take_turns_in_a_mixed_demo() -> None:
     assert mixed.transport_of(SEED) == "hivemind"
     assert [mixed.transport_of(n) for n in range(4)] == ["libp2p", "hivemind"] * 2
     assert DemoSettings(transport="libp2p").transport_of(SEED) == "libp2p"
+
+
+def test_a_machine_without_the_family_of_an_address_says_so(monkeypatch) -> None:
+    def no_family(*_: object) -> None:
+        raise OSError(97, "Address family not supported by protocol")
+
+    monkeypatch.setattr("node.network.transports.socket.socket", no_family)
+    assert why_not_free("/ip6/::1/tcp/31337") == "Address family not supported by protocol"

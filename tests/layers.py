@@ -1,0 +1,120 @@
+"""``python -m tests.layers`` writes the table of packages into docs/architecture.md.
+
+A package here is a folder of ``experiments/``, ``node/`` or ``swarm/`` with everything below it;
+``protocol/`` is one package. Its level is one above the highest level that it imports.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+from tests.parsing import parse
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+PACKAGES = ("experiments", "node", "swarm", "protocol")
+BEGIN, END = "<!-- packages: written by python -m tests.layers -->", "<!-- end of packages -->"
+
+
+def modules(packages: tuple[str, ...] = PACKAGES) -> dict[str, Path]:
+    """Every module of the packages by its dotted name."""
+    paths = (path for package in packages for path in (ROOT / package).rglob("*.py"))
+    return {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in sorted(paths)}
+
+
+def package_of(module: str) -> str:
+    """``node.engines.vllm_backend`` is in ``node/engines``, ``swarm.pool`` in ``swarm``."""
+    package, *rest = module.split(".")
+    return f"{package}/{rest[0]}" if len(rest) > 1 and package != "protocol" else package
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """The project's modules that a file imports, also inside functions."""
+    found: set[str] = set()
+    for item in ast.walk(parse(path.read_text(encoding="utf-8"))):
+        if isinstance(item, ast.ImportFrom) and item.module:
+            found |= {item.module, *(f"{item.module}.{alias.name}" for alias in item.names)}
+        elif isinstance(item, ast.Import):
+            found |= {alias.name for alias in item.names}
+    return found & known.keys()
+
+
+def package_imports() -> dict[str, set[str]]:
+    """Which packages each package imports."""
+    known = modules()
+    found: dict[str, set[str]] = {package_of(module): set() for module in known}
+    for module, path in known.items():
+        found[package_of(module)] |= {package_of(other) for other in imports(path, known)}
+    return {package: others - {package} for package, others in found.items()}
+
+
+def module_imports() -> dict[str, set[str]]:
+    """Which modules each module imports when it is loaded."""
+    known = modules()
+    found: dict[str, set[str]] = {}
+    for module, path in known.items():
+        tree = parse(path.read_text(encoding="utf-8"))
+        names: set[str] = set()
+        for item in tree.body:
+            if isinstance(item, ast.ImportFrom) and item.module:
+                names |= {item.module, *(f"{item.module}.{alias.name}" for alias in item.names)}
+            elif isinstance(item, ast.Import):
+                names |= {alias.name for alias in item.names}
+        found[module] = names & known.keys() - {module}
+    return found
+
+
+def cycles(graph: dict[str, set[str]]) -> list[str]:
+    """The members of import cycles of any length."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        todo = list(graph[start])
+        while todo:
+            if (other := todo.pop()) not in seen:
+                seen.add(other)
+                todo += graph[other]
+        return seen
+
+    return sorted(member for member in graph if member in reached(member))
+
+
+def levels(graph: dict[str, set[str]]) -> dict[int, list[str]]:
+    """Packages by level; there must be no cycle."""
+
+    @cache
+    def level(package: str) -> int:
+        return 1 + max((level(other) for other in graph[package]), default=-1)
+
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    for package in sorted(graph):
+        found[level(package)].append(package)
+    return dict(found)
+
+
+def purpose(package: str) -> str:
+    """The summary of a package's docstring."""
+    module = ROOT / package / "__init__.py"
+    text = ast.get_docstring(parse(module.read_text(encoding="utf-8"))) or ""
+    return text.split("\n\n")[0].replace("\n", " ").replace("``", "`")
+
+
+def table() -> str:
+    """The packages from the highest level down."""
+    lines = [BEGIN, "", "| level | package | content |", "|---|---|---|"]
+    for number, packages in sorted(levels(package_imports()).items(), reverse=True):
+        lines += [f"| {number} | `{package}` | {purpose(package)} |" for package in packages]
+    return "\n".join([*lines, "", END])
+
+
+def written(page: str) -> str:
+    """``page`` with the current table."""
+    before, _, rest = page.partition(BEGIN)
+    return before + table() + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
