@@ -346,7 +346,7 @@ def ask_command(
     check_choice(step, best)
     node = open_node(config, overrides_of(assignments))
     with loading():
-        from node.evaluation.ask import question_of
+        from node.evaluation.asking import question_of
         from node.evaluation.comparison import pinned_manifest, verifier_of
 
     manifest = pinned_manifest(node.folder)
@@ -378,7 +378,7 @@ def _answer(
     temperature: float | None,
     quiet: bool,
 ) -> dict[str, Any]:
-    from node.evaluation.ask import opinion, pieces
+    from node.evaluation.asking import opinion, pieces
 
     policy, name = model
     most = node.config.engine.max_new_tokens
